@@ -1,0 +1,66 @@
+# The two commands: `make study` and `make test`. Both set up a `.venv` in this checkout first.
+#
+#   make study [SCALE=smoke|quick|laptop|desktop] [ARGS="--parallel 1"]
+#   make test      the default suite         make test-all   the slow tests too
+#   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
+#   make gpu       checks and measurements on a machine with one GPU
+#   make clean     caches of the tools; runs/ and prepared/ stay
+
+SCALE ?= quick
+ARGS ?=
+PYTHON ?=
+
+# A relative path: the checkout may lie under a directory with spaces in its name.
+run := .venv/bin/python
+# Set-up is done once per content of the lock file.
+lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
+ready := .venv/installed-$(lock)
+
+.PHONY: study test test-all check figures gpu clean setup
+.DEFAULT_GOAL := study
+
+study: $(ready)
+	@$(run) -m tst_study submit laptop --scale $(SCALE) $(ARGS)
+
+figures: $(ready)
+	@$(run) -m tst_study figures --runs runs/laptop-$(SCALE) --to runs/laptop-$(SCALE)/report
+
+test: $(ready)
+	$(run) -m pytest
+
+test-all: $(ready)
+	$(run) -m pytest -m 'not cuda'
+
+check: $(ready)
+	$(run) -m ruff check .
+	$(run) -m ruff format --check .
+	$(run) -m mypy
+
+# On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
+gpu:
+	$(or $(PYTHON),python3) benchmarks/gpu.py
+
+setup: $(ready)
+
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(ready):
+	@.venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' \
+	    2>/dev/null || { \
+	  for candidate in '$(PYTHON)' python3.11 python3.12 python3; do \
+	    "$$candidate" -c 'import sys, venv, ensurepip; \
+	      sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' 2>/dev/null \
+	      && found=$$candidate && break; \
+	  done; \
+	  [ -n "$$found" ] || { echo "error: no Python 3.11 or 3.12 with venv and pip on the PATH;" \
+	    "install one (Debian: apt install python3.11-venv) or say: make PYTHON=/path/to/python" \
+	    >&2; exit 1; }; \
+	  "$$found" -m venv --clear .venv; }
+	@echo 'Setting up .venv (once): torch first, then what requirements.lock names'
+	$(run) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
+	$(run) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(run) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -f .venv/installed-*
+	@touch $@

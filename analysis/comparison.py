@@ -1,0 +1,202 @@
+"""Superposition against the baseline at equal FLOPs, paired by seed.
+
+Only what may be compared is (design, invariant 5): finished runs, their learning rate annealed,
+their last step a next-token step, both arms evaluated on the same held-out tokens. Whatever is
+left out is returned with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.paired import holm, paired
+from analysis.run_row import rows_of
+from analysis.wording import setting_label
+
+SETTING = (
+    "bag_size",
+    "superposed_steps",
+    "step_ratio",
+    "mode",
+    "loss_kind",
+    "weighting",
+    "aligned_bags",
+    "reinitialized",
+    "optimizer_at_switch",
+)
+"""Columns of the run table that tell one superposed setting from another."""
+
+TABLE_COLUMNS = (
+    "group",
+    "family",
+    "corpus",
+    "steps",
+    "learning_rate",
+    "eval_set",
+    "flops",
+    "setting",
+    *SETTING,
+    "data_multiplier",
+    "seeds",
+    "baseline",
+    "superposed",
+    "gain",
+    "low",
+    "high",
+    "deviation",
+    "smallest_detectable",
+    "p_value",
+    "p_adjusted",
+    "verdict",
+    "run_ids",
+)
+PAIR_COLUMNS = (
+    "group",
+    "steps",
+    "learning_rate",
+    "eval_set",
+    "setting",
+    "seed",
+    "baseline",
+    "superposed",
+    "gain",
+    "baseline_folder",
+    "superposed_folder",
+)
+EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
+
+    table: pd.DataFrame
+    """One row per setting: mean paired gain with 95% interval over seeds, and its verdict."""
+    pairs: pd.DataFrame
+    """One row per setting and seed."""
+    excluded: pd.DataFrame
+    """Runs that were not compared, each with the reason."""
+    eligible: pd.DataFrame
+    """Rows of the run table that may be compared, baselines without a partner among them."""
+
+
+def compare(runs: pd.DataFrame) -> Comparison:
+    """Compare all superposed runs of a run table (`run_table.load`) with their baselines."""
+    eligible, excluded = _eligible(runs)
+    baselines = eligible[eligible["method"] == "baseline"]
+    by_group = dict(list(baselines.groupby("group", sort=False)))
+    pairs: list[dict[str, Any]] = []
+    for run in rows_of(eligible[eligible["method"] == "superposition"]):
+        partner = _partner(run, by_group.get(run["group"]))
+        if isinstance(partner, str):
+            excluded.append(_exclusion(run, partner))
+        else:
+            pairs.append(_pair(run, partner))
+    return Comparison(
+        table=_table(pairs),
+        pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
+        excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
+        eligible=eligible,
+    )
+
+
+def _eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    excluded: list[dict[str, Any]] = []
+    kept: list[int] = []
+    seen: dict[str, str] = {}
+    for index, run in zip(runs.index, rows_of(runs), strict=True):
+        reason = _unfit(run)
+        if reason is None and run["fingerprint"] in seen:
+            reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
+        if reason is None:
+            seen[run["fingerprint"]] = run["folder"]
+            kept.append(index)
+        else:
+            excluded.append(_exclusion(run, reason))
+    return runs.loc[kept], excluded
+
+
+def _unfit(run: dict[str, Any]) -> str | None:
+    """Why a run's final loss may not be compared with any other, or None."""
+    if run["state"] == "diverged":
+        return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
+    if run["state"] != "done":
+        return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
+    if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
+        return "no held-out evaluation after the last step"
+    if run["evaluated_phase"] != "recovery":
+        return "superposed to its last step, never recovered: not a next-token model"
+    if not run["annealed"]:
+        return "its learning rate was not annealed when it was evaluated"
+    return None
+
+
+def _partner(run: dict[str, Any], baselines: pd.DataFrame | None) -> dict[str, Any] | str:
+    """The baseline of a superposed run, or what keeps every candidate from being it."""
+    if baselines is None:
+        return "no finished baseline of the same data, model, steps, batch and schedule"
+    narrowing = (
+        ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
+        ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
+        ("flops", "of equal FLOPs"),
+        ("seed", f"of its seed {run['seed']}"),
+    )
+    for column, words in narrowing:
+        baselines = baselines[baselines[column] == run[column]]
+        if baselines.empty:
+            return f"no finished baseline {words}"
+    return next(rows_of(baselines))
+
+
+def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    shared = ("group", "family", "corpus", "steps", "learning_rate", "eval_set", "flops", "seed")
+    return {
+        **{column: run[column] for column in (*shared, *SETTING, "data_multiplier")},
+        "setting": setting_label(run),
+        "baseline": baseline["nats_per_token"],
+        "superposed": run["nats_per_token"],
+        "gain": baseline["nats_per_token"] - run["nats_per_token"],
+        "baseline_folder": baseline["folder"],
+        "superposed_folder": run["folder"],
+        "run_ids": (baseline["run_id"], run["run_id"]),
+    }
+
+
+def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
+    shared = ("group", "learning_rate", "eval_set", *SETTING)
+    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for pair in pairs:
+        settings.setdefault(tuple(pair[column] for column in shared), []).append(pair)
+    rows = []
+    for members in settings.values():
+        members.sort(key=lambda pair: pair["seed"])
+        statistics = asdict(paired([pair["gain"] for pair in members]))
+        rows.append(
+            {
+                **members[0],
+                **statistics,
+                "gain": statistics["mean"],
+                "baseline": sum(pair["baseline"] for pair in members) / len(members),
+                "superposed": sum(pair["superposed"] for pair in members) / len(members),
+                "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+            }
+        )
+    tested = [row for row in rows if row["p_value"] is not None]
+    for row, adjusted in zip(tested, holm(row["p_value"] for row in tested), strict=True):
+        row["p_adjusted"] = adjusted
+    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    order = ["group", "learning_rate", "eval_set", "step_ratio", "bag_size", "setting"]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _exclusion(run: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {
+        "run_id": run["run_id"],
+        "seed": run["seed"],
+        "setting": setting_label(run),
+        "reason": reason,
+        "folder": run["folder"],
+    }

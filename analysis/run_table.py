@@ -1,0 +1,148 @@
+"""Run folders as three tidy tables: runs, training curves and held-out evaluations.
+
+Everything comes from the run folders (`tst_study.run_record`): no name is parsed, nothing is
+guessed. A run that cannot be read is a problem that is reported; the others are read all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.run_row import COLUMNS, RunRow, run_row
+from tst_study.errors import UserError
+from tst_study.run_record import RunRecord, find_run_folders, read
+
+Folders = str | Path | Iterable[str | Path]
+
+CURVE_COLUMNS = (
+    "step",
+    "phase",
+    "bag_size",
+    "loss_name",
+    "loss",
+    "raw_tokens",
+    "latent_tokens",
+    "epochs",
+    "flops",
+    "learning_rate",
+    "gradient_norm",
+    "training_seconds",
+    "tokens_per_second",
+    "mfu",
+    "peak_memory",
+)
+EVALUATION_COLUMNS = (
+    "step",
+    "phase",
+    "eval_set",
+    "nats_per_token",
+    "standard_error",
+    "bits_per_byte",
+    "tokens",
+    "annealed",
+    "raw_tokens",
+    "latent_tokens",
+    "flops",
+    "training_seconds",
+)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a set of run folders holds; `folder` joins the tables."""
+
+    runs: pd.DataFrame
+    """One row per run."""
+    curves: pd.DataFrame
+    """One row per logged training step that counts."""
+    evaluations: pd.DataFrame
+    """One row per held-out evaluation (downstream tasks are left out)."""
+    problems: tuple[str, ...]
+    """One sentence per run that could not be read."""
+
+
+def read_tables(folders: Folders) -> Tables:
+    """Read every run at or below the given folders, once.
+
+    Raises `UserError` where a given folder does not exist; anything wrong inside one becomes a
+    problem instead.
+    """
+    records: list[RunRecord] = []
+    rows: list[RunRow] = []
+    problems: list[str] = []
+    for folder in _run_folders(folders):
+        try:
+            record = read(folder)
+            rows.append(run_row(record))
+            records.append(record)
+        except (UserError, OSError, ValueError) as error:
+            problems.append(str(error))
+        except (KeyError, TypeError, IndexError) as error:
+            problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
+    if not rows and not problems:
+        problems.append(f"{_shown(folders)}: no run folder there (a folder with a run.json)")
+    runs = pd.DataFrame(rows, columns=list(COLUMNS))
+    runs.attrs["problems"] = list(problems)
+    names = [str(record.folder) for record in records]
+    return Tables(
+        runs=runs,
+        curves=_long(names, [record.metrics for record in records], CURVE_COLUMNS),
+        evaluations=_long(
+            names,
+            [[row for row in record.evals if "task" not in row] for record in records],
+            EVALUATION_COLUMNS,
+        ),
+        problems=tuple(problems),
+    )
+
+
+def load(folders: Folders) -> pd.DataFrame:
+    """One tidy row per run; `attrs["problems"]` lists the runs that could not be read.
+
+    Losses are in nats per token, times in seconds, sizes in tokens. The final loss is that of the
+    run's last held-out evaluation, wherever it stands: `evaluated_step` and `annealed` say so.
+    """
+    return read_tables(folders).runs
+
+
+def curves(folders: Folders) -> pd.DataFrame:
+    """The rows of `metrics.jsonl` that count, of all runs; `folder` names the run."""
+    return read_tables(folders).curves
+
+
+def _run_folders(folders: Folders) -> list[Path]:
+    roots = [folders] if isinstance(folders, str | Path) else list(folders)
+    found: dict[Path, Path] = {}
+    for root in map(Path, roots):
+        if not root.is_dir():
+            raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
+        for folder in find_run_folders(root):
+            found.setdefault(folder.resolve(), folder)
+    return sorted(found.values())
+
+
+def _long(
+    names: Sequence[str], groups: Sequence[Sequence[Any]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Rows of many runs in one table, built column by column."""
+    codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
+    table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
+    for column in columns:
+        table[column] = [row[column] for rows in groups for row in rows]
+    return pd.DataFrame(table)
+
+
+def _shown(folders: Folders) -> str:
+    return str(folders) if isinstance(folders, str | Path) else ", ".join(map(str, folders))
+
+
+def digest(table: pd.DataFrame) -> str:
+    """sha256 (hex) of a table's content: equal tables, equal digests, in any process."""
+    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()

@@ -1,0 +1,112 @@
+"""What a study found, as a short table with intervals and plain sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.comparison import Comparison, compare
+from analysis.equal_loss import equal_loss
+from analysis.learning_rate import Sweep, sweeps
+from analysis.run_row import rows_of
+from analysis.run_table import Tables, read_tables
+from analysis.wording import gain, group_label, number
+
+VERDICTS = ("better", "worse", "no difference shown", "one seed: no claim")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything that the command line and the report say about a study."""
+
+    tables: Tables
+    comparison: Comparison
+    equal_loss: pd.DataFrame
+    sweeps: list[Sweep]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of compared settings by verdict, every verdict named."""
+        found = self.comparison.table["verdict"].value_counts()
+        return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
+
+    @property
+    def groups(self) -> list[tuple[str, pd.DataFrame]]:
+        """(label, rows of the comparison), corpora and lengths in order."""
+        runs, found = self.tables.runs, []
+        for group, rows in self.comparison.table.groupby("group", sort=False):
+            members = runs[runs["group"] == group]
+            found.append((group_label(members), int(members["steps"].iloc[0]), rows))
+        found.sort(key=lambda entry: (str(entry[2]["corpus"].iloc[0]), entry[1]))
+        labels = [label for label, _, _ in found]
+        return [
+            (label if labels.count(label) == 1 else f"{label} [{rows['group'].iloc[0][:6]}]", rows)
+            for label, _, rows in found
+        ]
+
+    def headline(self) -> str:
+        """One sentence: how many settings won, lost, tied, and how many may not claim."""
+        counts = self.counts
+        total = sum(counts.values())
+        if total == 0:
+            return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
+        tested = total - counts["one seed: no claim"]
+        parts = [
+            f"{counts['better']} better",
+            f"{counts['worse']} worse",
+            f"{counts['no difference shown']} with no difference shown",
+        ]
+        if counts["one seed: no claim"]:
+            parts.append(f"{counts['one seed: no claim']} with one seed and no claim")
+        text = f"{number(total, 'setting')} against the baseline at equal FLOPs: {', '.join(parts)}"
+        if tested > 1:
+            adjusted = self.comparison.table["p_adjusted"].dropna()
+            holds = int((adjusted.astype(float) < 0.05).sum())
+            shown = counts["better"] + counts["worse"]
+            if shown:
+                text += (
+                    f" ({holds} of these {shown} hold after correcting for {tested} comparisons)"
+                )
+        return text + "."
+
+    def lines(self) -> list[str]:
+        """For a terminal of 90 columns; losses in nats per token on held-out text."""
+        text: list[str] = []
+        width = max([24, *(len(row) for row in self.comparison.table["setting"])])
+        for label, rows in self.groups:
+            text.append(label)
+            text.append(
+                f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
+                f"{'gain [95% interval]':<26} verdict"
+            )
+            for row in rows_of(rows):
+                text.append(
+                    f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
+                    f"{row['superposed']:>8.4f}  {gain(row):<26} "
+                    f"{row['verdict']}"
+                )
+            text.append("")
+        text.append(self.headline())
+        for row in rows_of(self.equal_loss):
+            if row["speed_up"] is not None and not pd.isna(row["speed_up"]):
+                text.append(
+                    f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
+                    f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times)."
+                )
+        text.extend(sweep.sentence() for sweep in self.sweeps)
+        if len(self.comparison.excluded):
+            text.append(f"{number(len(self.comparison.excluded), 'run')} not compared; see report.")
+        text.extend(f"Problem: {problem}" for problem in self.tables.problems)
+        return text
+
+
+def summarise(runs: str | Path) -> Summary:
+    """Read a study's run folders and compare. Raises `UserError` if the folder is not there."""
+    return summarise_tables(read_tables(runs))
+
+
+def summarise_tables(tables: Tables) -> Summary:
+    comparison = compare(tables.runs)
+    return Summary(tables, comparison, equal_loss(comparison), sweeps(tables.runs))

@@ -1,0 +1,68 @@
+"""The corpora that studies read, and how each is made. All are made from the checkout alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tst_study.errors import UserError
+
+PREPARED = Path("prepared")
+
+
+@dataclass(frozen=True)
+class Books:
+    """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
+
+    vocabulary_size: int = 1024
+    shards: int | None = None
+    """The first of the five files only; all by default."""
+
+    @property
+    def folder(self) -> Path:
+        part = f"-first{self.shards}" if self.shards else ""
+        return PREPARED / f"books-bpe{self.vocabulary_size}{part}"
+
+    def prepare(self) -> None:
+        from tst_study.data.named_sources import named_corpus
+        from tst_study.data.prepare import prepare
+
+        books = named_corpus("books")
+        if books is None:
+            raise UserError("source books: not known to this version of tst_study.data")
+        prepare(
+            books.train[: self.shards],
+            to=self.folder,
+            tokenizer=f"bpe:{self.vocabulary_size}",
+            validation=books.validation,
+            licence=books.licence,
+            notes=books.notes,
+        )
+
+
+@dataclass(frozen=True)
+class TopicalLanguage:
+    """A slow topic, Markov word classes, Zipf words within a class; its entropy rate is known."""
+
+    words: int = 2048
+    classes: int = 64
+    topics: int = 16
+    tokens: int = 5_000_000
+    """Training tokens; as many as the longest run reads."""
+    validation_tokens: int = 262_144
+
+    @property
+    def folder(self) -> Path:
+        return PREPARED / f"topical-{self.words}-{self.tokens // 1000}k"
+
+    def prepare(self) -> None:
+        from tst_study.data.generated_language import generate
+
+        generate(
+            self.folder,
+            self.tokens,
+            self.validation_tokens,
+            words=self.words,
+            classes=self.classes,
+            topics=self.topics,
+        )

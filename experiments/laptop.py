@@ -1,0 +1,163 @@
+"""The laptop study: when does superposition beat a matched-FLOPs baseline, on two cores?
+
+Two parts, and they are not mixed: real prose, whose verdict counts, and a generated language
+that shows the mechanism. Each scale says what it can show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.corpora import Books, TopicalLanguage
+from experiments.generated_runs import Generated
+from experiments.prose_runs import MAIN, Prose, grid
+from experiments.study import Results, Study
+from tst_study.config import Config, Superposition
+
+NAME = "laptop"
+TITLE = "Token superposition on two cores"
+
+ABLATIONS = (
+    MAIN.model_copy(update={"mode": "output_only"}),
+    MAIN.model_copy(update={"mode": "input_only"}),
+    MAIN.model_copy(update={"reinitialize_at_switch": True}),
+    MAIN.model_copy(update={"optimizer_at_switch": "reset"}),
+    MAIN.model_copy(update={"weighting": "power_law"}),
+    Superposition(bag_size=8, step_ratio=0.2, weighting="power_law"),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    claims: str
+    prose: Prose
+    generated: Generated
+    books: Books
+    language: TopicalLanguage
+
+    def runs(self, results: Results) -> list[Config]:
+        """Prose first: its runs are the longer ones, and the short ones fill the gaps."""
+        return [*self.prose.runs(results), *self.generated.runs()]
+
+
+def _smoke() -> Scale:
+    books, language = Books(shards=1), TopicalLanguage(tokens=1_000_000, validation_tokens=65_536)
+    return Scale(
+        claims="Shows that everything works from text to figure, and nothing else: runs of a few "
+        "hundred steps say nothing about the method.",
+        prose=Prose(
+            study=NAME,
+            corpus=str(books.folder),
+            validation_tokens=32_768,
+            steps=300,
+            seeds=2,
+            learning_rates=(4e-3, 8e-3),
+            evaluations=4,
+        ),
+        generated=Generated(
+            study=NAME,
+            corpus=str(language.folder),
+            vocabulary_size=language.words,
+            validation_tokens=32_768,
+            steps=300,
+            seeds=2,
+            bag_sizes=(1, 4),
+        ),
+        books=books,
+        language=language,
+    )
+
+
+def _quick() -> Scale:
+    # One of five files is twice the text that these runs read.
+    books, language = Books(shards=1), TopicalLanguage()
+    return Scale(
+        claims="Prose for 3,000 steps with two seeds: the short regime, in which a pilot saw ties "
+        "and losses. The generated language shows the mechanism.",
+        prose=Prose(
+            study=NAME,
+            corpus=str(books.folder),
+            validation_tokens=65_536,
+            steps=3_000,
+            seeds=2,
+            learning_rates=(2e-3, 4e-3, 8e-3),
+        ),
+        generated=_generated(language),
+        books=books,
+        language=language,
+    )
+
+
+def _laptop() -> Scale:
+    books, language = Books(), TopicalLanguage()
+    return Scale(
+        claims="Prose for 20,000 steps with three seeds: long enough for a pilot to have seen a "
+        "gain. The generated language shows the mechanism.",
+        prose=Prose(
+            study=NAME,
+            corpus=str(books.folder),
+            validation_tokens=262_144,
+            steps=20_000,
+            seeds=3,
+            learning_rates=(1e-3, 2e-3, 4e-3),
+        ),
+        generated=_generated(language),
+        books=books,
+        language=language,
+    )
+
+
+def _desktop() -> Scale:
+    """s at r = 0.2, r at s = 4, lengths, ablations; three seeds each. Runs of large s·r or
+    40,000 steps read more text than the books hold, and so some of it twice (their records say
+    how many epochs)."""
+    laptop = _laptop()
+    others = (
+        *grid((2, 3, 6, 8, 16), (0.2,)),
+        *grid((4,), (0.1, 0.3, 0.4, 0.5)),
+        *ABLATIONS,
+    )
+    prose = Prose(
+        study=NAME,
+        corpus=str(laptop.books.folder),
+        validation_tokens=laptop.prose.validation_tokens,
+        steps=laptop.prose.steps,
+        seeds=laptop.prose.seeds,
+        learning_rates=laptop.prose.learning_rates,
+        settings=(MAIN, *others),
+        other_lengths=(1_500, 3_000, 6_000, 10_000, 40_000),
+    )
+    return Scale(
+        claims="Prose with three seeds: bag sizes 2 to 16, step ratios 0.1 to 0.5, lengths of "
+        "1,500 to 40,000 steps and ablations; which settings win, and from which length on.",
+        prose=prose,
+        generated=laptop.generated,
+        books=laptop.books,
+        language=laptop.language,
+    )
+
+
+def _generated(language: TopicalLanguage) -> Generated:
+    return Generated(
+        study=NAME,
+        corpus=str(language.folder),
+        vocabulary_size=language.words,
+        validation_tokens=65_536,
+        steps=3_000,
+        seeds=3,
+    )
+
+
+SCALES = {"smoke": _smoke, "quick": _quick, "laptop": _laptop, "desktop": _desktop}
+
+
+def study(scale: str) -> Study:
+    chosen = SCALES[scale]()
+    return Study(
+        name=NAME,
+        scale=scale,
+        title=f"{TITLE} ({scale})",
+        claims=chosen.claims,
+        corpora=(chosen.books, chosen.language),
+        runs=chosen.runs,
+    )

@@ -1,0 +1,237 @@
+"""Runs of a study as child processes of this one: a bounded queue that asks the study for more.
+
+Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
+of this one, could not read there: what is done is skipped, what was interrupted goes on from its
+checkpoint, what failed is tried again, what another live process trains is waited for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from experiments import planner
+from experiments.planner import PlannedRun, Planner
+from experiments.run_process import Exit, log_path, mark, run
+from experiments.study import Study
+from tst_study import run_lock, run_record
+from tst_study.run_record import FINAL_STATES
+
+PATIENCE = 30.0
+"""Seconds that a run gets to write its checkpoint when it is told to stop."""
+
+
+class Watcher(Protocol):
+    """Is told what happens: progress on the screen, figures in the background."""
+
+    def look(self, queue: Queue) -> None:
+        """Called a few times a second."""
+
+    def finished(self, run: PlannedRun) -> None:
+        """A run is over."""
+
+
+@dataclass
+class Queue:
+    """Where the study stands, for watchers."""
+
+    decided: list[PlannedRun] = field(default_factory=list)
+    whole: list[PlannedRun] = field(default_factory=list)
+    running: dict[str, PlannedRun] = field(default_factory=dict)
+    """By fingerprint: trained by a child of this launcher."""
+    elsewhere: dict[str, PlannedRun] = field(default_factory=dict)
+    """Trained by another live process."""
+    over: dict[str, PlannedRun] = field(default_factory=dict)
+    """Done or diverged."""
+    failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
+    """Failed or preempted in this call, and why."""
+    slots: int = 1
+
+    @property
+    def waiting(self) -> list[PlannedRun]:
+        known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
+        return [run for run in self.decided if run.fingerprint not in known]
+
+
+class StoppedError(Exception):
+    """The launcher was told to stop; its runs have been told to checkpoint and have ended."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.status = 128 + signal_number
+
+
+def launch(
+    study: Study,
+    root: Path,
+    *,
+    parallel: int | None = None,
+    watchers: tuple[Watcher, ...] = (),
+    target: Callable[..., None] = run,
+) -> Queue:
+    """Train every run of the study that is not over; returns when none is left.
+
+    `parallel`: runs at a time; by default as many as the cores hold. A failed run ends neither
+    the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
+    """
+    _one_thread_per_run()
+    planning = Planner(study, root)
+    queue = Queue(slots=parallel or _fitting(study, planning))
+    _plan(planning, queue)
+    children: dict[str, BaseProcess] = {}
+    with _stop_on_signals():
+        try:
+            while queue.waiting or children or queue.elsewhere:
+                _start(queue, children, target)
+                for watcher in watchers:
+                    watcher.look(queue)
+                time.sleep(0.1)
+                ended = _reap(queue, children) + _look_elsewhere(queue)
+                if ended:
+                    for one in ended:
+                        for watcher in watchers:
+                            watcher.finished(one)
+                    _plan(planning, queue)
+        except BaseException:
+            _stop(queue, children)
+            raise
+    for watcher in watchers:
+        watcher.look(queue)
+    return queue
+
+
+def cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _fitting(study: Study, planning: Planner) -> int:
+    threads = [run.config.execution.threads or 1 for run in planning.decided()]
+    return max(1, cores() // max(threads, default=1))
+
+
+def _plan(planning: Planner, queue: Queue) -> None:
+    queue.decided, queue.whole = planning.decided(), planning.whole()
+    for one in queue.decided:
+        if planner.state(one) in FINAL_STATES:
+            queue.over[one.fingerprint] = one
+
+
+def _start(queue: Queue, children: dict[str, BaseProcess], target: Callable[..., None]) -> None:
+    for one in queue.waiting:
+        if run_lock.is_held(one.folder):
+            queue.elsewhere[one.fingerprint] = one
+        elif len(children) < queue.slots:
+            child = _context().Process(
+                target=target, args=(one.config, one.folder), name=one.run_id
+            )
+            child.start()
+            children[one.fingerprint] = child
+            queue.running[one.fingerprint] = one
+
+
+def _reap(queue: Queue, children: dict[str, BaseProcess]) -> list[PlannedRun]:
+    """Take note of children that ended; returns the runs that are over."""
+    over = []
+    for key, child in list(children.items()):
+        if child.exitcode is None:
+            continue
+        del children[key]
+        one, code = queue.running.pop(key), child.exitcode
+        child.close()
+        if code == Exit.HELD:
+            queue.elsewhere[key] = one
+        elif planner.state(one) in FINAL_STATES:
+            queue.over[key] = one
+            over.append(one)
+        else:
+            queue.failed[key] = (one, _reason(one, code))
+    return over
+
+
+def _reason(one: PlannedRun, code: int) -> str:
+    """Why a child is gone; says it in `status.json` too where the child no longer could."""
+    state = planner.state(one)
+    if state in ("failed", "preempted"):
+        status = run_record.read_status(one.folder)
+        return (status["message"] if status else "") or state
+    message = f"its process ended with status {code}"
+    if code < 0:
+        message = f"its process was killed by {signal.Signals(-code).name}"
+    mark(one.folder, one.config, "failed", message)
+    return message
+
+
+def _look_elsewhere(queue: Queue) -> list[PlannedRun]:
+    """Runs of other processes that ended since: over, or to be taken up here."""
+    over = []
+    for key, one in list(queue.elsewhere.items()):
+        if run_lock.is_held(one.folder):
+            continue
+        del queue.elsewhere[key]
+        if planner.state(one) in FINAL_STATES:
+            queue.over[key] = one
+            over.append(one)
+    return over
+
+
+def _stop(queue: Queue, children: dict[str, BaseProcess]) -> None:
+    """Tell every child to checkpoint and end; kill those that do not in time, or at a second
+    signal."""
+    for child in children.values():
+        child.terminate()
+    deadline = time.monotonic() + PATIENCE
+    try:
+        for child in children.values():
+            child.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for key, child in children.items():
+            if child.exitcode is None:
+                child.kill()
+                child.join()
+            one = queue.running[key]
+            if planner.state(one) == "running":
+                mark(one.folder, one.config, "preempted", "stopped with the launcher")
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedError(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _one_thread_per_run() -> None:
+    """Inherited by every run; a run that asks for more threads sets them itself."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    """Runs are forked from a server that has imported torch and Megatron once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["experiments.warm_server"])
+    return context
+
+
+def report_failures(queue: Queue) -> list[str]:
+    """One line per run that failed in this call: its name, why, and where its log is."""
+    return [
+        f"{one.run_id}: {why} (log: {log_path(one.folder)})" for one, why in queue.failed.values()
+    ]

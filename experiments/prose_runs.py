@@ -1,0 +1,133 @@
+"""Real prose: baseline and superposition at matched FLOPs, rate chosen on the baseline, paired
+seeds.
+
+The shape is that of the pilot (issue 2): BPE of 1,024 words, hidden 64, 2 layers, steps of
+16 x 64 latent tokens. Warm-up over the first 5% of the steps, decay over the last 10%, as short
+runs have it; everything else is the configuration's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from experiments.study import Results, best_learning_rate
+from tst_study.config import (
+    Batch,
+    Config,
+    Corpus,
+    Data,
+    Execution,
+    Model,
+    Optimizer,
+    Schedule,
+    Superposition,
+)
+from tst_study.model_presets import PRESETS
+
+Role = Literal["baseline", "superposition", "ablation"]
+
+BASELINE = Superposition()
+MAIN = Superposition(bag_size=4, step_ratio=0.2)
+"""The pilot's setting: s = 4, r = 0.2."""
+WARMUP_RATIO = 0.05
+
+
+@dataclass(frozen=True)
+class Prose:
+    """The prose part of a study at one scale."""
+
+    study: str
+    corpus: str
+    """Prepared folder."""
+    validation_tokens: int
+    steps: int
+    seeds: int
+    learning_rates: tuple[float, ...]
+    """Swept on the baseline of seed 0; all other runs use the best."""
+    settings: tuple[Superposition, ...] = (MAIN,)
+    """Against the baseline, each with all seeds, most urgent first."""
+    other_lengths: tuple[int, ...] = ()
+    """More numbers of steps for baseline and `MAIN`, at the rate chosen at `steps`."""
+    evaluations: int = 8
+
+    def sweep(self) -> dict[float, Config]:
+        return {rate: self.config(BASELINE, rate, seed=0) for rate in self.learning_rates}
+
+    def runs(self, results: Results) -> list[Config]:
+        """The sweep first; once it has chosen, pair by pair."""
+        sweep = self.sweep()
+        rate = best_learning_rate(sweep, results)
+        if rate is None:
+            return list(sweep.values())
+        return [*sweep.values(), *self._compared(rate)]
+
+    def _compared(self, rate: float) -> list[Config]:
+        first, *others = self.settings
+        seeds = range(self.seeds)
+        runs = [self.config(arm, rate, seed) for seed in seeds for arm in (BASELINE, first)]
+        for steps in self.other_lengths:
+            runs += [
+                self.config(arm, rate, seed, steps) for seed in seeds for arm in (BASELINE, MAIN)
+            ]
+        runs += [self.config(arm, rate, seed) for arm in others for seed in seeds]
+        return runs
+
+    def config(
+        self, superposition: Superposition, rate: float, seed: int, steps: int | None = None
+    ) -> Config:
+        steps = steps or self.steps
+        method = label(superposition)
+        return Config(
+            study=self.study,
+            name=f"prose-{steps}-{method}-lr{rate:g}-seed{seed}",
+            role=role(superposition),
+            seed=seed,
+            model=Model(**PRESETS["laptop-64"]),
+            superposition=superposition,
+            data=Data(
+                corpora=(Corpus(path=self.corpus),), validation_tokens=self.validation_tokens
+            ),
+            batch=Batch(sequences=16, sequence_length=64),
+            optimizer=Optimizer(learning_rate=rate),
+            schedule=Schedule(steps=steps, warmup_steps=round(WARMUP_RATIO * steps)),
+            execution=execution(steps, self.evaluations),
+        )
+
+
+def label(superposition: Superposition) -> str:
+    """`baseline`, `s4-r0.2`, and whatever differs from the paper's method behind it."""
+    if superposition.bag_size == 1:
+        return "baseline"
+    parts = [f"s{superposition.bag_size}-r{superposition.step_ratio:g}"]
+    if superposition.mode != "full":
+        parts.append(superposition.mode)
+    if superposition.weighting != "uniform":
+        parts.append(str(superposition.weighting))
+    if superposition.reinitialize_at_switch:
+        parts.append("reinitialized")
+    if superposition.optimizer_at_switch == "reset":
+        parts.append("optimizer_reset")
+    return "-".join(parts)
+
+
+def role(superposition: Superposition) -> Role:
+    if superposition.bag_size == 1:
+        return "baseline"
+    plain = Superposition(bag_size=superposition.bag_size, step_ratio=superposition.step_ratio)
+    return "superposition" if superposition == plain else "ablation"
+
+
+def execution(steps: int, evaluations: int) -> Execution:
+    """How laptop runs are computed: one thread each, a few hundred rows of log at most."""
+    return Execution(
+        threads=1,
+        log_every=max(10, steps // 400),
+        evaluate_every=max(1, steps // evaluations),
+        checkpoint_every=max(1, steps // 4),
+    )
+
+
+def grid(bag_sizes: Sequence[int], step_ratios: Sequence[float]) -> list[Superposition]:
+    return [Superposition(bag_size=s, step_ratio=r) for s in bag_sizes for r in step_ratios]

@@ -1,0 +1,103 @@
+"""A run in a child process: lock, log file, training, and its last word in `status.json`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from enum import IntEnum
+from pathlib import Path
+
+from tst_study import run_lock, run_record
+from tst_study.config import Config
+from tst_study.config_toml import to_toml
+from tst_study.errors import UserError
+
+
+class Exit(IntEnum):
+    """Exit status of a run's process, for any launcher."""
+
+    OVER = 0
+    """Done or diverged."""
+    FAILED = 1
+    PREEMPTED = 69
+    """Stopped by a signal behind a checkpoint; started again, it goes on from there."""
+    HELD = 75
+    """Another process trains this run already."""
+
+
+def log_path(folder: Path) -> Path:
+    return folder / "job" / "log.txt"
+
+
+def run(config: Config, folder: Path) -> None:
+    """Train to the end and leave the process with one of `Exit`; the launcher's target."""
+    # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _write_to(log_path(folder))
+    try:
+        with run_lock.hold(folder):
+            status = Exit.OVER if _is_over(folder) else _train(config, folder)
+    except run_lock.RunHeldError as error:
+        print(error)
+        status = Exit.HELD
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # No interpreter shutdown: threads of a library must not delay or fail a run that is over.
+    os._exit(status)
+
+
+def _is_over(folder: Path) -> bool:
+    """Looked up under the lock: another launcher may just have brought the run to its end."""
+    status = run_record.read_status(folder)
+    return status is not None and status["state"] in run_record.FINAL_STATES
+
+
+def _train(config: Config, folder: Path) -> Exit:
+    mark(folder, config, "running", "starting")
+    (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
+    try:
+        from tst_study.train import train
+
+        state = train(config, folder, progress=False)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        mark(folder, config, "failed", one_line(error))
+        return Exit.FAILED
+    return Exit.PREEMPTED if state == "preempted" else Exit.OVER
+
+
+def mark(folder: Path, config: Config, state: run_record.State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = run_record.read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.steps,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    run_record.write_json(folder / "status.json", status)
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _write_to(path: Path) -> None:
+    """Send this process' and its children's output to a file, behind what is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)

@@ -1,0 +1,51 @@
+"""How long a study will still take, from the step times measured so far."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from experiments.launcher_local import Queue
+from experiments.planner import PlannedRun
+from experiments.status import StatusRow, row
+from tst_study.config import Batch, Model
+
+Shape = tuple[Model, Batch]
+"""Runs of one shape take one time per step: a step costs the same in both phases."""
+
+
+@dataclass
+class TimeLeft:
+    """Watches the runs of this call; knows nothing before the first of them has trained a while."""
+
+    _began: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Time and step at which a run was first seen to train."""
+    _step_seconds: dict[Shape, float] = field(default_factory=dict)
+
+    def estimate(self, queue: Queue) -> float | None:
+        """Seconds until the last run is over, or None while nothing is measured."""
+        running = [(one, row(one.folder)) for one in queue.running.values()]
+        for one, status in running:
+            self._measure(one, status)
+        if not self._step_seconds:
+            return None
+        left = [self._seconds(one, status.steps - status.step) for one, status in running]
+        known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
+        # Before a sweep has chosen, the whole study has runs of another rate, but as many.
+        unknown = [one for one in queue.whole if one.fingerprint not in known]
+        left += [self._seconds(one, one.config.schedule.steps) for one in unknown]
+        return max(sum(left) / queue.slots, max(left, default=0.0))
+
+    def _measure(self, one: PlannedRun, status: StatusRow) -> None:
+        if status.state != "running" or not status.step:
+            return
+        now = time.monotonic()
+        began, first = self._began.setdefault(one.fingerprint, (now, status.step))
+        if now - began > 1.0 and status.step > first:
+            shape = (one.config.model, one.config.batch)
+            self._step_seconds[shape] = (now - began) / (status.step - first)
+
+    def _seconds(self, one: PlannedRun, steps: int) -> float:
+        shape = (one.config.model, one.config.batch)
+        known = self._step_seconds
+        return steps * known.get(shape, sum(known.values()) / len(known))

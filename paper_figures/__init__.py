@@ -1,0 +1,1 @@
+"""One file per figure and table, drawn from run folders alone. Never imports torch."""

@@ -1,0 +1,146 @@
+"""What each method cost and reached, one row per setting (paper, Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.comparison import SETTING, Comparison
+from analysis.run_row import rows_of
+from analysis.summary import Summary
+from analysis.wording import big, duration, gain, setting_label
+
+KIND = "headline_table"
+
+COLUMNS = (
+    "corpus",
+    "parameters",
+    "setting",
+    "learning_rate",
+    "superposed_steps",
+    "steps",
+    "raw_tokens",
+    "data_multiplier",
+    "flops",
+    "training_seconds",
+    "seeds",
+    "loss",
+    "loss_deviation",
+    "bits_per_byte",
+    "gain",
+    "low",
+    "high",
+    "verdict",
+)
+
+
+def headline_table(summary: Summary) -> pd.DataFrame:
+    """One row per method, setting and length; means over seeds, deviations over seeds.
+
+    A baseline has a row where something is compared with it; its pilots at other learning rates
+    stand in the learning-rate sweep instead. `gain` is paired by seed, so it need not be the
+    difference of the two losses where the arms have different seeds.
+    """
+    comparison = summary.comparison
+    keys = ["group", "learning_rate", "eval_set"]
+    compared = comparison.table[keys].drop_duplicates()
+    runs = comparison.eligible.merge(compared, on=keys)
+    rows = []
+    for _, members in runs.groupby([*keys, *SETTING], dropna=False, sort=False):
+        rows.append(_row(members, comparison))
+    table = pd.DataFrame(rows, columns=[*COLUMNS, "bag_size", "step_ratio"])
+    order = ["corpus", "parameters", "steps", "learning_rate", "step_ratio", "bag_size", "setting"]
+    return table.sort_values(order, kind="stable", ignore_index=True)[list(COLUMNS)]
+
+
+def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
+    first = next(rows_of(members))
+    setting = setting_label(first)
+    found = comparison.table[
+        (comparison.table["group"] == first["group"])
+        & (comparison.table["learning_rate"] == first["learning_rate"])
+        & (comparison.table["eval_set"] == first["eval_set"])
+        & (comparison.table["setting"] == setting)
+    ]
+    result = next(rows_of(found), {})
+    loss = members["nats_per_token"].astype(float)
+    shared = (
+        "corpus",
+        "parameters",
+        "learning_rate",
+        "superposed_steps",
+        "steps",
+        "raw_tokens",
+        "flops",
+    )
+    return {
+        **{column: first[column] for column in (*shared, "data_multiplier")},
+        "bag_size": first["bag_size"],
+        "step_ratio": first["step_ratio"],
+        "setting": setting,
+        "training_seconds": members["training_seconds"].astype(float).mean(),
+        "seeds": len(members),
+        "loss": loss.mean(),
+        "loss_deviation": loss.std(ddof=1) if len(members) > 1 else np.nan,
+        "bits_per_byte": members["bits_per_byte"].astype(float).mean(),
+        **{column: result.get(column) for column in ("gain", "low", "high", "verdict")},
+    }
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is printed: heading, text of a cell, and whether it holds numbers."""
+
+    heading: str
+    cell: Callable[[dict[str, Any]], str]
+    key: str | None = None
+    """The column to sort by; None for text."""
+
+
+PRINTED: tuple[Column, ...] = (
+    Column("corpus", lambda row: row["corpus"]),
+    Column("parameters", lambda row: big(row["parameters"]), "parameters"),
+    Column("method", lambda row: row["setting"]),
+    Column("steps", lambda row: f"{row['steps']:,}", "steps"),
+    Column("superposed", lambda row: f"{row['superposed_steps']:,}", "superposed_steps"),
+    Column("tokens read", lambda row: big(row["raw_tokens"]), "raw_tokens"),
+    Column("FLOPs", lambda row: f"{row['flops']:.3g}", "flops"),
+    Column("time", lambda row: duration(row["training_seconds"]), "training_seconds"),
+    Column("seeds", lambda row: str(row["seeds"]), "seeds"),
+    Column("held-out loss", lambda row: loss_text(row), "loss"),
+    Column("gain", lambda row: gain(row) if pd.notna(row["gain"]) else "", "gain"),
+)
+
+
+def loss_text(row: dict[str, Any]) -> str:
+    """`3.553 ± 0.018`: mean and standard deviation over seeds."""
+    if pd.isna(row["loss_deviation"]):
+        return f"{row['loss']:.4f}"
+    return f"{row['loss']:.4f} ± {row['loss_deviation']:.4f}"
+
+
+def markdown(table: pd.DataFrame, columns: Sequence[Column] = PRINTED) -> str:
+    aligned = ["---:" if column.key else "---" for column in columns]
+    lines = [[column.heading for column in columns], aligned]
+    lines += [[column.cell(row) for column in columns] for row in rows_of(table)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(table: pd.DataFrame, columns: Sequence[Column] = PRINTED) -> str:
+    """A booktabs tabular."""
+    lines = [[column.heading for column in columns]]
+    lines += [[column.cell(row) for column in columns] for row in rows_of(table)]
+    heading, *body = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
+    spec = "".join("r" if column.key else "l" for column in columns)
+    inner = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", heading, r"\midrule", *body]
+    return "\n".join([*inner, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _escaped(text: str) -> str:
+    for sign, command in (("&", r"\&"), ("%", r"\%"), ("_", r"\_"), ("#", r"\#")):
+        text = text.replace(sign, command)
+    return text.replace("±", r"$\pm$").replace("−", "$-$").replace("×", r"$\times$")

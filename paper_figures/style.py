@@ -1,0 +1,110 @@
+"""The look of every figure: colours that survive colour-blindness, marks that survive grey.
+
+Colours are those of Okabe and Ito (2008); each bag size has one colour, marker and dash pattern
+in all figures. The names below stand in for themes: the report swaps them for its own light and
+dark values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLUMN = 3.4
+"""Inches: one column of a two-column page, and a telephone's width."""
+PAGE = 7.0
+"""Inches: the full width of a page."""
+
+INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
+PAPER = "#ffffff"
+
+_FILE = Path(__file__).with_name("tst_study.mplstyle")
+
+
+@dataclass(frozen=True)
+class Mark:
+    colour: str
+    marker: str
+    dash: str | tuple[float, tuple[float, ...]]
+
+
+BASELINE = Mark(INK, "o", "-")
+_BY_BAG_SIZE = {
+    1: BASELINE,
+    2: Mark("#56b4e9", "v", (0, (5, 1.2))),
+    3: Mark("#e69f00", "<", (0, (3, 1, 1, 1))),
+    4: Mark("#d55e00", "s", (0, (4, 1, 1, 1))),
+    6: Mark("#cc79a7", "P", (0, (1, 0.8))),
+    8: Mark("#0072b2", "D", (0, (7, 1.5))),
+    16: Mark("#009e73", "^", (0, (2, 1))),
+}
+_CYCLE = tuple(_BY_BAG_SIZE[size] for size in (8, 4, 16, 6, 2, 3))
+
+PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in _CYCLE}))
+"""Every colour that a figure may use."""
+
+
+def bag_size_mark(bag_size: int) -> Mark:
+    """The same for a bag size everywhere; sizes beyond the paper's share the cycle."""
+    return _BY_BAG_SIZE.get(bag_size, _CYCLE[bag_size % len(_CYCLE)])
+
+
+def cycle_mark(index: int) -> Mark:
+    """For a handful of curves that are not bag sizes."""
+    return _CYCLE[index % len(_CYCLE)]
+
+
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save within this: nothing of a user's own matplotlibrc leaks in."""
+    settings: dict[Any, Any] = {
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "figure.facecolor": PAPER,
+        "axes.facecolor": "none",
+        "savefig.facecolor": PAPER,
+    }
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        matplotlib.style.use(_FILE)
+        mpl.rcParams.update(settings)
+        yield
+
+
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of one row of panels, sizes in inches, free of pyplot's global state."""
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(1, panels, squeeze=False)
+    return figure, list(axes[0])
+
+
+def switch_line(axes: Axes, x: float, words: str = "switch") -> None:
+    """Mark the end of the superposition phase."""
+    axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=(0, (1, 1.5)))
+    axes.annotate(
+        words,
+        (x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(2.5, -1),
+        textcoords="offset points",
+        va="top",
+        color=MUTED,
+        fontsize=7,
+    )
+
+
+def thousands(value: float, _position: object = None) -> str:
+    return f"{value:,.0f}"

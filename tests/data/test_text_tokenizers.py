@@ -1,0 +1,177 @@
+"""Tokenizers: text survives them, and the fast way gives the library's ids."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from tst_study.data import word_cache
+from tst_study.data.text_tokenizers import (
+    ByteTokenizer,
+    FileTokenizer,
+    download_tokenizer,
+    read_tokenizer,
+    train_byte_pair_tokenizer,
+)
+from tst_study.errors import UserError
+
+PROSE = (
+    "It was the best of times, it was the worst of times; it wasn't the age of wisdom.\n\n"
+    "  'We'll see,' said 42 of the 1,024 people -- naïve façades, Übermut, 日本語 text.\tEnd.\n"
+) * 50
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_byte_pair_tokenizer([PROSE], 300)
+
+
+def ids_by_the_library(tokenizer: FileTokenizer, text: str) -> list[int]:
+    return tokenizer._encode_text(text)
+
+
+any_text = st.text(max_size=60) | st.text(
+    alphabet="abZ '.,!19é日\n\r\t \x0b\x0c\x1c\x1f\x85\xa0\u2003\u2028\u3000½_-", max_size=40
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=any_text)
+@example(text=PROSE)
+@example(text="a\xa0  b \x1c!\x1c it's  'll")
+@example(text="<|endoftext|>")
+def test_remembered_words_give_the_ids_of_the_library_and_decode_to_the_text(trained, text):
+    ids = trained.encode_batch([text])[0]
+    assert ids.tolist() == ids_by_the_library(trained, text)
+    assert trained.decode(ids) == text
+
+
+def test_a_full_memory_of_words_changes_nothing(trained, monkeypatch):
+    monkeypatch.setattr(word_cache, "MOST_REMEMBERED", 8)
+    forgetful = FileTokenizer(trained.json)
+    texts = [PROSE[k : k + 60] for k in range(0, 400, 20)]
+    for one, other in zip(forgetful.encode_batch(texts), trained.encode_batch(texts), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=60))
+def test_bytes_are_bytes(text):
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode_batch([text])[0]
+    assert ids.tolist() == list(text.encode())
+    assert tokenizer.decode([*ids, 256]) == text
+
+
+def test_the_byte_tokenizer_is_the_same_to_hugging_face(tmp_path):
+    ours = ByteTokenizer()
+    (tmp_path / "tokenizer.json").write_bytes(ours.json)
+    theirs = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "".join(map(chr, range(300))) + PROSE
+    assert theirs.encode(text).ids == ours.encode_batch([text])[0].tolist()
+    assert theirs.decode(theirs.encode(text).ids) == text
+    assert theirs.token_to_id("<|endoftext|>") == ours.end_of_document
+    assert read_tokenizer(tmp_path).kind == "bytes"
+
+
+def test_text_that_spells_the_end_of_a_document_does_not_end_one(trained):
+    for tokenizer in (trained, ByteTokenizer()):
+        ids = tokenizer.encode_batch(["a<|endoftext|>b"])[0]
+        assert tokenizer.end_of_document not in ids
+        assert tokenizer.decode(ids) == "a<|endoftext|>b"
+
+
+def test_training_is_the_same_on_any_number_of_threads(trained):
+    script = (
+        "from tests.data.test_text_tokenizers import *;"
+        "print(train_byte_pair_tokenizer([PROSE], 300).fingerprint)"
+    )
+    for threads in "13":
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONPATH": os.getcwd()}
+        answer = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+        )
+        assert answer.stdout.strip() == trained.fingerprint, answer.stderr
+
+
+def test_a_trained_tokenizer_is_read_back_from_its_file(trained, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(trained.json)
+    again = read_tokenizer(tmp_path, kind="bpe")
+    assert again.fingerprint == trained.fingerprint
+    assert (again.vocabulary_size, again.end_of_document) == (300, 0)
+    assert again.encode_batch([PROSE])[0].tolist() == trained.encode_batch([PROSE])[0].tolist()
+
+
+@pytest.fixture
+def sentence_piece_like(tmp_path):
+    """A Hugging Face tokenizer of another kind: normaliser, Metaspace, `</s>` in its config."""
+    library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    special = ["<unk>", "</s>", "<stop>"]
+    library.train_from_iterator(
+        [PROSE], trainers.BpeTrainer(vocab_size=200, special_tokens=special)
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_any_hugging_face_tokenizer_serves(sentence_piece_like):
+    tokenizer = read_tokenizer(sentence_piece_like)
+    assert tokenizer.kind == "huggingface"
+    assert tokenizer.end_of_document == 1
+    library = LibraryTokenizer.from_file(str(sentence_piece_like / "tokenizer.json"))
+    text = "the worst of  times"
+    assert tokenizer.encode_batch([text])[0].tolist() == library.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == text
+
+
+def test_the_end_of_document_is_the_one_named_or_that_of_the_config(sentence_piece_like):
+    assert read_tokenizer(sentence_piece_like, end="<stop>").end_of_document == 2
+    (sentence_piece_like / "tokenizer_config.json").write_text('{"eos_token": "<stop>"}')
+    assert read_tokenizer(sentence_piece_like).end_of_document == 2
+    with pytest.raises(UserError, match=r"no token <none>.*--end-of-document"):
+        read_tokenizer(sentence_piece_like, end="<none>")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"model": {"type": "none"}}'])
+def test_a_broken_tokenizer_file_is_a_user_error(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_missing_tokenizer_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match="no tokenizer can be read"):
+        read_tokenizer(tmp_path / "nothing.json")
+
+
+def test_a_hub_name_that_cannot_be_fetched_is_a_user_error(monkeypatch):
+    import huggingface_hub
+
+    def refuse(*_: object) -> str:
+        raise OSError("no network\nlong story")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    with pytest.raises(UserError, match=r"tokenizer some/name: .*no network") as caught:
+        download_tokenizer("some/name")
+    assert "\n" not in str(caught.value)
+
+
+def test_too_small_a_vocabulary_or_text_is_a_user_error():
+    with pytest.raises(UserError, match="256 bytes"):
+        train_byte_pair_tokenizer([PROSE], 200)
+    with pytest.raises(UserError, match="ask for fewer"):
+        train_byte_pair_tokenizer(["abc"], 1000)
+
+
+def test_ids_are_whole_numbers(trained):
+    assert trained.encode_batch([""])[0].shape == (0,)
+    assert trained.encode_batch(["a b"])[0].dtype == np.int64

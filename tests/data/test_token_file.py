@@ -1,0 +1,171 @@
+"""Token files are Megatron's: each reads what the other wrote."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tst_study.data.token_file import (
+    TokenFile,
+    TokenFileWriter,
+    dtype_for_vocabulary,
+    write_token_file,
+)
+from tst_study.errors import UserError
+
+DOCUMENTS = [np.array([5, 6, 7]), np.array([1]), np.array([], dtype=int), np.arange(400)]
+
+
+@pytest.fixture(scope="module")
+def megatron():
+    return pytest.importorskip("megatron.core.datasets.indexed_dataset")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_megatron_reads_what_we_write(megatron, tmp_path, dtype):
+    write_token_file(tmp_path / "ours", DOCUMENTS, np.dtype(dtype))
+    theirs = megatron.IndexedDataset(str(tmp_path / "ours"))
+    assert len(theirs) == len(DOCUMENTS)
+    assert theirs.index.dtype == dtype
+    assert theirs.document_indices.tolist() == [0, 1, 2, 3, 4]
+    for number, document in enumerate(DOCUMENTS):
+        np.testing.assert_array_equal(theirs[number], document)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_we_read_what_megatron_writes_to_the_byte(megatron, tmp_path, dtype):
+    import torch
+
+    builder = megatron.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=dtype)
+    for document in DOCUMENTS:
+        builder.add_document(torch.as_tensor(document), [len(document)])
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    file = TokenFile(tmp_path / "theirs")
+    assert (file.token_count, file.document_count, file.dtype) == (404, 4, dtype)
+    for number, document in enumerate(DOCUMENTS):
+        np.testing.assert_array_equal(file.document(number), document)
+    write_token_file(tmp_path / "ours", DOCUMENTS, np.dtype(dtype))
+    for ending in (".bin", ".idx"):
+        ours = (tmp_path / f"ours{ending}").read_bytes()
+        assert ours == (tmp_path / f"theirs{ending}").read_bytes()
+
+
+def test_documents_of_several_sequences_are_whole(megatron, tmp_path):
+    """`preprocess_data.py --split-sentences` writes one sequence per sentence."""
+    import torch
+
+    builder = megatron.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.uint16)
+    builder.add_document(torch.arange(10), [4, 6])
+    builder.add_document(torch.arange(5), [5])
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    file = TokenFile(tmp_path / "theirs")
+    assert file.document_count == 2
+    assert file.document(0).tolist() == list(range(10))
+    assert file.document_starts(0, 3).tolist() == [0, 10, 15]
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents=st.lists(st.lists(st.integers(0, 65_535), max_size=9), min_size=1, max_size=9))
+def test_what_is_written_is_read(tmp_path_factory, documents):
+    prefix = tmp_path_factory.mktemp("file") / "train"
+    arrays = [np.array(d, dtype=np.uint16) for d in documents]
+    if not any(documents):
+        with pytest.raises(UserError, match="no token"):
+            write_token_file(prefix, arrays, np.dtype(np.uint16))
+        return
+    write_token_file(prefix, arrays, np.dtype(np.uint16))
+    file = TokenFile(f"{prefix}.bin")
+    assert [file.document(k).tolist() for k in range(file.document_count)] == documents
+    assert file.tokens.tolist() == [token for document in documents for token in document]
+
+
+def test_the_id_type_is_megatrons_choice(megatron):
+    for size in (257, 1024, 65_499, 65_500, 128_256):
+        assert dtype_for_vocabulary(size) == megatron.DType.optimal_dtype(size)
+
+
+def test_an_id_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path):
+    with (
+        pytest.raises(ValueError, match="65536 does not fit uint16"),
+        TokenFileWriter(tmp_path / "train", np.dtype(np.uint16)) as writer,
+    ):
+        writer.add_documents(np.array([65_536]), [1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_while_writing_leaves_the_old_file_alone(tmp_path):
+    write_token_file(tmp_path / "train", DOCUMENTS, np.dtype(np.uint16))
+    before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
+
+    def documents():
+        yield DOCUMENTS[0]
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        write_token_file(tmp_path / "train", documents(), np.dtype(np.uint16))
+    assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
+
+
+def damage_missing_bin(prefix):
+    prefix.with_suffix(".bin").unlink()
+
+
+def damage_missing_idx(prefix):
+    prefix.with_suffix(".idx").unlink()
+
+
+def damage_empty_bin(prefix):
+    prefix.with_suffix(".bin").write_bytes(b"")
+
+
+def damage_empty_idx(prefix):
+    prefix.with_suffix(".idx").write_bytes(b"")
+
+
+def damage_cut_bin(prefix):
+    path = prefix.with_suffix(".bin")
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def damage_odd_bin(prefix):
+    path = prefix.with_suffix(".bin")
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_cut_idx(prefix):
+    path = prefix.with_suffix(".idx")
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def damage_cut_header(prefix):
+    path = prefix.with_suffix(".idx")
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def damage_not_an_index(prefix):
+    prefix.with_suffix(".idx").write_text("A text that somebody renamed, long enough.\n")
+
+
+def damage_version(prefix):
+    path = prefix.with_suffix(".idx")
+    content = bytearray(path.read_bytes())
+    content[9] = 2
+    path.write_bytes(content)
+
+
+def damage_float_ids(prefix):
+    path = prefix.with_suffix(".idx")
+    content = bytearray(path.read_bytes())
+    content[17] = 7
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [value for name, value in globals().items() if name.startswith("damage_")]
+)
+def test_a_broken_pair_is_a_one_line_error_that_names_the_file(tmp_path, damage):
+    write_token_file(tmp_path / "train", DOCUMENTS, np.dtype(np.uint16))
+    damage(tmp_path / "train")
+    with pytest.raises(UserError, match="train") as caught:
+        TokenFile(tmp_path / "train")
+    assert "\n" not in str(caught.value)

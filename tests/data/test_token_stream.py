@@ -1,0 +1,345 @@
+"""Claims about what a step reads (invariant 3 of the design)."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tst_study.data.corpus_order import CorpusOrder
+from tst_study.data.token_file import HEADER, MAGIC, TokenFile, write_token_file
+from tst_study.data.token_stream import Corpus, TokenStream
+from tst_study.errors import UserError
+
+
+def token_file(folder: Path, lengths: list[int], name: str = "train") -> TokenFile:
+    """Documents whose tokens are numbered through: the id of a token is its place in the file."""
+    ends = np.cumsum(lengths)
+    documents = [np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)]
+    write_token_file(folder / name, documents, np.dtype(np.int32))
+    return TokenFile(folder / name)
+
+
+def order_of(total, superposed_sequences, superposed_length, length, seed=0):
+    return CorpusOrder(total, superposed_sequences, superposed_length, length, seed)
+
+
+def read(order: CorpusOrder, first: int, stop: int) -> list[list[int]]:
+    """The tokens of each sequence. Like a run, it asks for one phase at a time."""
+    switch = min(max(order.superposed_sequences, first), stop)
+    spans = order.spans(first, switch) + order.spans(switch, stop)
+    return [[*range(start, start + length), *range(wrapped)] for start, length, wrapped in spans]
+
+
+@st.composite
+def runs(draw):
+    """A corpus of T tokens, (s, L), the number of superposed sequences, a seed."""
+    bag_size = draw(st.integers(1, 9))
+    length = draw(st.integers(1, 7))
+    total = draw(st.integers(bag_size * length, 40 * bag_size * length))
+    superposed = draw(st.integers(0, 100))
+    return order_of(total, superposed, bag_size * length, length, draw(st.integers(0, 9)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(order=runs())
+def test_every_epoch_reads_every_token_exactly_once_across_switch_and_joints(order):
+    total = order.token_count
+    switch = order.superposed_sequences
+    beyond = switch + 3 * (total // order.recovery_length + 2)  # three more epochs at least
+    line = [token for tokens in read(order, 0, beyond) for token in tokens]
+    assert len(line) == order.tokens_before(beyond)
+    for epoch in range(len(line) // total):
+        assert sorted(line[epoch * total : (epoch + 1) * total]) == list(range(total))
+    last = line[len(line) // total * total :]
+    assert len(set(last)) == len(last)
+
+
+@settings(max_examples=100, deadline=None)
+@given(order=runs(), data=st.data())
+def test_reading_in_slices_is_reading_at_once(order, data):
+    stop = order.superposed_sequences + 2 * (order.token_count // order.recovery_length + 1)
+    first = data.draw(st.integers(0, stop))
+    cut = data.draw(st.integers(first, stop))
+    assert read(order, first, cut) + read(order, cut, stop) == read(order, 0, stop)[first:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    batch=st.integers(1, 4),
+    length=st.integers(1, 4),
+    bag_size=st.integers(1, 4),
+    superposed_steps=st.integers(0, 12),
+    align=st.booleans(),
+)
+def test_a_stream_reads_each_token_once_per_epoch(
+    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, align
+):
+    file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
+    end = 10**6
+    if sum(lengths) < batch * length * bag_size:  # shorter than one step: an error, see below
+        return
+    stream = TokenStream(
+        [Corpus(file, end_of_document=end)],
+        sequences_per_step=batch,
+        sequence_length=length,
+        superposed_steps=superposed_steps,
+        superposed_length=bag_size * length,
+        bag_size=bag_size,
+        align_bags_to_documents=align,
+    )
+    read_so_far: list[int] = []
+    step = 0
+    while stream.epochs(step) < 3:
+        ids, _ = stream.batch(step)
+        assert stream.raw_tokens_before(step) == len(read_so_far)
+        read_so_far += ids.ravel().tolist()
+        step += 1
+    total = round(file.token_count / (1 - stream.padding_share))
+    for epoch in range(3):
+        real = [t for t in read_so_far[epoch * total : (epoch + 1) * total] if t != end]
+        assert sorted(real) == list(range(file.token_count))
+
+
+def test_any_split_over_ranks_and_micro_batches_reads_the_same(tmp_path):
+    stream = TokenStream(
+        [Corpus(token_file(tmp_path, [500, 700]))],
+        sequences_per_step=12,
+        sequence_length=4,
+        superposed_steps=3,
+        superposed_length=12,
+    )
+    for step in (0, 2, 3, 50):
+        ids, labels = stream.batch(step)
+        for slices in (1, 2, 3, 4, 6, 12):
+            width = 12 // slices
+            parts = [stream.batch(step, k * width, (k + 1) * width) for k in range(slices)]
+            np.testing.assert_array_equal(np.concatenate([p[0] for p in parts]), ids)
+            np.testing.assert_array_equal(np.concatenate([p[1] for p in parts]), labels)
+        np.testing.assert_array_equal(stream.sequence(step, 7)[0], ids[7])
+
+
+def test_a_stream_opened_anew_goes_on_where_the_old_one_would(tmp_path):
+    corpus = [Corpus(token_file(tmp_path, [999]))]
+    settings = {
+        "sequences_per_step": 5,
+        "sequence_length": 8,
+        "superposed_steps": 4,
+        "superposed_length": 24,
+        "seed": 3,
+    }
+    whole = TokenStream(corpus, **settings)
+    for step in range(40):
+        whole.batch(step)
+    for step in (3, 4, 39):
+        resumed = TokenStream(corpus, **settings)
+        np.testing.assert_array_equal(resumed.batch(step)[0], whole.batch(step)[0])
+
+
+def test_bags_of_one_token_read_exactly_what_the_baseline_reads(tmp_path):
+    corpus = [Corpus(token_file(tmp_path, [1234]))]
+    baseline = TokenStream(corpus, sequences_per_step=3, sequence_length=8, seed=1)
+    bags_of_one = TokenStream(
+        corpus,
+        sequences_per_step=3,
+        sequence_length=8,
+        seed=1,
+        superposed_steps=20,
+        superposed_length=8,
+    )
+    for step in range(120):
+        for one, other in zip(baseline.batch(step), bags_of_one.batch(step), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_runs_that_switch_at_different_steps_share_their_superposition_phase(tmp_path):
+    corpus = [Corpus(token_file(tmp_path, [5000]))]
+    short, long = (
+        TokenStream(
+            corpus,
+            sequences_per_step=4,
+            sequence_length=8,
+            superposed_steps=steps,
+            superposed_length=32,
+        )
+        for steps in (10, 30)
+    )
+    for step in range(10):
+        np.testing.assert_array_equal(short.batch(step)[0], long.batch(step)[0])
+
+
+def test_recovery_goes_on_behind_superposition_in_the_same_epoch(tmp_path):
+    stream = TokenStream(
+        [Corpus(token_file(tmp_path, [4000]))],
+        sequences_per_step=2,
+        sequence_length=10,
+        superposed_steps=25,
+        superposed_length=40,
+    )
+    seen = {t for step in range(25) for t in stream.batch(step)[0].ravel().tolist()}
+    left = {t for step in range(25, 125) for t in stream.batch(step)[0].ravel().tolist()}
+    assert len(seen) == len(left) == 2000
+    assert not seen & left
+    assert stream.epochs(125) == 1.0
+
+
+def test_labels_are_the_next_tokens_also_beyond_the_end_of_a_sequence(tmp_path):
+    file = token_file(tmp_path, [103, 50])
+    stream = TokenStream([Corpus(file)], sequences_per_step=4, sequence_length=7)
+    ends = 0
+    for step in range(30):
+        ids, labels = stream.batch(step)
+        at_end = ids == file.token_count - 1
+        ends += at_end.sum()
+        np.testing.assert_array_equal(labels, np.where(at_end, -100, ids + 1))
+    assert ends == 5  # 30 · 4 · 7 tokens are five epochs and a half
+
+
+def test_a_batch_is_not_one_book(tmp_path):
+    lengths = [10_000] * 20
+    file = token_file(tmp_path, lengths)
+    stream = TokenStream([Corpus(file)], sequences_per_step=16, sequence_length=64)
+    books = [len(set((stream.batch(step)[0][:, 0] // 10_000).tolist())) for step in range(50)]
+    assert np.mean(books) > 8  # 16 draws from 20 books hit 11 on average
+
+
+def test_seed_and_epoch_reshuffle(tmp_path):
+    corpus = [Corpus(token_file(tmp_path, [6400]))]
+    one, other = (
+        TokenStream(corpus, sequences_per_step=10, sequence_length=64, seed=seed) for seed in (0, 1)
+    )
+    first, second = (
+        np.concatenate([one.batch(step)[0][:, 0] for step in range(start, start + 10)])
+        for start in (0, 10)
+    )
+    reseeded = np.concatenate([other.batch(step)[0][:, 0] for step in range(10)])
+    in_file_order = np.arange(0, 6400, 64)
+    for order in (first, second, reseeded):
+        np.testing.assert_array_equal(np.sort(order), in_file_order)
+    for one_order, other_order in ((first, second), (first, reseeded), (first, in_file_order)):
+        assert np.mean(one_order == other_order) < 0.1
+
+
+def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epochs(tmp_path):
+    small = token_file(tmp_path, [400], "small")
+    large = token_file(tmp_path, [5000], "large")
+    stream = TokenStream(
+        [Corpus(small, weight=0.7), Corpus(large, weight=0.3)],
+        sequences_per_step=10,
+        sequence_length=4,
+        superposed_steps=5,
+        superposed_length=8,
+    )
+    counts = Counter()
+    for step in range(40):
+        ids, _ = stream.batch(step)
+        assert stream._blend.corpus_of(step * 10, step * 10 + 10).tolist().count(0) == 7
+        counts[step < 5] += ids.size
+    small_tokens = 5 * 7 * 8 + 35 * 7 * 4
+    assert stream.epochs_of_corpora(40) == (small_tokens / 400, (5 * 3 * 8 + 35 * 3 * 4) / 5000)
+    assert stream.epochs(40) == small_tokens / 400
+    assert stream.raw_tokens_before(40) == counts[True] + counts[False]
+
+
+def test_a_blend_of_halves_alternates(tmp_path):
+    files = [token_file(tmp_path, [400], name) for name in "ab"]
+    stream = TokenStream([Corpus(f) for f in files], sequences_per_step=6, sequence_length=4)
+    assert stream._blend.corpus_of(0, 6).tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_weight_that_would_never_be_read_is_an_error(tmp_path):
+    file = token_file(tmp_path, [400])
+    with pytest.raises(UserError, match="never be read"):
+        TokenStream(
+            [Corpus(file, 1.0), Corpus(file, 1e-9)], sequences_per_step=2, sequence_length=4
+        )
+
+
+def test_aligned_bags_hold_one_document_each(tmp_path):
+    lengths = [int(n) for n in np.random.default_rng(0).integers(1, 40, size=3000)]
+    file = token_file(tmp_path, lengths)
+    document_of = np.repeat(np.arange(len(lengths)), lengths)
+    end = 10**7
+    stream = TokenStream(
+        [Corpus(file, end_of_document=end)],
+        sequences_per_step=8,
+        sequence_length=16,
+        superposed_steps=200,
+        superposed_length=64,
+        bag_size=4,
+        align_bags_to_documents=True,
+    )
+    assert 0 < stream.padding_share < 0.2
+    assert stream.epochs(200) > 1  # the joint of two epochs is in it
+    labelled = Counter()
+    for step in range(200):
+        ids, labels = stream.batch(step)
+        for bag in ids.reshape(-1, 4).tolist():
+            tokens = [t for t in bag if t != end]
+            assert len({int(document_of[t]) for t in tokens}) == 1
+            assert bag[: len(tokens)] == tokens  # pads follow, they never lead
+        if stream.raw_tokens_before(step + 1) <= stream._addresses[0].count:
+            labelled.update(labels[labels != -100].tolist())
+    assert max(labelled.values()) == 1
+    assert end not in labelled
+
+
+def test_aligning_needs_an_end_of_document_and_does_nothing_to_a_baseline(tmp_path):
+    file = token_file(tmp_path, [13, 27, 60])
+    settings = {"sequences_per_step": 2, "sequence_length": 4}
+    aligned = {"align_bags_to_documents": True, "bag_size": 4, "superposed_length": 16}
+    with pytest.raises(UserError, match="end-of-document"):
+        TokenStream([Corpus(file)], superposed_steps=1, **settings, **aligned)
+    plain, baseline = (TokenStream([Corpus(file)], **settings, **more) for more in ({}, aligned))
+    np.testing.assert_array_equal(plain.batch(5)[0], baseline.batch(5)[0])
+
+
+def test_a_corpus_shorter_than_one_step_is_an_error_that_says_how_much_is_needed(tmp_path):
+    file = token_file(tmp_path, [100])
+    with pytest.raises(UserError, match=r"train: has 100 tokens, one step reads 128"):
+        TokenStream(
+            [Corpus(file)],
+            sequences_per_step=4,
+            sequence_length=8,
+            superposed_steps=1,
+            superposed_length=32,
+        )
+
+
+def private_memory() -> int:
+    """Bytes of this process that no file backs."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_a_corpus_of_a_hundred_gigabytes_costs_no_memory(tmp_path):
+    documents, length = 1000, 50_000_000
+    total = documents * length
+    with open(tmp_path / "huge.bin", "wb") as file:
+        os.truncate(file.fileno(), 2 * total)  # a hole: takes no room on disk
+    offsets = np.arange(documents, dtype=np.int64) * (2 * length)
+    with open(tmp_path / "huge.idx", "wb") as file:
+        file.write(HEADER.pack(MAGIC, 1, 8, documents, documents + 1))
+        file.write(np.full(documents, length, dtype=np.int32).tobytes())
+        file.write(offsets.tobytes() + np.arange(documents + 1, dtype=np.int64).tobytes())
+    before = private_memory()
+    for align in (False, True):
+        stream = TokenStream(
+            [Corpus(TokenFile(tmp_path / "huge"), end_of_document=0)],
+            sequences_per_step=16,
+            sequence_length=64,
+            superposed_steps=100_000,
+            superposed_length=448,
+            bag_size=7,
+            align_bags_to_documents=align,
+        )
+        for step in (0, 99_999, 100_000, 10**8):
+            stream.batch(step)
+    assert private_memory() - before < 4 * 2**20

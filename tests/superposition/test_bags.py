@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from tests.superposition.naive import IGNORE, targets_of_labels, targets_of_raw_tokens
+from tst_study.superposition import bag_inputs, bag_targets, count_valid_targets
+
+
+def next_token_labels(raw: torch.Tensor) -> torch.Tensor:
+    return torch.cat([raw[:, 1:], torch.full_like(raw[:, :1], IGNORE)], dim=1)
+
+
+def test_bags_are_contiguous_and_do_not_overlap():
+    tokens = torch.arange(12).view(1, 12)
+    assert bag_inputs(tokens, 3).tolist() == [[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]]
+    assert bag_inputs(tokens, 3).data_ptr() == tokens.data_ptr()
+
+
+def test_a_bag_predicts_the_bag_behind_it():
+    raw = torch.arange(12).view(1, 12)
+    targets = bag_targets(next_token_labels(raw), bag_size=3)
+    assert torch.equal(targets[:, :-1], bag_inputs(raw, 3)[:, 1:])
+
+
+def test_the_last_bag_keeps_the_one_target_that_the_labels_reach():
+    raw = torch.arange(13).view(1, 13)  # a reader gives l·s inputs and labels shifted by one
+    targets = bag_targets(raw[:, 1:], bag_size=3)
+    assert targets[0, -1].tolist() == [12, IGNORE, IGNORE]
+    assert count_valid_targets(raw[:, 1:], bag_size=3).tolist() == [4, 3, 3]
+
+
+def test_with_stride_one_every_token_predicts_the_next_s_tokens():
+    raw = torch.arange(6).view(1, 6)
+    targets = bag_targets(raw[:, 1:], bag_size=3, stride=1)
+    assert targets.tolist() == [
+        [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, IGNORE], [5, IGNORE, IGNORE]]
+    ]
+
+
+@pytest.mark.parametrize("bag_size", [1, 2, 5])
+@pytest.mark.parametrize("output_only", [False, True])
+@pytest.mark.parametrize("positions", [1, 4])
+def test_targets_are_raw_tokens_by_position(bag_size, output_only, positions):
+    stride = 1 if output_only else bag_size
+    raw = torch.randint(1000, (3, positions * stride))
+    labels = next_token_labels(raw)
+    targets = bag_targets(labels, bag_size, stride)
+    assert torch.equal(targets, targets_of_raw_tokens(raw, bag_size, stride))
+    assert torch.equal(targets, targets_of_labels(labels, bag_size, stride))
+
+
+def test_the_targets_of_a_bag_of_one_token_are_the_labels():
+    labels = torch.randint(1000, (2, 7))
+    assert torch.equal(bag_targets(labels, bag_size=1).squeeze(2), labels)
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 4, 3), (12,), (2, 0)])
+def test_labels_are_never_truncated_to_fit(shape):
+    with pytest.raises(ValueError, match=r"labels must be \(batch, latent positions · 3\)"):
+        bag_targets(torch.zeros(shape, dtype=torch.long), bag_size=3)
+    with pytest.raises(ValueError, match="token_ids must be"):
+        bag_inputs(torch.zeros(shape, dtype=torch.long), bag_size=3)
+
+
+def test_a_stride_between_the_two_schemes_is_refused():
+    with pytest.raises(ValueError, match="stride must be 1 or bag_size = 4, got 2"):
+        bag_targets(torch.zeros(1, 8, dtype=torch.long), bag_size=4, stride=2)

@@ -1,0 +1,106 @@
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from tests.distributed import run_ranks
+from tst_study.superposition import bag_embedding
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+
+
+def table_and_bags(dtype, bag_size, vocabulary=53, width=12):
+    generator = torch.Generator().manual_seed(bag_size)
+    weight = torch.randn(vocabulary, width, generator=generator).to(dtype).requires_grad_()
+    return weight, torch.randint(vocabulary, (3, 5, bag_size), generator=generator)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_bag_of_one_token_is_its_embedding_bit_for_bit(dtype):
+    weight, token_ids = table_and_bags(dtype, bag_size=1)
+    upstream = torch.randn(3, 5, 12).to(dtype)
+    plain = F.embedding(token_ids.squeeze(2), weight)
+    bagged = bag_embedding(weight, token_ids)
+    assert torch.equal(bagged, plain)
+    (plain_grad,) = torch.autograd.grad(plain, weight, upstream)
+    (bagged_grad,) = torch.autograd.grad(bagged, weight, upstream)
+    assert torch.equal(bagged_grad, plain_grad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bag_size", [2, 6, 16])
+def test_a_latent_token_is_the_mean_of_its_embeddings(dtype, bag_size):
+    weight, token_ids = table_and_bags(dtype, bag_size)
+    latent = bag_embedding(weight, token_ids)
+    exact = F.embedding(token_ids, weight.double()).mean(dim=2)
+    assert latent.dtype == dtype
+    # One rounding to the dtype of the table, nothing lost before it.
+    torch.testing.assert_close(
+        latent.double(), exact, rtol=torch.finfo(dtype).eps / 2 + 1e-6, atol=1e-6
+    )
+    upstream = torch.randn(latent.shape).to(dtype)
+    (grad,) = torch.autograd.grad(latent, weight, upstream)
+    (exact_grad,) = torch.autograd.grad(exact, weight, upstream.double())
+    assert (grad - exact_grad).norm() <= 2 * torch.finfo(dtype).eps * exact_grad.norm()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_have_the_same_bits_in_every_run(dtype):
+    weight, token_ids = table_and_bags(dtype, bag_size=8, vocabulary=5)
+    upstream = torch.randn(3, 5, 12).to(dtype)
+    grads = [
+        torch.autograd.grad(bag_embedding(weight, token_ids), weight, upstream)[0] for _ in range(5)
+    ]
+    assert all(torch.equal(grad, grads[0]) for grad in grads)
+
+
+def test_token_ids_need_a_bag_axis():
+    with pytest.raises(ValueError, match="token_ids must be"):
+        bag_embedding(torch.zeros(4, 2), torch.zeros(3, 5, dtype=torch.long))
+
+
+def test_a_shard_needs_the_group_of_the_others():
+    with pytest.raises(ValueError, match="vocabulary_start = 2 needs the group"):
+        bag_embedding(torch.zeros(2, 2), torch.zeros(1, 1, 1, dtype=torch.long), vocabulary_start=2)
+
+
+def shard_of(weight: torch.Tensor) -> tuple[torch.Tensor, int]:
+    rows = weight.shape[0] // dist.get_world_size()
+    start = rows * dist.get_rank()
+    return weight.detach()[start : start + rows].clone().requires_grad_(), start
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bag_size", [1, 4])
+def test_a_split_vocabulary_gives_the_same_latent_tokens(dtype, bag_size):
+    weight, token_ids = table_and_bags(dtype, bag_size, vocabulary=54)
+    upstream = torch.randn(3, 5, 12).to(dtype)
+
+    def forward_and_backward():
+        shard, start = shard_of(weight)
+        latent = bag_embedding(shard, token_ids, vocabulary_start=start, group=dist.group.WORLD)
+        latent.backward(upstream)
+        return latent.detach(), shard.grad
+
+    expected = bag_embedding(weight, token_ids)
+    (grad,) = torch.autograd.grad(expected, weight, upstream)
+    results = run_ranks(2, forward_and_backward)
+    tolerance = {"rtol": torch.finfo(dtype).eps * 2, "atol": torch.finfo(dtype).eps * 2}
+    for latent, _ in results:
+        torch.testing.assert_close(latent, expected.detach(), **tolerance)
+    torch.testing.assert_close(torch.cat([grad for _, grad in results]), grad, **tolerance)
+    if bag_size == 1:
+        assert all(torch.equal(latent, expected) for latent, _ in results)
+
+
+def test_the_exchange_is_one_float32_vector_per_latent_token():
+    weight, token_ids = table_and_bags(torch.bfloat16, bag_size=4)
+    seen = []
+
+    def reduce(sums):
+        seen.append((tuple(sums.shape), sums.dtype))
+        return sums[:, ::5]  # a reduce-scatter along l keeps this rank's positions
+
+    latent = bag_embedding(weight, token_ids, reduce=reduce)
+    assert seen == [((3, 5, 12), torch.float32)]
+    assert torch.equal(latent, bag_embedding(weight, token_ids)[:, ::5])

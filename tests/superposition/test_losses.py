@@ -1,0 +1,272 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop
+from tst_study.superposition import (
+    BAG_LOSS_KINDS,
+    NAMED_WEIGHTINGS,
+    bag_loss,
+    count_valid_targets,
+    offset_weights,
+)
+
+
+def problem(
+    bag_size, *, dtype=torch.float64, batch=2, positions=6, vocabulary=11, seed=0, ignored=0.0,
+    stride=None,
+):  # fmt: skip
+    """Logits and next-token labels; a small vocabulary, so that bags repeat tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(batch, positions, vocabulary, generator=generator)
+    length = positions * (bag_size if stride is None else stride)
+    labels = torch.randint(vocabulary, (batch, length), generator=generator)
+    labels[torch.rand(labels.shape, generator=generator) < ignored] = IGNORE
+    return logits.to(dtype).requires_grad_(), labels
+
+
+def value_and_grad(loss, logits, scale=1.0):
+    (grad,) = torch.autograd.grad(loss * scale, logits)
+    return loss.detach(), grad
+
+
+def assert_same_value_and_grad(actual, expected, logits, rtol):
+    (value, grad), (expected_value, expected_grad) = (
+        value_and_grad(loss, logits) for loss in (actual, expected)
+    )
+    assert abs(value - expected_value) <= rtol * abs(expected_value)
+    assert (grad - expected_grad).norm() <= rtol * expected_grad.norm()
+
+
+# --- a bag of one token -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 7, 3), (2, 300, 1024), (1, 40, 50_000)])
+@pytest.mark.parametrize("ignored", [0.0, 0.3])
+def test_a_bag_of_one_token_is_the_baseline_bit_for_bit(dtype, shape, ignored):
+    batch, positions, vocabulary = shape
+    logits, labels = problem(
+        1, dtype=dtype, batch=batch, positions=positions, vocabulary=vocabulary, ignored=ignored
+    )
+    plain = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    expected = value_and_grad(plain, logits, scale=0.37)
+    for valid_counts in (None, count_valid_targets(labels, 1)):
+        loss = bag_loss(logits, labels, 1, valid_counts=valid_counts)
+        assert loss.dtype == dtype
+        for ours, theirs in zip(value_and_grad(loss, logits, scale=0.37), expected, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("weighting", NAMED_WEIGHTINGS)
+def test_no_weighting_changes_a_bag_of_one_token(weighting):
+    logits, labels = problem(1, dtype=torch.float32)
+    assert torch.equal(
+        bag_loss(logits, labels, 1, weighting=weighting), bag_loss(logits, labels, 1)
+    )
+
+
+def test_all_softmax_losses_agree_on_a_bag_of_one_token():
+    logits, labels = problem(1, ignored=0.2)
+    assert_same_value_and_grad(
+        bag_loss(logits, labels, 1, kind="sum_to_one"), bag_loss(logits, labels, 1), logits, 1e-12
+    )
+
+
+# --- the definitions ----------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    bag_size=st.integers(1, 7),
+    output_only=st.booleans(),
+    batch=st.integers(1, 3),
+    positions=st.integers(1, 9),
+    vocabulary=st.integers(2, 40),
+    ignored=st.sampled_from([0.0, 0.2, 0.6]),
+    weighting=st.sampled_from(NAMED_WEIGHTINGS),
+    seed=st.integers(0, 2**20),
+)
+def test_multi_hot_cross_entropy_is_the_weighted_mean_of_one_cross_entropy_per_offset(
+    bag_size, output_only, batch, positions, vocabulary, ignored, weighting, seed
+):
+    stride = 1 if output_only else bag_size
+    logits, labels = problem(
+        bag_size, batch=batch, positions=positions, vocabulary=vocabulary, ignored=ignored,
+        seed=seed, stride=stride,
+    )  # fmt: skip
+    labels[0, stride - 1] = 0  # offset 0 has a target, so that no weighting is left with none
+    expected = multi_hot_loop(logits, labels, offset_weights(weighting, bag_size), stride)
+    loss = bag_loss(logits, labels, bag_size, weighting=weighting, stride=stride)
+    assert_same_value_and_grad(loss, expected, logits, 1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from([kind for kind in BAG_LOSS_KINDS if kind != "mce"]),
+    bag_size=st.integers(1, 6),
+    positions=st.integers(1, 7),
+    vocabulary=st.integers(2, 30),
+    ignored=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 2**20),
+)
+def test_the_other_losses_see_the_bag_as_a_set(
+    kind, bag_size, positions, vocabulary, ignored, seed
+):
+    logits, labels = problem(
+        bag_size, positions=positions, vocabulary=vocabulary, ignored=ignored, seed=seed
+    )
+    labels[0, bag_size - 1] = 0
+    expected = bag_set_loop(logits, labels, bag_size, kind)
+    assert_same_value_and_grad(
+        bag_loss(logits, labels, bag_size, kind=kind), expected, logits, 1e-11
+    )
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)])
+def test_half_precision_loses_only_the_rounding_of_the_logits_and_their_gradient(kind, dtype, rtol):
+    logits, labels = problem(4, dtype=dtype, positions=40, vocabulary=301, ignored=0.1)
+    exact_logits = logits.detach().double().requires_grad_()
+    value, grad = value_and_grad(bag_loss(logits, labels, 4, kind=kind), logits)
+    exact, exact_grad = value_and_grad(bag_loss(exact_logits, labels, 4, kind=kind), exact_logits)
+    assert value.dtype == torch.float32
+    assert grad.dtype == dtype
+    assert abs(value - exact) <= 2e-6 * abs(exact)
+    assert (grad - exact_grad).norm() <= rtol * exact_grad.norm()
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+def test_gradients_are_those_of_finite_differences(kind):
+    logits, labels = problem(3, ignored=0.2)
+    assert torch.autograd.gradcheck(lambda z: bag_loss(z, labels, 3, kind=kind), (logits,))
+
+
+def test_a_token_that_the_bag_repeats_counts_once_in_its_probability():
+    logits = torch.zeros(1, 1, 4)
+    labels = torch.tensor([[IGNORE, 2]])
+    once = bag_loss(logits, labels, 2, kind="sum_to_one")
+    logits, labels = torch.zeros(1, 2, 4), torch.tensor([[IGNORE, 2, 2, IGNORE]])
+    twice = bag_loss(logits, labels, 2, kind="sum_to_one")
+    assert once.item() == twice.item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("bag_size", [1, 4, 16])
+@pytest.mark.parametrize("weighting", NAMED_WEIGHTINGS)
+def test_an_untrained_model_starts_at_log_vocabulary_whatever_the_bag_size(bag_size, weighting):
+    logits, labels = problem(bag_size, positions=64, vocabulary=1000)
+    loss = bag_loss(logits * 0.01, labels, bag_size, weighting=weighting)
+    assert loss.item() == pytest.approx(math.log(1000), rel=1e-3)  # not log(V) / s
+
+
+# --- shapes and ignored labels ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels_shape", "stride"),
+    [((2, 6), None), ((2, 23), None), ((2, 6, 4), None), ((1, 24), None), ((2, 24), 1)],
+)
+def test_labels_that_do_not_fit_the_logits_are_refused(labels_shape, stride):
+    logits = torch.zeros(2, 6, 11)
+    labels = torch.zeros(labels_shape, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"labels|logits must be") as error:
+        bag_loss(logits, labels, 4, stride=stride)
+    assert "\n" not in str(error.value)
+
+
+def test_an_offset_without_a_target_is_left_out_of_the_weights():
+    logits, labels = problem(3, batch=1, positions=1)  # the last bag has one valid target
+    plain = F.cross_entropy(logits.flatten(0, 1), labels[:, 2])
+    for weighting in NAMED_WEIGHTINGS:
+        torch.testing.assert_close(bag_loss(logits, labels, 3, weighting=weighting), plain)
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+def test_a_batch_without_any_target_has_no_loss(kind):
+    logits, labels = problem(2, ignored=1.1)
+    assert bag_loss(logits, labels, 2, kind=kind).isnan()
+
+
+def test_bags_of_text_beside_padding_do_not_see_the_padding():
+    logits, labels = problem(4)
+    labels[1] = IGNORE
+    whole = bag_loss(logits, labels, 4)
+    alone = bag_loss(logits[:1], labels[:1], 4)
+    torch.testing.assert_close(whole, alone)
+
+
+def test_an_offset_of_weight_zero_is_not_even_looked_at():
+    logits, labels = problem(3, dtype=torch.float32)
+    with torch.no_grad():
+        logits[0, 0, labels[0, 4]] = -torch.inf  # bag 0 gives its second target no chance
+    assert bag_loss(logits, labels, 3, weighting="first_token").isfinite()
+    assert bag_loss(logits, labels, 3).isinf()
+
+
+# --- micro-batches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("bag_size", [1, 4])
+@pytest.mark.parametrize("stride", [None, 1])
+def test_micro_batches_add_up_to_the_whole_batch(kind, bag_size, stride):
+    logits, labels = problem(bag_size, batch=6, ignored=0.4, stride=stride)
+    labels[2] = IGNORE  # one micro-batch has nothing to say
+    counts = count_valid_targets(labels, bag_size, stride)
+    options = {"kind": kind, "stride": stride}
+    parts = [
+        bag_loss(logits[rows], labels[rows], bag_size, valid_counts=counts, **options)
+        for rows in (slice(0, 2), slice(2, 3), slice(3, 6))
+    ]
+    whole = bag_loss(logits, labels, bag_size, **options)
+    assert_same_value_and_grad(sum(parts), whole, logits, 1e-12)
+
+
+def test_a_mean_of_micro_batch_means_would_be_another_loss():
+    logits, labels = problem(4, batch=2)
+    labels[0, 6:] = IGNORE
+    means = (bag_loss(logits[:1], labels[:1], 4) + bag_loss(logits[1:], labels[1:], 4)) / 2
+    assert abs(means - bag_loss(logits, labels, 4)) > 1e-3
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+def test_the_callers_logits_stay_as_they_are(kind):
+    logits, labels = problem(4)
+    before = logits.detach().clone()
+    loss = bag_loss(logits, labels, 4, kind=kind)
+    first = torch.autograd.grad(loss, logits, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(loss, logits)[0], first)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inplace_writes_the_same_gradient_over_the_logits(kind, dtype):
+    logits, labels = problem(4, dtype=dtype)
+    expected = torch.autograd.grad(bag_loss(logits, labels, 4, kind=kind), logits)[0]
+    scratch = logits * 1  # the output of some layer, which nobody else reads
+    loss = bag_loss(scratch, labels, 4, kind=kind, inplace=True)
+    (grad,) = torch.autograd.grad(loss, scratch, retain_graph=True)
+    assert grad.data_ptr() == scratch.data_ptr()
+    assert torch.equal(grad, expected)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("kind", BAG_LOSS_KINDS)
+def test_megatrons_sequence_first_logits_are_read_in_place(kind):
+    logits, labels = problem(4, dtype=torch.float32)
+    sequence_first = logits.detach().transpose(0, 1).contiguous().requires_grad_()
+    loss = bag_loss(sequence_first.transpose(0, 1), labels, 4, kind=kind, inplace=True)
+    (grad,) = torch.autograd.grad(loss, sequence_first)
+    assert grad.data_ptr() == sequence_first.data_ptr()
+    expected, expected_grad = value_and_grad(bag_loss(logits, labels, 4, kind=kind), logits)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(grad.transpose(0, 1), expected_grad)

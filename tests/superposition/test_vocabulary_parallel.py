@@ -1,0 +1,70 @@
+"""The vocabulary split over two ranks changes no loss and no gradient."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.distributed import run_ranks
+from tests.superposition.naive import IGNORE
+from tst_study.superposition import BAG_LOSS_KINDS, bag_loss
+
+CASES = [
+    (1, {}),
+    *((4, {"kind": kind}) for kind in BAG_LOSS_KINDS),
+    (4, {"weighting": "power_law"}),
+    (3, {"weighting": "first_token"}),
+    (4, {"stride": 1}),
+    (4, {"inplace": True}),
+]
+
+
+def problem(bag_size, options):
+    generator = torch.Generator().manual_seed(bag_size)
+    logits = 4 * torch.randn(2, 9, 64, generator=generator)
+    labels = torch.randint(64, (2, 9 * options.get("stride", bag_size)), generator=generator)
+    labels[:, ::5] = IGNORE
+    return logits.requires_grad_(), labels
+
+
+def test_two_ranks_with_half_the_vocabulary_each_equal_one_process():
+    def losses_and_grads():
+        half = slice(32 * dist.get_rank(), 32 * (dist.get_rank() + 1))
+        results = []
+        for bag_size, options in CASES:
+            logits, labels = problem(bag_size, options)
+            shard = logits.detach()[..., half].contiguous().requires_grad_()
+            loss = bag_loss(
+                shard * 1.0, labels, bag_size,
+                vocabulary_start=half.start, group=dist.group.WORLD, **options,
+            )  # fmt: skip
+            loss.backward()
+            results.append((loss.detach(), shard.grad))
+        return results
+
+    ranks = run_ranks(2, losses_and_grads)
+    for (bag_size, options), (loss_0, grad_0), (loss_1, grad_1) in zip(CASES, *ranks, strict=True):
+        logits, labels = problem(bag_size, options)
+        expected = bag_loss(logits * 1.0, labels, bag_size, **options)
+        expected.backward()
+        assert torch.equal(loss_0, loss_1), options
+        assert abs(loss_0 - expected) <= 1e-6 * abs(expected), options
+        grad = torch.cat([grad_0, grad_1], dim=2)
+        assert (grad - logits.grad).norm() <= 1e-6 * logits.grad.norm(), options
+
+
+def test_a_group_of_one_rank_is_the_plain_loss_bit_for_bit():
+    logits, labels = problem(1, {})
+
+    def loss_and_grad():
+        loss = bag_loss(logits, labels, 1, group=dist.group.WORLD)
+        return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+    ((loss, grad),) = run_ranks(1, loss_and_grad)
+    plain = bag_loss(logits, labels, 1)
+    assert torch.equal(loss, plain)
+    assert torch.equal(grad, torch.autograd.grad(plain, logits)[0])
+
+
+def test_columns_of_a_shard_without_their_group_are_refused():
+    with pytest.raises(ValueError, match="vocabulary_start = 8 needs the group"):
+        bag_loss(torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.long), 1, vocabulary_start=8)

@@ -1,0 +1,72 @@
+import math
+import subprocess
+import sys
+
+import pytest
+
+from tst_study.superposition import (
+    BAG_LOSS_KINDS,
+    NAMED_WEIGHTINGS,
+    check_loss_kind,
+    mutual_information_weights,
+    offset_weights,
+)
+
+
+def test_named_weightings_follow_their_formulas():
+    assert offset_weights("uniform", 3) == (1.0, 1.0, 1.0)
+    assert offset_weights("power_law", 4) == (1.0, 1 / 2, 1 / 3, 1 / 4)
+    assert offset_weights("exponential", 2) == (math.exp(-1), math.exp(-2))
+    assert offset_weights("first_token", 3) == (1.0, 0.0, 0.0)
+    assert offset_weights("mutual_information", 2) == (3.625 + 1.355, 3.625 + 1.355 * 2**-1.246)
+
+
+def test_numbers_are_taken_as_they_are():
+    assert offset_weights([2, 1, 0], 3) == (2.0, 1.0, 0.0)
+
+
+def test_another_corpus_has_its_own_mutual_information_curve():
+    weights = mutual_information_weights(3, constant=0.0, amplitude=2.0, exponent=-1.0)
+    assert weights == (2.0, 1.0, 2.0 * 3**-1.0)
+
+
+@pytest.mark.parametrize("weighting", NAMED_WEIGHTINGS)
+@pytest.mark.parametrize("bag_size", [1, 4, 16])
+def test_nearer_tokens_never_weigh_less(weighting, bag_size):
+    weights = offset_weights(weighting, bag_size)
+    assert len(weights) == bag_size
+    assert list(weights) == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "message"),
+    [
+        ("linear", "'linear' is unknown: use one of uniform, power_law"),
+        ([1.0, 1.0], "has 2 numbers; bag_size 3"),
+        ([0.0, 0.0, 0.0], "not all zero"),
+        ([1.0, -1.0, 1.0], "not negative"),
+        ([1.0, math.nan, 1.0], "finite"),
+    ],
+)
+def test_a_wrong_weighting_is_refused_in_one_line(weighting, message):
+    with pytest.raises(ValueError, match=message) as error:
+        offset_weights(weighting, 3)
+    assert "\n" not in str(error.value)
+
+
+def test_only_the_multi_hot_loss_takes_weights():
+    for kind in BAG_LOSS_KINDS:
+        check_loss_kind(kind)
+    check_loss_kind("mce", "power_law")
+    with pytest.raises(ValueError, match="sees the bag as a set"):
+        check_loss_kind("sum_to_one", "power_law")
+    with pytest.raises(ValueError, match="'focal' is unknown"):
+        check_loss_kind("focal")
+
+
+def test_the_configuration_needs_weights_but_not_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import tst_study.superposition as s; s.offset_weights('power_law', 4); s.check_loss_kind"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,136 @@
+"""A configuration is whole, strict and frozen; what is wrong with it is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tests.examples import EXAMPLE, example
+from tst_study import config
+from tst_study.config import from_dict, load, to_dict
+from tst_study.config_toml import to_toml
+from tst_study.errors import UserError
+
+FILE = """
+seed = 3
+[model]
+preset = "laptop-64"
+hidden_size = 128
+[superposition]
+bag_size = 4
+step_ratio = 0.2
+weighting = "power_law"
+[data]
+corpora = [{ path = "a b/books", weight = 0.5 }, { path = 'c"d', weight = 0.5 }]
+[batch]
+sequences = 16
+sequence_length = 64
+[optimizer]
+learning_rate = 2e-3
+[schedule]
+steps = 100
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("model.hiden_size=64", ["model.hiden_size", "unknown key", "--dry-run"]),
+        ("bag_size=4", ["bag_size", "unknown key"]),
+        ("model.layers=two", ["model.layers", "'two'", "integer"]),
+        ("model.layers=2.0", ["model.layers", "2.0", "integer"]),
+        ("schedule.steps=true", ["schedule.steps", "True", "integer"]),
+        ("superposition.bag_size=0", ["superposition.bag_size", "0", "greater than or equal to 1"]),
+        ("superposition.step_ratio=1.5", ["superposition.step_ratio", "1.5", "less than or equal"]),
+        ("superposition.step_ratio=-0.1", ["superposition.step_ratio", "-0.1"]),
+        ("superposition.mode=both", ["superposition.mode", "'both'", "'input_only'"]),
+        ("superposition.steps=20", ["superposition", "steps and step_ratio", "keep one"]),
+        ("superposition.weighting=[1, 2]", ["superposition", "weighting", "4"]),
+        ("execution.micro_batch=3", ["batch.sequences = 16", "execution.micro_batch = 3"]),
+        ("optimizer.learning_rate=nan", ["optimizer.learning_rate"]),
+        ("optimizer.learning_rate=0", ["optimizer.learning_rate", "0", "greater than 0"]),
+        ("schedule.warmup_steps=100", ["warmup_steps = 100", "steps = 100"]),
+        ("model.key_value_heads=3", ["attention_heads = 2", "key_value_heads = 3"]),
+        ("model.preset=laptop-46", ["model.preset", "laptop-46", "laptop-64"]),
+        ("execution.parallel.expert=2", ["execution.parallel.expert = 2", "experts"]),
+        ("data.corpora=[]", ["data.corpora", "at least 1"]),
+        ("model=3", ["model", "3"]),
+    ],
+)
+def test_bad_value_is_one_line_that_names_key_value_and_remedy(
+    override: str, parts: list[str]
+) -> None:
+    with pytest.raises(UserError) as raised:
+        example(override)
+    message = str(raised.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_missing_key_says_how_to_give_it() -> None:
+    values = {key: value for key, value in EXAMPLE.items() if key != "batch"}
+    with pytest.raises(UserError, match=r"batch: missing; .*--set batch="):
+        from_dict(values)
+
+
+def test_several_problems_are_counted() -> None:
+    with pytest.raises(UserError, match=r"and 1 more"):
+        example("model.layers=0", "batch.sequences=0")
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        example().seed = 1  # type: ignore[misc]
+
+
+def test_override_wins_over_file_and_last_override_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    read = load(path, ["seed=4", "model.layers=3", "model.layers=5", "name=a=b"])
+    assert (read.seed, read.model.layers, read.model.hidden_size) == (4, 5, 128)
+    assert read.name == "a=b"
+
+
+def test_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    first = load(path, ["superposition.weighting=[1, 0.5, 0.25, 0.125]", 'name="ü\\\\\\"x"'])
+    path.write_text(to_toml(first))
+    assert load(path) == first
+    assert from_dict(to_dict(first)) == first
+
+
+def test_toml_of_a_mixture_of_experts_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    moe = example("model={preset = 'laptop-moe', experts = {count = 4}}")
+    path.write_text(to_toml(moe))
+    assert load(path) == moe
+    assert moe.model.experts is not None
+    assert (moe.model.experts.count, moe.model.experts.per_token) == (4, 2)
+
+
+@pytest.mark.parametrize("content", ["seed = ", "seed = 1\nseed = 2"])
+def test_broken_toml_names_the_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"run\.toml: not valid TOML"):
+        load(path)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.toml: cannot be read"):
+        load(tmp_path / "none.toml")
+
+
+def test_override_without_equals_sign_says_how_to_write_it() -> None:
+    with pytest.raises(UserError, match=r"--set seed: write it as section\.key=value"):
+        config.apply_override({}, "seed")
+
+
+def test_overrides_do_not_leak_between_configs() -> None:
+    before = to_dict(example())
+    example("model.layers=7", "optimizer.beta1=0.5")
+    assert to_dict(example()) == before

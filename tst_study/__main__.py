@@ -1,0 +1,3 @@
+from tst_study.command_line import main
+
+main()

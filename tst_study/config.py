@@ -1,0 +1,331 @@
+"""What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
+
+A `Config` has two halves. `model` … `numerics` change the result and make up the run's identity
+(`run_identity.py`); `execution` says how the same result is computed and is only recorded.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tst_study.errors import UserError
+from tst_study.superposition import check_loss_kind, offset_weights
+
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, types are not coerced, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Experts(Strict):
+    """A mixture of experts in place of every feed-forward layer (Qwen3-MoE's kind: no shared
+    expert, softmax router, top-k weights normalised to one)."""
+
+    count: Positive
+    per_token: Positive
+    feed_forward_size: Positive
+    balance_loss: NotNegativeFloat = 1e-3
+    """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
+    router_z_loss: NotNegativeFloat = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Experts:
+        if self.per_token > self.count:
+            raise ValueError(
+                f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
+            )
+        return self
+
+
+class Model(Strict):
+    """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+
+    layers: Positive
+    hidden_size: Positive
+    attention_heads: Positive
+    key_value_heads: Positive
+    head_size: Positive
+    feed_forward_size: Positive
+    """Width of the SwiGLU layer; not used where `experts` is set."""
+    vocabulary_size: Annotated[int, Field(ge=2)]
+    tied_embeddings: bool = False
+    qk_norm: bool = False
+    rope_theta: PositiveFloat = 10_000.0
+    norm_epsilon: PositiveFloat = 1e-5
+    initial_deviation: PositiveFloat = 0.02
+    """Standard deviation of all matrices at the start; projections back into the residual stream
+    use this over sqrt(2 · layers). (The paper states no initialisation.)"""
+    experts: Experts | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Model:
+        if self.attention_heads % self.key_value_heads:
+            raise ValueError(
+                f"attention_heads = {self.attention_heads} is not a multiple of "
+                f"key_value_heads = {self.key_value_heads}"
+            )
+        if self.head_size % 2:
+            raise ValueError(f"head_size = {self.head_size} is odd: rotary positions need pairs")
+        return self
+
+
+class Superposition(Strict):
+    """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
+
+    bag_size: Positive = 1
+    step_ratio: Fraction = 0.0
+    """Superposed share r of the steps; the number of steps is rounded to the nearest."""
+    steps: NotNegative | None = None
+    """Superposed steps given outright, in place of `step_ratio`."""
+    mode: Literal["full", "input_only", "output_only"] = "full"
+    """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
+    loss: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
+    weighting: (
+        Literal["uniform", "power_law", "exponential", "first_token", "mutual_information"]
+        | tuple[NotNegativeFloat, ...]
+    ) = Field(default="uniform", union_mode="left_to_right")
+    align_bags_to_documents: bool = False
+    """Pad documents to whole bags instead of letting a bag straddle two documents."""
+    reinitialize_at_switch: bool = False
+    """Ablation (Table 2): new input embedding and output head between the phases."""
+    optimizer_at_switch: Literal["keep", "reset"] = "keep"
+
+    @model_validator(mode="after")
+    def _check(self) -> Superposition:
+        if self.steps is not None and self.step_ratio:
+            raise ValueError("steps and step_ratio are both set: keep one")
+        if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
+            raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
+        check_loss_kind(self.loss, self.weighting)
+        if not isinstance(self.weighting, str):
+            offset_weights(self.weighting, self.bag_size)  # raises where the lengths differ
+        return self
+
+
+class Corpus(Strict):
+    """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
+
+    path: str
+    weight: PositiveFloat = 1.0
+
+
+class Data(Strict):
+    corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
+    validation: str | None = None
+    """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
+    validation_tokens: Positive | None = None
+    """Held-out tokens to evaluate on; all of them by default."""
+
+
+class Batch(Strict):
+    """A step: `sequences` of `sequence_length` latent positions, in both phases (invariant 1)."""
+
+    sequences: Positive
+    sequence_length: Annotated[int, Field(ge=2)]
+
+
+class Optimizer(Strict):
+    """AdamW. Decay, clipping and epsilon are not stated in the paper."""
+
+    learning_rate: PositiveFloat
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NotNegativeFloat = 0.1
+    decay_embeddings: bool = False
+    """Whether input embedding and output head decay too; norms never do."""
+    gradient_clip: NotNegativeFloat = 1.0
+    """Largest global gradient norm; 0 turns clipping off."""
+
+
+class Schedule(Strict):
+    """Learning rate over steps; the paper's is warm-up, constant, decay over the last tenth."""
+
+    steps: Positive
+    kind: Literal["wsd", "cosine", "constant"] = "wsd"
+    warmup_steps: NotNegative = 0
+    decay_ratio: Fraction = 0.1
+    """Share of the steps over which `wsd` decays."""
+    decay_shape: Literal["linear", "sqrt"] = "linear"
+    final_ratio: Fraction = 0.0
+    """Last learning rate over the peak one (`wsd` and `cosine`)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Schedule:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
+            )
+        return self
+
+
+class Numerics(Strict):
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and activations in the model; optimizer and reductions stay in float32."""
+    divergence_loss: PositiveFloat = 100.0
+    """A loss above this many nats, or one that is not finite, ends the run as 'diverged'."""
+
+
+class Parallel(Strict):
+    """How the work is laid out over ranks; data parallelism fills what is left."""
+
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    expert: Positive = 1
+    sequence_parallel: bool = False
+
+
+class Execution(Strict):
+    """Everything that must not change the result beyond floating-point reordering."""
+
+    micro_batch: Positive | None = None
+    """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
+    parallel: Parallel = Parallel()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Positive | None = None
+    """Processor threads per rank; by default torch's own choice."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile for the layers; `auto`: on where a compiler is found."""
+    log_every: Positive = 10
+    evaluate_every: Positive | None = None
+    """Steps between evaluations; by default only after the last step."""
+    checkpoint_every: Positive | None = None
+    """Steps between checkpoints; by default only after the last step."""
+    keep_checkpoints: Positive = 2
+    tensorboard: bool = False
+
+
+class Config(Strict):
+    """One training run, whole."""
+
+    study: str = "single"
+    name: str = "run"
+    role: Literal["baseline", "superposition", "ablation", "pilot"] = "superposition"
+    seed: NotNegative = 0
+    model: Model
+    superposition: Superposition = Superposition()
+    data: Data
+    batch: Batch
+    optimizer: Optimizer
+    schedule: Schedule
+    numerics: Numerics = Numerics()
+    execution: Execution = Execution()
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        superposed = self.superposition.steps
+        if superposed is not None and superposed > self.schedule.steps:
+            raise ValueError(
+                f"superposition.steps = {superposed} is more than schedule.steps = "
+                f"{self.schedule.steps}"
+            )
+        parallel, model = self.execution.parallel, self.model
+        if parallel.expert > 1 and model.experts is None:
+            raise ValueError(
+                f"execution.parallel.expert = {parallel.expert} needs a model with experts"
+            )
+        micro = self.execution.micro_batch
+        if micro is not None and self.batch.sequences % micro:
+            raise ValueError(
+                f"batch.sequences = {self.batch.sequences} does not divide by "
+                f"execution.micro_batch = {micro}"
+            )
+        return self
+
+
+def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
+    """A validated `Config`; `model = {preset = "270m", …}` starts from a named shape.
+
+    Raises `UserError`, one line that names the key, the value and what is wrong with it.
+    """
+    from tst_study.model_presets import expand_preset
+
+    values = {**values}
+    if isinstance(values.get("model"), Mapping):
+        values["model"] = expand_preset(values["model"], source)
+    try:
+        # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
+        return Config.model_validate_json(_to_json(values))
+    except ValidationError as error:
+        raise UserError(f"{source}: {_first_problem(error)}") from None
+
+
+def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file and apply overrides such as `model.hidden_size=256`, in order.
+
+    An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
+    is taken as a string. Raises `UserError`.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf8"))
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be read ({error.strerror}); name a TOML file"
+            ) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        apply_override(values, override)
+    return from_dict(values, source=str(path) if path is not None else "--set")
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Set one dotted key in nested dictionaries, in place; `UserError` if it has no `=`."""
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise UserError(f"--set {override}: write it as section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        inner = values.get(section)
+        # A copy, so that the caller's nested dictionaries are never shared between configs.
+        values[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        values = values[section]
+    values[last] = value
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain JSON values of every key, defaults included: what a run record stores."""
+    return config.model_dump(mode="json")
+
+
+def _to_json(values: Mapping[str, Any]) -> str:
+    import json
+
+    try:
+        return json.dumps(values)
+    except TypeError as error:
+        raise UserError(f"config: a value has no JSON form: {error}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    key = ".".join(str(part) for part in first["loc"]) or "config"
+    if first["type"] == "extra_forbidden":
+        message = "unknown key; `tst-study train --dry-run` prints every key there is"
+    elif first["type"] == "missing":
+        message = f"missing; give it in the file or by --set {key}=…"
+    else:
+        message = first["msg"].removeprefix("Value error, ")
+        if not isinstance(first.get("input"), dict | list):
+            message = f"{first['input']!r}: {message}"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{key}: {message}{more}"

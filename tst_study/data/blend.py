@@ -1,0 +1,71 @@
+"""Which corpus the i-th sequence of a run comes from: a fixed cycle, so a pure function of i."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.errors import UserError
+
+FINEST_SHARE = 10_000
+
+
+class Blend:
+    """Deals sequences to corpora by weight, as evenly as can be.
+
+    Weights are rounded to 1/10,000 of their sum and dealt in a cycle: every slot goes to the
+    corpus that is furthest behind its share, so that any stretch of sequences, and with it any
+    step and any rank's part of it, holds the corpora within about one sequence of their weights.
+
+    Raises:
+        UserError: a weight is not positive, or so small that its corpus would never be read.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.shares = _shares(weights)
+        self.cycle_length = sum(self.shares)
+        self._cycle, self._dealt_before = _cycle(self.shares)
+
+    def corpus_of(self, first: int, stop: int) -> NDArray[np.int64]:
+        """The corpora of sequences `first` … `stop - 1`, shape (stop - first,)."""
+        return self._cycle[np.arange(first, stop) % self.cycle_length]
+
+    def dealt(self, sequences: int, corpus: int) -> int:
+        """How many of the first `sequences` sequences of the run come from `corpus`."""
+        cycles, rest = divmod(sequences, self.cycle_length)
+        return cycles * self.shares[corpus] + int(self._dealt_before[rest, corpus])
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    if len(weights) == 1:
+        return [1]
+    for weight in weights:
+        if not (math.isfinite(weight) and weight > 0):
+            raise UserError(f"weight {weight}: the weight of a corpus must be a positive number")
+    exact = [FINEST_SHARE * weight / math.fsum(weights) for weight in weights]
+    shares = [math.floor(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda k: (shares[k] - exact[k], k))
+    for corpus in by_remainder[: FINEST_SHARE - sum(shares)]:
+        shares[corpus] += 1
+    if 0 in shares:
+        raise UserError(
+            f"weight {weights[shares.index(0)]}: less than 1/{FINEST_SHARE} of the blend would"
+            " never be read; drop this corpus or give it more weight"
+        )
+    divisor = math.gcd(*shares)
+    return [share // divisor for share in shares]
+
+
+def _cycle(shares: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The corpus of each slot (length,), and how often each was dealt before it (length + 1, k)."""
+    length = sum(shares)
+    share = np.array(shares, dtype=np.int64)
+    dealt_before = np.zeros((length + 1, len(shares)), dtype=np.int64)
+    cycle = np.zeros(length, dtype=np.int64)
+    for slot in range(length):
+        behind = share * (slot + 1) - dealt_before[slot] * length
+        cycle[slot] = np.argmax(behind)
+        dealt_before[slot + 1] = dealt_before[slot]
+        dealt_before[slot + 1, cycle[slot]] += 1
+    return cycle, dealt_before

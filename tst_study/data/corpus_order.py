@@ -1,0 +1,168 @@
+"""Which tokens of one corpus its g-th sequence reads: a pure function of g.
+
+Reading order. Sequence g begins after all tokens of the sequences before it, so an epoch of T
+tokens ends after exactly T tokens, usually inside a sequence. In epoch e the corpus is cut so:
+
+    [0, c)             completes the sequence that the epoch before left unfinished
+    [c, T − rest)      whole pieces of n tokens, read in an order shuffled by (seed, epoch)
+    [T − rest, T)      fewer than n tokens, read last; the next epoch's [0, c) completes them
+
+Every token is read once per epoch, and every sequence but the one at the joint is one contiguous
+piece. c moves from epoch to epoch, so later epochs are cut elsewhere as well.
+
+The switch. The superposition phase reads pieces of n₁ tokens, the recovery phase pieces of n₂,
+which divides n₁. In the epoch of the switch, recovery reads what superposition left: the unread
+pieces of n₁ and the rest, cut to n₂ and shuffled anew.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.data.permutation import permutation_key, permuted
+
+SUPERPOSITION, RECOVERY = 1, 2
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The sequences that one phase reads of one epoch.
+
+    Piece k of the shuffled ones is the q-th in file order, q the k-th entry of a permutation.
+    After them comes one sequence of `rest` tokens at the corpus's end, if `rest` is not 0.
+    """
+
+    first_sequence: int
+    length: int
+    shuffled: int
+    rest: int
+    key: NDArray[np.uint64]
+    offset: int
+    """Where the pieces begin in the corpus."""
+    left_by: "Pieces | None" = None
+    """At the switch: the superposition phase's pieces of this epoch, of which some are unread."""
+    already_read: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.shuffled + (self.rest > 0)
+
+    def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the corpus the shuffled pieces number `order` begin, both shape (n,)."""
+        piece = permuted(order, self.shuffled, self.key)
+        if self.left_by is None:
+            return self.offset + piece * self.length
+        parts = self.left_by.length // self.length
+        parent = piece // parts
+        part = piece - parent * parts
+        parent += self.already_read
+        starts = np.empty_like(piece)
+        unread = parent < self.left_by.shuffled
+        starts[unread] = self.left_by.starts(parent[unread])
+        # What lay beyond the last whole piece of n₁ tokens is still in file order.
+        starts[~unread] = self.left_by.offset + parent[~unread] * self.left_by.length
+        return starts + part * self.length
+
+
+class CorpusOrder:
+    """The order in which a run reads one corpus.
+
+    Args:
+        token_count: T, the addresses of the corpus.
+        superposed_sequences: how many sequences the superposition phase takes from it.
+        superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
+            Where they are equal there is one phase, so that bags of one token are the baseline.
+        seed, corpus: what the shuffling depends on, beside epoch and phase.
+
+    Neither the number of steps nor (within the superposition phase) the step of the switch is
+    asked for: runs that differ only there read the same data.
+    """
+
+    def __init__(
+        self,
+        token_count: int,
+        superposed_sequences: int,
+        superposed_length: int,
+        recovery_length: int,
+        seed: int,
+        corpus: int = 0,
+    ) -> None:
+        if superposed_length == recovery_length:
+            superposed_sequences = 0
+        if superposed_length % recovery_length:
+            raise ValueError(f"{superposed_length} tokens do not split into {recovery_length}")
+        if token_count < max(superposed_length if superposed_sequences else 0, recovery_length):
+            raise ValueError(f"{token_count} tokens are less than one sequence")
+        self.token_count = token_count
+        self.superposed_sequences = superposed_sequences
+        self.superposed_length = superposed_length
+        self.recovery_length = recovery_length
+        self._seed = seed
+        self._corpus = corpus
+        self._pieces = lru_cache(maxsize=8)(self._cut)
+
+    def tokens_before(self, sequence: int) -> int:
+        """Tokens in all sequences before this one."""
+        superposed = min(sequence, self.superposed_sequences)
+        recovered = sequence - superposed
+        return superposed * self.superposed_length + recovered * self.recovery_length
+
+    def spans(self, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Where sequences `first` … `stop - 1`, all of one phase, lie in the corpus.
+
+        Returns:
+            Per sequence (start, length, wrapped): `length` tokens from `start`, then `wrapped`
+            tokens from the corpus's beginning. `wrapped` is 0 but at the end of an epoch.
+        """
+        spans: list[tuple[int, int, int]] = []
+        while first < stop:
+            pieces = self._pieces(*self._epoch_and_phase(first))
+            order = first - pieces.first_sequence
+            several = min(stop - first, pieces.shuffled - order)
+            if several > 0:
+                starts = pieces.starts(np.arange(order, order + several, dtype=np.int64))
+                spans += [(start, pieces.length, 0) for start in starts.tolist()]
+                first += several
+            else:
+                start = self.token_count - pieces.rest
+                spans.append((start, pieces.rest, pieces.length - pieces.rest))
+                first += 1
+        return spans
+
+    def _epoch_and_phase(self, sequence: int) -> tuple[int, int]:
+        phase = SUPERPOSITION if sequence < self.superposed_sequences else RECOVERY
+        return self.tokens_before(sequence) // self.token_count, phase
+
+    def _cut(self, epoch: int, phase: int) -> Pieces:
+        length = self.superposed_length if phase == SUPERPOSITION else self.recovery_length
+        total = self.token_count
+        key = permutation_key(self._seed, self._corpus, epoch, phase)
+        begin = epoch * total  # tokens read before this epoch
+        switch = self.tokens_before(self.superposed_sequences)
+        if phase == RECOVERY and switch > begin:  # this epoch began under superposition
+            return self._cut_what_is_left(self._cut(epoch, SUPERPOSITION), key)
+        # Both phases' sequences begin at multiples of their length (n₂ divides n₁).
+        offset = -begin % length
+        whole, rest = divmod(total - offset, length)
+        first = (begin + offset) // length
+        if phase == RECOVERY:
+            first = self.superposed_sequences + (begin + offset - switch) // length
+        return Pieces(first, length, whole, rest, key, offset)
+
+    def _cut_what_is_left(self, left_by: Pieces, key: NDArray[np.uint64]) -> Pieces:
+        length = self.recovery_length
+        already_read = self.superposed_sequences - left_by.first_sequence
+        parts = left_by.length // length
+        unread = (left_by.shuffled - already_read) * parts + left_by.rest // length
+        return Pieces(
+            first_sequence=self.superposed_sequences,
+            length=length,
+            shuffled=unread,
+            rest=left_by.rest % length,
+            key=key,
+            offset=left_by.offset,
+            left_by=left_by,
+            already_read=already_read,
+        )

@@ -1,0 +1,316 @@
+"""A language made up for experiments: what is to be learnt, and how well, is known exactly.
+
+A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
+as a Markov chain, the same in all topics; within its class a word is drawn by Zipf's law, whose
+ranks each topic shuffles. So the next word depends on the last word's class and on the topic, and
+the topic shows only in many words taken together: what superposition averages over a bag.
+
+Words are the tokens. No token ends a document: the topic just changes, each word being a
+document's last with the same small probability.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.data.manifest import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Manifest,
+    SplitRecord,
+    TokenizerRecord,
+    file_sha256,
+    fingerprint,
+    read_manifest,
+    write_manifest,
+)
+from tst_study.data.token_file import (
+    TokenFile,
+    TokenFileWriter,
+    bin_path,
+    dtype_for_vocabulary,
+    idx_path,
+)
+from tst_study.errors import UserError
+
+GRAIN = 4096
+"""Class transitions are multiples of 1/4096, so that drawing one is a look-up."""
+
+
+@dataclass(frozen=True)
+class LanguageParameters:
+    """All that defines a language; the same parameters are the same language."""
+
+    words: int = 2048
+    classes: int = 64
+    topics: int = 16
+    document_tokens: float = 300.0
+    """Mean tokens per document, hence of a topic."""
+    zipf_exponent: float = 1.0
+    transition_concentration: float = 0.05
+    """Dirichlet parameter of the rows of class transitions; small: few classes follow a class."""
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises UserError unless words split evenly into classes and all is positive."""
+        if min(self.words, self.classes, self.topics) < 1 or self.words % self.classes:
+            raise UserError(
+                f"words {self.words}, classes {self.classes}: must be positive, and the words"
+                " must divide evenly among the classes"
+            )
+        if self.document_tokens < 1 or self.transition_concentration <= 0:
+            raise UserError(
+                f"document_tokens {self.document_tokens}, transition_concentration"
+                f" {self.transition_concentration}: the first must be at least 1, the second"
+                " positive"
+            )
+
+
+class Language:
+    """A language, its texts and its entropies (in nats per token)."""
+
+    def __init__(self, parameters: LanguageParameters) -> None:
+        parameters.check()
+        self.parameters = parameters
+        words, classes, topics = parameters.words, parameters.classes, parameters.topics
+        per_class = words // classes
+        draw = np.random.default_rng([parameters.seed, 0])
+        concentration = np.full(classes, parameters.transition_concentration)
+        rows = draw.dirichlet(concentration, size=classes)
+        # A little of the even distribution keeps every class within reach of every other.
+        rows = 0.95 * rows + 0.05 / classes
+        self._next_class = np.stack([_look_up(row) for row in rows])
+        self.transitions: NDArray[np.float64] = (
+            np.stack([np.bincount(row, minlength=classes) for row in self._next_class]) / GRAIN
+        )
+        """(classes, classes): the probability of the next class (column) after a class (row)."""
+        zipf = np.arange(1, per_class + 1) ** -parameters.zipf_exponent
+        self._zipf: NDArray[np.float64] = zipf / zipf.sum()
+        word_of = draw.permutation(words).reshape(classes, per_class)
+        self._word_of_rank: NDArray[np.int64] = np.stack(
+            [draw.permuted(word_of, axis=1) for _ in range(topics)]
+        )
+        self.class_of: NDArray[np.int64] = np.empty(words, dtype=np.int64)
+        """(words,): the class of each word."""
+        self.class_of[word_of] = np.arange(classes)[:, None]
+        self.within_class: NDArray[np.float64] = np.empty((words, topics))
+        """(words, topics): the probability of a word given its class and the topic."""
+        for topic in range(topics):
+            self.within_class[self._word_of_rank[topic], topic] = self._zipf
+
+    def text(self, tokens: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """A text: words, (tokens,), and the length of each document, (documents,).
+
+        Args:
+            part: which of the language's texts; different parts are independent.
+        """
+        parameters = self.parameters
+        draw = np.random.default_rng([parameters.seed, 1 + part])
+        ends = np.flatnonzero(draw.random(tokens) < 1 / parameters.document_tokens) + 1
+        lengths = np.diff(np.concatenate([[0], ends[ends < tokens], [tokens]]))
+        topics = np.repeat(draw.integers(parameters.topics, size=lengths.size), lengths)
+        # A Markov chain cannot be vectorised along itself; a look-up per token is fast enough.
+        table = self._next_class.ravel().tolist()
+        state = int(draw.choice(parameters.classes, p=self.stationary))
+        classes = []
+        for ticket in draw.integers(GRAIN, size=tokens).tolist():
+            classes.append(state)
+            state = table[state * GRAIN + ticket]
+        cumulative = np.cumsum(self._zipf)
+        ranks = np.searchsorted(cumulative[:-1], draw.random(tokens), side="right")
+        return self._word_of_rank[topics, np.array(classes), ranks], lengths.astype(np.int32)
+
+    @cached_property
+    def stationary(self) -> NDArray[np.float64]:
+        """(classes,): how frequent each class is in the long run."""
+        classes = self.parameters.classes
+        balance = np.vstack([self.transitions.T - np.eye(classes), np.ones(classes)])
+        solution = np.linalg.lstsq(balance, np.append(np.zeros(classes), 1.0), rcond=None)[0]
+        share: NDArray[np.float64] = solution.clip(0) / solution.clip(0).sum()
+        return share
+
+    @property
+    def entropy_given_topic(self) -> float:
+        """Entropy of the next word for one who is told its topic: no loss can be lower.
+
+        Exact: entropy of the class transition plus entropy of Zipf's law.
+        """
+        return float(self.stationary @ _entropy(self.transitions)) + float(_entropy(self._zipf))
+
+    @property
+    def entropy_without_topic(self) -> float:
+        """Loss of one who knows everything but never infers the topic. Exact."""
+        average = self.within_class.mean(axis=1)
+        by_class = np.bincount(self.class_of, weights=-average * np.log(average))
+        return float(self.stationary @ (_entropy(self.transitions) + self.transitions @ by_class))
+
+    @property
+    def entropy_of_words(self) -> float:
+        """Entropy of single words, out of context. Exact."""
+        frequency = self.stationary[self.class_of] * self.within_class.mean(axis=1)
+        return float(_entropy(frequency))
+
+    def optimal_losses(
+        self, tokens: NDArray[np.int64], sequence_length: int | None = None
+    ) -> NDArray[np.float64]:
+        """−ln of the best possible prediction of each token but the first, by Bayes' rule.
+
+        The forward algorithm keeps the probability of each topic, updated with every word; its
+        mean loss over a long text converges to the language's entropy rate.
+
+        Args:
+            tokens: words, (T,).
+            sequence_length: predict from what precedes in the same sequence of this length only,
+                as a model does that is evaluated on such sequences (`held_out`): the optimum that
+                it can reach. By default everything before counts.
+
+        Returns:
+            (T − 1,) nats.
+        """
+        length = max(1, tokens.size - 1) if sequence_length is None else sequence_length
+        count = tokens.size - 1
+        sequences = -(-count // length)
+        padded = np.zeros(sequences * length + 1, dtype=np.int64)
+        padded[: tokens.size] = tokens
+        given = padded[:-1].reshape(sequences, length)
+        target = padded[1:].reshape(sequences, length)
+        topics = self.parameters.topics
+        change = 1 / self.parameters.document_tokens
+        belief = np.full((sequences, topics), 1 / topics)
+        losses = -np.log(self.transitions[self.class_of[given], self.class_of[target]])
+        for step in range(length):
+            belief *= self.within_class[given[:, step]]
+            belief /= belief.sum(axis=1, keepdims=True)
+            belief = (1 - change) * belief + change / topics
+            chance = (belief * self.within_class[target[:, step]]).sum(axis=1)
+            losses[:, step] -= np.log(chance)
+        return losses.ravel()[:count]
+
+
+def generate(
+    to: str | Path,
+    tokens_train: int,
+    tokens_validation: int,
+    *,
+    words: int = 2048,
+    classes: int = 64,
+    topics: int = 16,
+    seed: int = 0,
+    document_tokens: float = 300.0,
+    zipf_exponent: float = 1.0,
+    transition_concentration: float = 0.05,
+) -> Manifest:
+    """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
+
+    `manifest.generated` holds the parameters and `entropies`: the bounds of `Language`, and
+    `optimal_validation_loss`, the mean of `optimal_losses` over the validation text with its
+    standard error: an estimate of the entropy rate, and exactly the least loss on that text.
+    A second call with the same request does nothing.
+
+    Raises:
+        UserError: parameters are out of range, the folder holds something else, the disk is full.
+    """
+    folder = Path(to)
+    parameters = LanguageParameters(
+        words, classes, topics, document_tokens, zipf_exponent, transition_concentration, seed
+    )
+    parameters.check()
+    if min(tokens_train, tokens_validation) < 2:
+        raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
+    sizes = {"train": tokens_train, "validation": tokens_validation}
+    request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
+    if (folder / MANIFEST).exists():
+        there = read_manifest(folder)
+        if there.request != json.loads(json.dumps(request)):
+            raise UserError(
+                f"{folder}: holds another corpus; choose another folder, or delete this one"
+            )
+        if all(
+            bin_path(folder / split).exists()
+            and idx_path(folder / split).exists()
+            and fingerprint(folder / split) == record.fingerprint
+            for split, record in there.splits.items()
+        ):
+            return there
+    elif folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
+        raise UserError(f"{folder}: holds something else; choose an empty or new folder")
+    language = Language(parameters)
+    dtype = dtype_for_vocabulary(words)
+    splits: dict[str, SplitRecord] = {}
+    for part, (split, tokens) in enumerate(sizes.items()):
+        with TokenFileWriter(folder / split, dtype) as writer:
+            line, lengths = language.text(tokens, part)
+            writer.add_documents(line, lengths)
+        splits[split] = SplitRecord(
+            documents=lengths.size,
+            tokens=tokens,
+            text_bytes=None,
+            dtype=str(dtype),
+            fingerprint=fingerprint(folder / split),
+            sha256=file_sha256(bin_path(folder / split)),
+        )
+    losses = language.optimal_losses(line)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        request=request,
+        sources=(),
+        tokenizer=TokenizerRecord(
+            kind="generated", fingerprint=None, vocabulary_size=words, end_of_document=None
+        ),
+        splits=splits,
+        licence="CC0-1.0",
+        notes="generated by tst_study.data.generated_language; words are numbers",
+        generated={
+            "parameters": asdict(parameters),
+            "entropies": {
+                "unit": "nats per token",
+                "given_topic": language.entropy_given_topic,
+                "without_topic": language.entropy_without_topic,
+                "of_words": language.entropy_of_words,
+                "optimal_validation_loss": float(losses.mean()),
+                "optimal_validation_loss_standard_error": _standard_error(losses),
+            },
+        },
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:
+    """The least mean loss, in nats, that any model can reach on a generated folder's validation
+    text when it sees `sequence_length` tokens at most (see `Language.optimal_losses`).
+
+    Raises:
+        UserError: the folder holds no generated language.
+    """
+    manifest = read_manifest(folder)
+    if manifest.generated is None:
+        raise UserError(f"{folder}: is no generated language, its optimum is not known")
+    language = Language(LanguageParameters(**manifest.generated["parameters"]))
+    tokens = TokenFile(Path(folder) / "validation").tokens.astype(np.int64)
+    return float(language.optimal_losses(tokens, sequence_length).mean())
+
+
+def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(GRAIN,) outcomes that hold each index as often as its probability says, rounded."""
+    edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
+    return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
+
+
+def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Entropy in nats along the last axis; 0 · ln 0 is 0."""
+    logarithm = np.log(np.where(probabilities > 0, probabilities, 1.0))
+    entropy: NDArray[np.float64] = -(probabilities * logarithm).sum(axis=-1)
+    return entropy
+
+
+def _standard_error(losses: NDArray[np.float64]) -> float:
+    """Of the mean of correlated losses: from the means of 50 stretches."""
+    stretches = np.array([stretch.mean() for stretch in np.array_split(losses, 50) if stretch.size])
+    return float(stretches.std(ddof=1) / math.sqrt(stretches.size)) if stretches.size > 1 else 0.0

@@ -1,0 +1,194 @@
+"""What a prepared folder says about itself, and how token files are told apart."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tst_study.data.atomic_files import written_atomically
+from tst_study.data.token_file import bin_path, idx_path
+from tst_study.errors import UserError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SPLITS = ("train", "validation")
+SAMPLED_BLOCKS, BLOCK_BYTES = 256, 16_384
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceRecord(Strict):
+    """One source as it was read. `sha256` and `bytes` are those of the file on disk."""
+
+    name: str
+    split: str
+    bytes: Count | None = None
+    sha256: str | None = None
+    modified_ns: int | None = None
+
+
+class TokenizerRecord(Strict):
+    kind: str
+    """"bytes", "bpe", "huggingface", or "generated" where words are numbers."""
+    fingerprint: str | None
+    """sha256 of `tokenizer.json`."""
+    vocabulary_size: int
+    end_of_document: int | None
+    """None where no token ends documents."""
+    end_of_document_token: str | None = None
+
+
+class SplitRecord(Strict):
+    """One pair of token files."""
+
+    documents: Count
+    tokens: Count
+    """End-of-document tokens included."""
+    text_bytes: Count | None
+    """UTF-8 bytes of the documents' text; None where there never was a text."""
+    dtype: str
+    fingerprint: str
+    """See `fingerprint`."""
+    sha256: str
+    """Of the whole `.bin`."""
+    text_sha256: str | None = None
+    """sha256 over the documents' own sha256 digests, in order."""
+    empty_documents: Count = 0
+    """Documents without text, left out."""
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """UTF-8 bytes of text per token: turns nats per token into bits per byte."""
+        return None if self.text_bytes is None else self.text_bytes / self.tokens
+
+
+class Manifest(Strict):
+    """`manifest.json` of a prepared folder."""
+
+    schema_version: int
+    request: dict[str, Any]
+    """What was asked for: a second call with the same request has nothing to do."""
+    sources: tuple[SourceRecord, ...]
+    tokenizer: TokenizerRecord
+    splits: dict[str, SplitRecord]
+    licence: str | None = None
+    notes: str | None = None
+    generated: dict[str, Any] | None = None
+    """Parameters and entropies of a generated language."""
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """The manifest of a prepared folder.
+
+    Raises:
+        UserError: there is none, or it is damaged or from another version.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+        version = content.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise UserError(
+                f"{path}: schema version {version}, this program reads {SCHEMA_VERSION};"
+                " prepare the folder again"
+            )
+        return Manifest.model_validate(content)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: no such file; `tst-study data prepare` makes prepared folders"
+        ) from error
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError(f"{path}: is damaged ({reason}); prepare the folder again") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`, whole or not at all."""
+    with written_atomically(folder / MANIFEST) as file:
+        file.write((json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
+
+
+def token_prefix(path: str | Path, split: str = "train") -> Path:
+    """The token-file prefix of a split: in a prepared folder, or the path itself if it is one.
+
+    Raises:
+        UserError: the path is neither a folder with that split nor the prefix of a `.bin/.idx`.
+    """
+    path = Path(path)
+    if path.suffix in (".bin", ".idx"):
+        path = path.with_suffix("")
+    prefix = path / split if path.is_dir() else path
+    if not idx_path(prefix).exists():
+        raise UserError(
+            f"{path}: holds no token files of the split {split!r}; give a folder made by"
+            " `tst-study data prepare`, or the path of a Megatron .bin/.idx pair without its ending"
+        )
+    return prefix
+
+
+def manifest_of(prefix: str | Path) -> Manifest | None:
+    """The manifest beside a token file, or None where Megatron's own tools made the file."""
+    folder = Path(prefix).parent
+    return read_manifest(folder) if (folder / MANIFEST).exists() else None
+
+
+def fingerprint(prefix: str | Path) -> str:
+    """What tells a token file from another: a sha256 in milliseconds, also for terabytes.
+
+    Of `.idx` and `.bin` each, the size and 256 blocks of 16 KiB, evenly spaced from the first byte
+    to the last, are hashed (everything, up to 4 MiB). Another text, order, tokenizer or split
+    shifts what follows and so changes it; a few altered bytes between the blocks would not. For
+    those there is `sha256` in the manifest, which `verify` checks.
+
+    Raises:
+        UserError: a file of the pair cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in (idx_path(prefix), bin_path(prefix)):
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(size.to_bytes(8, "little"))
+                if size <= SAMPLED_BLOCKS * BLOCK_BYTES:
+                    digest.update(file.read())
+                    continue
+                for number in range(SAMPLED_BLOCKS):
+                    file.seek((size - BLOCK_BYTES) * number // (SAMPLED_BLOCKS - 1))
+                    digest.update(file.read(BLOCK_BYTES))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a whole file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify(folder: str | Path) -> None:
+    """Compare every byte of a prepared folder's token files with its manifest.
+
+    Raises:
+        UserError: a file is missing or has changed.
+    """
+    folder = Path(folder)
+    for split, record in read_manifest(folder).splits.items():
+        path = bin_path(folder / split)
+        same = path.exists() and file_sha256(path) == record.sha256
+        if not same or fingerprint(folder / split) != record.fingerprint:
+            raise UserError(
+                f"{path}: is not what {folder / MANIFEST} describes; delete {folder} and prepare"
+                " it again"
+            )

@@ -1,0 +1,195 @@
+"""What a step reads: a pure function of the step, and of nothing else.
+
+World size, micro-batch, rank, resumption and the switch of phase do not appear here: whoever asks
+for sequences 3 … 5 of step 700 gets the same tokens. See `corpus_order` for the order of reading
+and `blend` for several corpora.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.data.blend import Blend
+from tst_study.data.corpus_order import CorpusOrder
+from tst_study.data.token_addresses import AlignedDocuments, PackedDocuments, TokenAddresses
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A token file and its weight in the blend (a share of the sequences, hence of the tokens).
+
+    `end_of_document` is the id that pads documents when bags are aligned to them; it is not
+    needed otherwise.
+    """
+
+    file: TokenFile
+    weight: float = 1.0
+    end_of_document: int | None = None
+
+
+class TokenStream:
+    """Deals the tokens of one or more corpora to the steps of a run.
+
+    Args:
+        corpora: what is read.
+        sequences_per_step: B, over all ranks and micro-batches.
+        sequence_length: L, raw tokens per sequence in the recovery phase.
+        superposed_steps: the first so many steps read `superposed_length` tokens per sequence.
+        superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
+        seed: reshuffles everything; two runs of one seed (a baseline and its TST arm) do not read
+            the same order, as their pieces differ, but the runs that share a trunk do.
+        bag_size: s; matters with `align_bags_to_documents` only.
+        align_bags_to_documents: pad every document to whole bags (in both phases, so that the
+            switch keeps the position), instead of letting bags straddle documents as the paper
+            does. Counters then count addresses, pads included; `padding_share` says how many.
+
+    Raises:
+        UserError: a corpus is shorter than its share of one step, or a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        corpora: Sequence[Corpus],
+        *,
+        sequences_per_step: int,
+        sequence_length: int,
+        superposed_steps: int = 0,
+        superposed_length: int | None = None,
+        seed: int = 0,
+        bag_size: int = 1,
+        align_bags_to_documents: bool = False,
+    ) -> None:
+        superposed_length = sequence_length if superposed_length is None else superposed_length
+        if not corpora:
+            raise UserError("data.corpora: is empty; name at least one prepared folder")
+        if min(sequences_per_step, sequence_length, superposed_length, bag_size) < 1:
+            raise UserError("batch.sequences, batch.sequence_length and bag_size must be positive")
+        if superposed_length % sequence_length:
+            raise UserError(
+                f"superposed sequences of {superposed_length} tokens: must be a multiple of the"
+                f" sequence length {sequence_length}"
+            )
+        if superposed_steps == 0:  # a baseline, whatever the unused settings of superposition say
+            superposed_length, align_bags_to_documents = sequence_length, False
+        self.sequences_per_step = sequences_per_step
+        self.sequence_length = sequence_length
+        self.superposed_steps = superposed_steps
+        self.superposed_length = superposed_length
+        self.corpora = tuple(corpora)
+        self._blend = Blend([corpus.weight for corpus in corpora])
+        aligned_to = bag_size if align_bags_to_documents else 1
+        if superposed_length % aligned_to:
+            raise UserError(
+                f"superposed sequences of {superposed_length} tokens: not whole bags of {bag_size};"
+                " choose a sequence length that the bag size divides"
+            )
+        self._addresses = [_addresses(corpus, aligned_to) for corpus in corpora]
+        for number, corpus in enumerate(corpora):
+            self._check_length(number, corpus)
+        superposed = superposed_steps * sequences_per_step
+        self._orders = [
+            CorpusOrder(
+                addresses.count,
+                self._blend.dealt(superposed, number),
+                superposed_length,
+                sequence_length,
+                seed,
+                number,
+            )
+            for number, addresses in enumerate(self._addresses)
+        ]
+
+    def tokens_per_sequence(self, step: int) -> int:
+        """n: raw tokens per sequence at this step."""
+        return self.superposed_length if step < self.superposed_steps else self.sequence_length
+
+    def batch(
+        self, step: int, start: int = 0, stop: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Sequences `start` … `stop - 1` of a step; by default all B of them.
+
+        Returns:
+            Ids and next-token labels, each int64 (stop - start, n). The label of a sequence's last
+            token is the token that follows it in the corpus. −100 where nothing follows: at the
+            corpus's last token (so also at the joint of a sequence that ends one epoch and begins
+            the next) and where a pad would follow.
+        """
+        stop = self.sequences_per_step if stop is None else stop
+        if not 0 <= start < stop <= self.sequences_per_step or step < 0:
+            raise IndexError(f"step {step}, sequences {start}:{stop} of {self.sequences_per_step}")
+        ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
+        labels = np.empty_like(ids)
+        first = step * self.sequences_per_step
+        corpus_of = self._blend.corpus_of(first + start, first + stop)
+        for number, (order, addresses) in enumerate(
+            zip(self._orders, self._addresses, strict=True)
+        ):
+            rows = np.flatnonzero(corpus_of == number).tolist()
+            if rows:
+                dealt = self._blend.dealt(first + start, number)
+                spans = order.spans(dealt, dealt + len(rows))
+                for row, (begin, length, wrapped) in zip(rows, spans, strict=True):
+                    addresses.fill(begin, ids[row, :length], labels[row, :length])
+                    if wrapped:
+                        addresses.fill(0, ids[row, length:], labels[row, length:])
+        return ids, labels
+
+    def sequence(self, step: int, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids and labels of one sequence of a step, each int64 (n,)."""
+        ids, labels = self.batch(step, index, index + 1)
+        return ids[0], labels[0]
+
+    def raw_tokens_before(self, step: int) -> int:
+        """Raw tokens that all steps before this one read, over all corpora."""
+        superposed = min(step, self.superposed_steps)
+        per_sequence = superposed * self.superposed_length
+        per_sequence += (step - superposed) * self.sequence_length
+        return per_sequence * self.sequences_per_step
+
+    def epochs_of_corpora(self, step: int) -> tuple[float, ...]:
+        """How often each corpus has been read before this step (1.0 is once)."""
+        dealt = step * self.sequences_per_step
+        return tuple(
+            order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count
+            for number, order in enumerate(self._orders)
+        )
+
+    def epochs(self, step: int) -> float:
+        """The most that any one corpus has been read before this step: what repetition costs."""
+        return max(self.epochs_of_corpora(step))
+
+    @property
+    def unique_tokens(self) -> int:
+        """Tokens in all corpora together, without pads."""
+        return sum(corpus.file.token_count for corpus in self.corpora)
+
+    @property
+    def padding_share(self) -> float:
+        """The share of all addresses that are pads: 0 unless bags are aligned to documents."""
+        return 1 - self.unique_tokens / sum(addresses.count for addresses in self._addresses)
+
+    def _check_length(self, number: int, corpus: Corpus) -> None:
+        share = self._blend.shares[number] / self._blend.cycle_length
+        longest = max(self.superposed_length, self.sequence_length)
+        needed = max(1, round(share * self.sequences_per_step)) * longest
+        if self._addresses[number].count < needed:
+            raise UserError(
+                f"{corpus.file.prefix}: has {corpus.file.token_count} tokens, one step reads"
+                f" {needed} of it; prepare more text or lower batch.sequences,"
+                " batch.sequence_length or the bag size"
+            )
+
+
+def _addresses(corpus: Corpus, aligned_to: int) -> TokenAddresses:
+    if aligned_to == 1:
+        return PackedDocuments(corpus.file)
+    if corpus.end_of_document is None:
+        raise UserError(
+            f"{corpus.file.prefix}: bags cannot be aligned to documents without the end-of-document"
+            " id; prepare the corpus with `tst-study data prepare`, or give the id"
+        )
+    return AlignedDocuments(corpus.file, aligned_to, corpus.end_of_document)

@@ -1,0 +1,8 @@
+"""The one exception that a user is meant to see."""
+
+
+class UserError(Exception):
+    """A one-line message that names the key or file, the value, and what to do about it.
+
+    The command line prints it without a traceback and exits with status 2 (`--debug` shows it).
+    """

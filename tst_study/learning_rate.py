@@ -1,0 +1,41 @@
+"""The learning rate as a pure function of the step; the switch between phases does not touch it."""
+
+from __future__ import annotations
+
+import math
+
+from tst_study.config import Schedule
+
+
+def decay_steps(schedule: Schedule) -> int:
+    """Steps of the final decay: all after warm-up for `cosine`, none for `constant`."""
+    if schedule.kind == "wsd":
+        return round(schedule.decay_ratio * schedule.steps)
+    return schedule.steps - schedule.warmup_steps if schedule.kind == "cosine" else 0
+
+
+def learning_rate_factor(schedule: Schedule, step: int) -> float:
+    """Learning rate of step `step` (from 0) over the peak learning rate.
+
+    Warm-up rises linearly and reaches 1 at its last step; the decay ends at `final_ratio` behind
+    the last step, so that the last step still moves the weights.
+    """
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    length = decay_steps(schedule)
+    start = schedule.steps - length
+    if length == 0 or step < start:
+        return 1.0
+    progress = (step - start) / length
+    if schedule.kind == "cosine":
+        shape = 0.5 * (1.0 + math.cos(math.pi * progress))
+    elif schedule.decay_shape == "sqrt":
+        shape = 1.0 - math.sqrt(progress)
+    else:
+        shape = 1.0 - progress
+    return schedule.final_ratio + (1.0 - schedule.final_ratio) * shape
+
+
+def is_annealed(schedule: Schedule, step: int) -> bool:
+    """Whether the decay is over after `step` steps: only then are losses compared (invariant 5)."""
+    return decay_steps(schedule) > 0 and step >= schedule.steps

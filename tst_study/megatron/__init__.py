@@ -1,0 +1,15 @@
+"""Everything that touches megatron.core. The rest of the package does not know that it is there.
+
+process_groups.py → model_config.py → layers.py → model.py → initialization.py
+                                                    ├─ optimizer.py
+                                                    └─ checkpoint.py
+cpu_backend.py: what a machine without a GPU needs; imported first, no effect on a GPU
+"""
+
+import warnings
+
+# megatron.core says at import, once per module, that Apex and TransformerEngine are missing. Here
+# they are missing by choice: the same layers run on a CPU and on a GPU, so that tests cover both.
+warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", module="megatron.*")
+
+from tst_study.megatron import cpu_backend as cpu_backend  # noqa: E402

@@ -1,0 +1,99 @@
+"""Distributed checkpoints: everything that a run needs to go on exactly, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+
+from tst_study.errors import UserError
+from tst_study.megatron.model import SuperposedGPT
+from tst_study.megatron.optimizer import AdamW
+
+PREFIX = "step-"
+
+
+class Checkpoints:
+    """The checkpoints of one run folder; `step-N` holds the state after N steps.
+
+    A checkpoint is written beside its place and renamed when it is whole, so a killed launch
+    leaves at most a folder that no one reads and the next save of that step replaces.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps with a whole checkpoint, in order."""
+        return sorted(
+            int(path.name.removeprefix(PREFIX))
+            for path in self.folder.glob(f"{PREFIX}*")
+            if path.name.removeprefix(PREFIX).isdigit()
+        )
+
+    def save(
+        self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
+    ) -> None:
+        """All ranks together. `common` is rank 0's: counters and whatever else is small.
+
+        Raises `UserError` where the disk is full; earlier checkpoints stay.
+        """
+        place = self.folder / f"{PREFIX}{step:08d}"
+        beside = self.folder / f"partial-{place.name}"
+        first = dist.get_rank() == 0
+        try:
+            if first:
+                shutil.rmtree(beside, ignore_errors=True)
+                beside.mkdir(parents=True)
+            dist.barrier()
+            model_state = model.sharded_state_dict()
+            state = {
+                "model": model_state,
+                "optimizer": optimizer.sharded_state_dict(model_state),
+                "common": {**common, "step": step, "random_state": torch.get_rng_state()},
+            }
+            dist_checkpointing.save(state, str(beside), validate_access_integrity=False)
+            dist.barrier()
+        except (OSError, CheckpointingException, RuntimeError) as error:
+            if first:
+                shutil.rmtree(beside, ignore_errors=True)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"{place}: cannot be written ({reason}); free some space and start the run again: "
+                "it goes on from its last checkpoint"
+            ) from error
+        if first:
+            if place.exists():  # a launch that was killed behind its rename saves the step again
+                shutil.rmtree(place)
+            os.rename(beside, place)
+            for old in self.steps()[: -self.keep]:
+                shutil.rmtree(self.folder / f"{PREFIX}{old:08d}")
+        dist.barrier()
+
+    def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
+        """Restore model and optimizer in place; returns `common`, or None without a checkpoint."""
+        steps = self.steps()
+        if not steps:
+            return None
+        place = self.folder / f"{PREFIX}{steps[-1]:08d}"
+        model_state = model.sharded_state_dict()
+        wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
+        try:
+            state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
+        except (OSError, CheckpointingException, RuntimeError, KeyError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"{place}: cannot be read ({reason}); delete it to go on from the one before"
+            ) from error
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["common"]["random_state"])
+        common: dict[str, Any] = state["common"]
+        return common

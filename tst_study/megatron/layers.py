@@ -1,0 +1,184 @@
+"""The layer specification: Megatron's layers with our own attention, norm and plain products.
+
+One specification for CPU and GPU, so that what the tests run is what a cluster runs. Nothing here
+needs TransformerEngine. Where tensor parallelism is off, its wrappers are stepped around: in small
+models their Python costs as much as the arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import (
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+from torch import Tensor
+
+
+class ColumnLinear(ColumnParallelLinear):
+    """Split by output features over tensor ranks; a plain product where there is one rank."""
+
+    def forward(self, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
+        if self.tp_group.size() == 1 and not more and not named:
+            return F.linear(input_, self.weight), None
+        return super().forward(input_, *more, **named)
+
+
+class RowLinear(RowParallelLinear):
+    """Split by input features over tensor ranks; a plain product where there is one rank."""
+
+    def forward(self, input_: Tensor) -> tuple[Tensor, None]:
+        if self.tp_group.size() == 1:
+            return F.linear(input_, self.weight), None
+        return super().forward(input_)
+
+
+class RotaryTable(torch.nn.Module):
+    """Cosines and sines of the rotary angles, made once per sequence length.
+
+    In the place of Megatron's RotaryEmbedding, which leaves their computation to every layer.
+    """
+
+    def __init__(self, head_size: int, theta: float) -> None:
+        super().__init__()
+        self.head_size, self.theta = head_size, theta
+        self._tables: dict[tuple[int, torch.device], Tensor] = {}
+
+    def get_rotary_seq_len(
+        self, context: Any, block: Any, hidden: Tensor | None, config: TransformerConfig, *more: Any
+    ) -> int:
+        """Positions of a whole sequence, of which this rank's input may be a part."""
+        hidden = hidden if hidden is not None else block.input_tensor
+        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        return hidden.shape[0] * parts
+
+    def forward(self, length: int, **unused: Any) -> Tensor:
+        """(2, l, 1, 1, head_size) float32: cosines and sines, each angle twice."""
+        device = torch.device(torch.cuda.current_device())
+        if (length, device) not in self._tables:
+            exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size
+            angles = torch.outer(torch.arange(length).float(), self.theta**-exponents)
+            angles = torch.cat([angles, angles], dim=1).view(length, 1, 1, self.head_size)
+            self._tables[length, device] = torch.stack([angles.cos(), angles.sin()]).to(device)
+        return self._tables[length, device]
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotary position embedding in Llama's layout: pairs are a half of the head size apart.
+
+    x (l, b, heads, head_size); table as `RotaryTable` makes it. In float32 where x is not.
+    """
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return torch.addcmul(x * table[0], turned, table[1]).to(x.dtype)
+
+
+class RotarySelfAttention(SelfAttention):
+    """Megatron's projections around rotation and core attention, for training on whole sequences.
+
+    Its own forward pass also serves inference engines; this one is what training needs of it.
+    """
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: None, rotary_pos_emb: Tensor, **unused: Any
+    ) -> tuple[Tensor, None]:
+        """hidden_states (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        query, key, value = self.get_query_key_value_tensors(hidden_states)
+        query, key = rotate(query, rotary_pos_emb), rotate(key, rotary_pos_emb)
+        return self.linear_proj(self.core_attention(query, key, value))
+
+
+class CausalAttention(torch.nn.Module):
+    """Core attention by `scaled_dot_product_attention`, causal, with grouped keys and values.
+
+    No mask tensor is made. Dropout is not offered: the paper's runs have none.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: AttnMaskType,
+        attention_type: str,
+        softmax_scale: float | None = None,
+        **unused: Any,
+    ) -> None:
+        super().__init__()
+        if attn_mask_type != AttnMaskType.causal or config.context_parallel_size > 1:
+            raise ValueError("CausalAttention: only causal masks and whole sequences")
+        self.scale = softmax_scale
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query (l, b, heads, size), key and value (l, b, groups, size) -> (l, b, heads·size)."""
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            scale=self.scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm, told to Megatron's sequence parallelism.
+
+    Under sequence parallelism each rank sees a part of the positions; the mark on the weight makes
+    `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms of queries and
+    keys see whole sequences but a part of the heads and need the same sum.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any
+    ) -> None:
+        dtype = config.params_dtype
+        super().__init__(hidden_size, eps=eps, dtype=dtype, device=torch.cuda.current_device())
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def layer_specification(config: TransformerConfig) -> ModuleSpec:
+    qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
+    return ModuleSpec(
+        module=TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=RMSNorm,
+            self_attention=ModuleSpec(
+                module=RotarySelfAttention,
+                params={"attn_mask_type": AttnMaskType.causal},
+                submodules=SelfAttentionSubmodules(
+                    linear_qkv=ColumnLinear,
+                    core_attention=CausalAttention,
+                    linear_proj=RowLinear,
+                    q_layernorm=qk_norm,
+                    k_layernorm=qk_norm,
+                ),
+            ),
+            self_attn_bda=get_bias_dropout_add,
+            pre_mlp_layernorm=RMSNorm,
+            mlp=_feed_forward(config),
+            mlp_bda=get_bias_dropout_add,
+        ),
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> ModuleSpec:
+    if config.num_moe_experts is None:
+        return ModuleSpec(
+            module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
+        )
+    stock = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
+    return stock.submodules.mlp

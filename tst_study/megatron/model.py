@@ -1,0 +1,223 @@
+"""Megatron's GPTModel with the two hooks of superposition: the input fold and the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.tensor_parallel.mappings import (
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from tst_study.config import Config, Superposition
+from tst_study.config import Model as ModelConfig
+from tst_study.megatron.initialization import initialize
+from tst_study.megatron.layers import RotaryTable, layer_specification
+from tst_study.superposition import (
+    bag_embedding,
+    bag_log_probabilities,
+    bag_loss,
+    count_valid_targets,
+)
+from tst_study.superposition.vocabulary_shard import VocabularyShard
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a phase predicts: all that a switch between phases changes, beside the fold."""
+
+    name: str
+    bag_size: int
+    """Targets per latent position; 1 is next-token prediction."""
+    stride: int
+    """Raw tokens per latent position: what the input fold averages."""
+    kind: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
+    weighting: Any = "uniform"
+
+    def fold(self, token_ids: Tensor) -> Tensor:
+        """(b, l·stride) token ids -> (b, l, stride) bags."""
+        return token_ids.unflatten(1, (-1, self.stride))
+
+    def count_targets(self, labels: Tensor) -> Tensor:
+        """(s,) valid targets per offset; their sum over a step makes its mean exact."""
+        return count_valid_targets(labels, self.bag_size, self.stride)
+
+
+NEXT_TOKEN = Objective("next_token", bag_size=1, stride=1)
+
+
+def superposition_objective(superposition: Superposition) -> Objective:
+    """Section 3 of the paper, and its ablations: input-only and output-only superposition."""
+    size = superposition.bag_size
+    if superposition.mode == "input_only":
+        # Bags in, the one next token out: the bag loss with all weight on the first offset.
+        return Objective("bag_first_token", size, size, "mce", "first_token")
+    return Objective(
+        name=f"bag_{superposition.loss}",
+        bag_size=size,
+        stride=1 if superposition.mode == "output_only" else size,
+        kind=superposition.loss,
+        weighting=superposition.weighting,
+    )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the loss needs of a micro-batch beside the logits."""
+
+    labels: Tensor
+    """(b, l·stride) next-token labels of the raw sequence."""
+    valid_counts: Tensor
+    """(s,) valid targets per offset in the whole step."""
+    objective: Objective = field(default=NEXT_TOKEN)
+
+
+class SuperposedGPT(GPTModel):
+    """An ordinary GPTModel that can read bags and predict bags.
+
+    Superposition adds no weights and no state: a checkpoint of it is a GPTModel's.
+    """
+
+    def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
+        """bags (b, l, s) token ids; s = 1 is ordinary text.
+
+        Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
+        ranks) where `targets` is None; on a pipeline stage that is not the last, hidden states.
+        """
+        embedded = self.embed(bags) if self.pre_process else None
+        return super().forward(
+            input_ids=None,
+            position_ids=None,
+            attention_mask=None,
+            decoder_input=embedded,
+            labels=targets,
+        )
+
+    def embed(self, bags: Tensor) -> Tensor:
+        """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        table = self.embedding.word_embeddings
+        # Positions first, so that a sequence-parallel rank's share is contiguous.
+        bags = bags.transpose(0, 1)
+        if parallel_state.get_tensor_model_parallel_world_size() == 1:
+            return bag_embedding(table.weight, bags)
+        sequence_parallel = self.config.sequence_parallel
+        return bag_embedding(
+            table.weight,
+            bags,
+            vocabulary_start=table.vocab_start_index,
+            reduce=reduce_scatter_to_sequence_parallel_region
+            if sequence_parallel
+            else reduce_from_tensor_model_parallel_region,
+        )
+
+    def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
+        """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
+        objective = labels.objective
+        start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
+        return bag_loss(
+            logits.transpose(0, 1),
+            labels.labels,
+            objective.bag_size,
+            kind=objective.kind,
+            weighting=objective.weighting,
+            stride=objective.stride,
+            valid_counts=labels.valid_counts,
+            vocabulary_start=start,
+            group=self.tp_group,
+            inplace=True,  # nothing reads the logits behind the loss
+        )
+
+    def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative."""
+        logits = self(NEXT_TOKEN.fold(ids)).flatten(0, 1)
+        start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[1]
+        log_probabilities = bag_log_probabilities(
+            logits,
+            labels.clamp(min=0).view(-1, 1),
+            shard=VocabularyShard.of(start, logits.shape[1], self.tp_group),
+        )
+        return torch.where(labels >= 0, -log_probabilities.view(labels.shape), 0.0)
+
+
+def transformer_config(config: Config) -> TransformerConfig:
+    """Megatron's configuration of this model and layout."""
+    model, parallel = config.model, config.execution.parallel
+    dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
+    experts: dict[str, Any] = {}
+    if model.experts is not None:
+        experts = {
+            "num_moe_experts": model.experts.count,
+            "moe_ffn_hidden_size": model.experts.feed_forward_size,
+            "moe_router_topk": model.experts.per_token,
+            # Per sequence, so that it does not depend on how sequences are spread over ranks.
+            "moe_router_load_balancing_type": "seq_aux_loss",
+            "moe_aux_loss_coeff": model.experts.balance_loss,
+            "moe_z_loss_coeff": model.experts.router_z_loss or None,
+            "moe_router_dtype": "fp32",
+            "moe_token_dispatcher_type": "alltoall",
+        }
+    return TransformerConfig(
+        num_layers=model.layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.attention_heads,
+        num_query_groups=model.key_value_heads,
+        kv_channels=model.head_size,
+        ffn_hidden_size=_feed_forward_size(model),
+        layernorm_epsilon=model.norm_epsilon,
+        normalization="RMSNorm",
+        qk_layernorm=model.qk_norm,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype is torch.bfloat16,
+        # Losses are exact sums over a step already: gradients are summed over ranks, not averaged.
+        calculate_per_token_loss=True,
+        perform_initialization=False,  # by parameter name instead: see initialization.py
+        use_cpu_initialization=False,
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
+        sequence_parallel=parallel.sequence_parallel,
+        gradient_accumulation_fusion=False,  # these fusions need TransformerEngine or Apex
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+        apply_rope_fusion=False,
+        moe_permute_fusion=False,
+        moe_router_fusion=False,
+        **experts,
+    )
+
+
+def _feed_forward_size(model: ModelConfig) -> int:
+    return model.feed_forward_size if model.experts is None else model.experts.feed_forward_size
+
+
+def build_model(config: Config) -> SuperposedGPT:
+    """The model on this rank's device, with the weights that `config.seed` names."""
+    megatron_config = transformer_config(config)
+    model = SuperposedGPT(
+        config=megatron_config,
+        transformer_layer_spec=layer_specification(megatron_config),
+        vocab_size=config.model.vocabulary_size,
+        max_sequence_length=config.batch.sequence_length,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        share_embeddings_and_output_weights=config.model.tied_embeddings,
+        position_embedding_type="rope",
+        rotary_base=config.model.rope_theta,
+    )
+    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    initialize(model, config.model, config.seed)
+    return model

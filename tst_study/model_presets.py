@@ -1,0 +1,90 @@
+"""Named model shapes, from the public configurations of the families that the paper names.
+
+The paper's labels 270M and 600M come out only with as many key/value heads as query heads (what
+its training library does when the number is not set), so `270m`, `600m` and `3b` have full heads;
+`270m-grouped` and so on carry the grouped heads of SmolLM2 and SmolLM3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from tst_study.errors import UserError
+
+LLAMA3_VOCABULARY = 128_256
+QWEN3_VOCABULARY = 151_936
+
+
+def _dense(
+    layers: int,
+    hidden_size: int,
+    heads: int,
+    key_value_heads: int,
+    feed_forward_size: int,
+    vocabulary_size: int = LLAMA3_VOCABULARY,
+    **more: Any,
+) -> dict[str, Any]:
+    return {
+        "layers": layers,
+        "hidden_size": hidden_size,
+        "attention_heads": heads,
+        "key_value_heads": key_value_heads,
+        "head_size": hidden_size // heads,
+        "feed_forward_size": feed_forward_size,
+        "vocabulary_size": vocabulary_size,
+        **more,
+    }
+
+
+def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[str, Any]:
+    return {
+        **shape,
+        "qk_norm": True,
+        "experts": {"count": count, "per_token": per_token, "feed_forward_size": size},
+    }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Laptop sizes; the vocabulary is that of the bundled corpus' tokenizer.
+    "laptop-64": _dense(2, 64, 2, 2, 176, 1024),
+    "laptop-128": _dense(4, 128, 4, 4, 352, 1024),
+    "laptop-256": _dense(4, 256, 4, 4, 704, 1024),
+    "laptop-moe": _moe(_dense(2, 64, 4, 2, 176, 1024), 8, 2, 64),
+    # SmolLM2-135M, SmolLM2-360M and SmolLM3-3B with Llama-3's vocabulary, untied.
+    "270m": _dense(30, 576, 9, 9, 1536),
+    "270m-grouped": _dense(30, 576, 9, 3, 1536),
+    "600m": _dense(32, 960, 15, 15, 2560),
+    "600m-grouped": _dense(32, 960, 15, 5, 2560),
+    "3b": _dense(36, 2048, 16, 16, 11008),
+    "3b-grouped": _dense(36, 2048, 16, 4, 11008),
+    # Qwen3-MoE at 10B total, 1B active, as in the training library's fork of the authors' lab.
+    "moe-10b-a1b": _moe(
+        _dense(32, 1536, 24, 4, 512, QWEN3_VOCABULARY, rope_theta=50_000.0, norm_epsilon=1e-6)
+        | {"head_size": 128},
+        128,
+        8,
+        512,
+    ),
+    # The same family at about 1B in total: a machine with one GPU holds it with its optimizer.
+    "moe-1b": _moe(
+        _dense(16, 1024, 16, 4, 512, 50_304, rope_theta=50_000.0, norm_epsilon=1e-6), 32, 8, 512
+    ),
+}
+
+
+def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str, Any]:
+    """Replace `preset = NAME` by the shape of that name; other keys given beside it win."""
+    given = dict(model)
+    if "preset" not in given:
+        return given
+    name = given.pop("preset")
+    if name not in PRESETS:
+        near = get_close_matches(str(name), PRESETS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
+        raise UserError(f"{source}: model.preset: {name!r} is not known; {hint}")
+    shape = {**PRESETS[name]}
+    if isinstance(given.get("experts"), Mapping) and isinstance(shape.get("experts"), Mapping):
+        given["experts"] = {**shape["experts"], **given["experts"]}
+    return {**shape, **given}

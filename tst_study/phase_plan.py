@@ -1,0 +1,85 @@
+"""Which steps are superposed, and every counter as a pure function of the step.
+
+A step costs the same FLOPs in both phases: it always runs `sequences · sequence_length` latent
+positions. What differs is how much text those positions read (paper, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tst_study.config import Config
+
+Phase = Literal["superposition", "recovery"]
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """Steps are counted from 0; a counter at step t says what has been done before step t.
+
+    A baseline is a plan without superposed steps: recovery from its first step on.
+    """
+
+    steps: int
+    superposed_steps: int
+    bag_size: int
+    """Tokens per bag, s."""
+    bags_as_input: bool
+    """False for output-only superposition, which reads no more text than a baseline."""
+    sequences: int
+    """Sequences per step, over all ranks."""
+    sequence_length: int
+    """Latent positions per sequence, L."""
+
+    def phase(self, step: int) -> Phase:
+        return "superposition" if step < self.superposed_steps else "recovery"
+
+    def tokens_per_position(self, phase: Phase) -> int:
+        """Raw tokens that one latent position reads: s under bags of inputs, else 1."""
+        return self.bag_size if phase == "superposition" and self.bags_as_input else 1
+
+    def tokens_per_sequence(self, phase: Phase) -> int:
+        return self.sequence_length * self.tokens_per_position(phase)
+
+    def latent_tokens(self, step: int) -> int:
+        return step * self.sequences * self.sequence_length
+
+    def raw_tokens(self, step: int) -> int:
+        superposed = min(step, self.superposed_steps)
+        per_step = self.sequences * self.tokens_per_sequence("superposition")
+        return superposed * per_step + self.latent_tokens(step - superposed)
+
+    @property
+    def step_ratio(self) -> float:
+        """r, as the rounded number of steps makes it."""
+        return self.superposed_steps / self.steps
+
+    @property
+    def data_multiplier(self) -> float:
+        """Text read over the text of a baseline of as many steps: 1 + r(s − 1)."""
+        return self.raw_tokens(self.steps) / self.latent_tokens(self.steps)
+
+
+def plan_phases(config: Config) -> PhasePlan:
+    """The plan of a resolved config: always from the final number of steps, never an earlier one.
+
+    A bag size of one, or no superposed step, is the baseline: the same plan, hence the same run.
+    """
+    superposition = config.superposition
+    steps = config.schedule.steps
+    superposed = superposition.steps
+    if superposed is None:
+        superposed = round(superposition.step_ratio * steps)
+    if superposition.bag_size == 1 or superposed == 0:
+        superposed, bag_size = 0, 1
+    else:
+        bag_size = superposition.bag_size
+    return PhasePlan(
+        steps=steps,
+        superposed_steps=superposed,
+        bag_size=bag_size,
+        bags_as_input=superposition.mode != "output_only",
+        sequences=config.batch.sequences,
+        sequence_length=config.batch.sequence_length,
+    )

@@ -1,0 +1,383 @@
+"""The run folder: schema, writer and tolerant reader. The whole truth about a run.
+
+| file | holds |
+| --- | --- |
+| `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
+| `segments.jsonl` | per launch one row when it starts and one when it ends |
+| `metrics.jsonl`, `evals.jsonl` | rows of training and of evaluation, each with all counters |
+| `status.json` | state, heartbeat, last checkpoint |
+
+A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
+launch writes those steps again. Hence the reader's rules: for a step written twice the later
+segment wins; rows beyond a resume point are dropped; a torn last line is tolerated. Anything else
+is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from tst_study.errors import UserError
+
+State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
+FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@with_config(_STRICT)
+class RunHeader(TypedDict):
+    """`run.json`: what the run is, known before its first step."""
+
+    schema_version: int
+    run_id: str
+    fingerprint: str
+    study: str
+    name: str
+    role: str
+    config: dict[str, Any]
+    """Resolved config, every key (`config.to_dict`)."""
+    parameters: dict[str, int]
+    flops: dict[str, int]
+    """`compute_cost.Flops`: per step, per phase, total."""
+    plan: dict[str, Any]
+    """`phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
+    raw_tokens: int
+    latent_tokens: int
+    data: dict[str, Any]
+    """Fingerprints of corpora, tokenizer and evaluation set."""
+    unique_raw_tokens: int
+    """Tokens in the training corpora: more raw tokens than these means repeated data."""
+
+
+@with_config(_STRICT)
+class Metrics(TypedDict):
+    """A row of `metrics.jsonl`; every counter says what has been done after `step` steps."""
+
+    segment: int
+    step: int
+    phase: Literal["superposition", "recovery"]
+    bag_size: int
+    loss_name: str
+    """`next_token`, or the bag loss by its name: the two are never the same quantity."""
+    loss: float
+    """Nats, mean over all micro-batches and ranks of this step."""
+    raw_tokens: int
+    latent_tokens: int
+    epochs: float
+    flops: int
+    learning_rate: float
+    gradient_norm: float
+    step_seconds: float
+    """Mean over the steps since the row before."""
+    training_seconds: float
+    """Since the run began, over all its launches, without evaluation and checkpoints."""
+    tokens_per_second: float
+    """Raw tokens."""
+    mfu: float | None
+    peak_memory: int
+    """Bytes: allocated on the GPU, or resident on a CPU."""
+    moe: NotRequired[dict[str, Any]]
+    """Balance loss and router load, for a mixture of experts."""
+
+
+@with_config(_STRICT)
+class Evaluation(TypedDict):
+    """A row of `evals.jsonl`: next-token loss on held-out text."""
+
+    segment: int
+    step: int
+    phase: Literal["superposition", "recovery"]
+    raw_tokens: int
+    latent_tokens: int
+    epochs: float
+    flops: int
+    eval_set: str
+    """Name and fingerprint of the held-out tokens; only equal ones may be compared."""
+    nats_per_token: float
+    bits_per_byte: float | None
+    """None where the corpus has no bytes (generated words)."""
+    standard_error: float
+    """Of nats per token, over held-out sequences."""
+    tokens: int
+    annealed: bool
+    seconds: float
+    training_seconds: float
+    task: NotRequired[str]
+    """A downstream task; absent for held-out loss."""
+    values: NotRequired[dict[str, Any]]
+
+
+class Status(TypedDict):
+    """`status.json`, replaced whole at every change."""
+
+    state: State
+    step: int
+    steps: int
+    heartbeat: float
+    """Seconds since the epoch."""
+    last_checkpoint: int | None
+    message: str
+    phase: NotRequired[str]
+    loss: NotRequired[float | None]
+    tokens_per_second: NotRequired[float | None]
+    seconds_left: NotRequired[float | None]
+    process: NotRequired[int]
+
+
+_HEADER = TypeAdapter(RunHeader)
+_METRICS = TypeAdapter(Metrics)
+_EVALUATION = TypeAdapter(Evaluation)
+
+
+@dataclass
+class RunRecord:
+    """A run folder as read: rows of steps that count, each step once, in order."""
+
+    folder: Path
+    header: RunHeader
+    segments: list[dict[str, Any]]
+    metrics: list[Metrics]
+    evals: list[Evaluation]
+    status: Status | None
+    dropped_rows: int = 0
+    """Rows that a later segment wrote again or that lay beyond a resume point."""
+
+    @property
+    def run_id(self) -> str:
+        return self.header["run_id"]
+
+    @property
+    def state(self) -> str:
+        return self.status["state"] if self.status else "queued"
+
+
+def read(folder: str | Path) -> RunRecord:
+    """Read a run folder. Raises `UserError` that names file and line for anything out of order."""
+    folder = Path(folder)
+    header = read_header(folder)
+    segments = _read_segments(folder / "segments.jsonl")
+    starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
+    metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
+    evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION, starts)
+    return RunRecord(
+        folder=folder,
+        header=header,
+        segments=segments,
+        metrics=metrics,
+        evals=evals,
+        status=read_status(folder),
+        dropped_rows=dropped_metrics + dropped_evals,
+    )
+
+
+def read_header(folder: str | Path) -> RunHeader:
+    path = Path(folder) / "run.json"
+    try:
+        return _HEADER.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; {folder} is not a run folder") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
+
+
+def read_status(folder: str | Path) -> Status | None:
+    """The run's own word on its state, or None before it said any."""
+    path = Path(folder) / "status.json"
+    try:
+        status: Status = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
+    return status
+
+
+def is_run_folder(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def find_run_folders(root: str | Path) -> list[Path]:
+    """All run folders at or below `root`, sorted; nothing inside a run folder is searched."""
+    found: list[Path] = []
+    for path, folders, files in os.walk(root):
+        if "run.json" in files:
+            found.append(Path(path))
+            folders.clear()
+    return sorted(found)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write whole or not at all: to a file beside it, flushed to disk, then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "w", encoding="utf8") as file:
+            json.dump(value, file, indent=1, ensure_ascii=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
+
+
+class RunWriter:
+    """Writes one launch (segment) of a run; only rank 0 has one."""
+
+    def __init__(self, folder: str | Path, header: RunHeader) -> None:
+        """Creates the folder, or checks that the one there is of the same run."""
+        self.folder = Path(folder)
+        self.header = header
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if is_run_folder(self.folder):
+            there = read_header(self.folder)["fingerprint"]
+            if there != header["fingerprint"]:
+                raise UserError(
+                    f"{self.folder}: holds run {there[:8]}, not {header['fingerprint'][:8]} of "
+                    "this config; name another folder or restore the config"
+                )
+        else:
+            write_json(self.folder / "run.json", header)
+        self.segment = 0
+        self._files: dict[str, IO[bytes]] = {}
+        self._status: Status | None = read_status(self.folder)
+
+    def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
+        """Open a new segment; returns its number. `facts`: command, host, devices, versions, …"""
+        earlier = _read_segments(self.folder / "segments.jsonl")
+        self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
+        row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
+        self._append("segments.jsonl", row)
+        return self.segment
+
+    def end_segment(self, why: str) -> None:
+        self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
+
+    def metrics(self, row: Metrics) -> None:
+        self._append("metrics.jsonl", row)
+
+    def evaluation(self, row: Evaluation) -> None:
+        self._append("evals.jsonl", row)
+
+    def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
+        """Replace `status.json`; what is not given keeps its last value."""
+        before: dict[str, Any] = dict(self._status or {"last_checkpoint": None})
+        self._status = {  # type: ignore[typeddict-item]
+            **before,
+            "state": state,
+            "step": step,
+            "steps": self.header["plan"]["steps"],
+            "heartbeat": time.time(),
+            "message": message,
+            "process": os.getpid(),
+            **more,
+        }
+        write_json(self.folder / "status.json", self._status)
+
+    @property
+    def last_step(self) -> int:
+        """The step that the last status named."""
+        return self._status["step"] if self._status else 0
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = _open_for_append(self.folder / name)
+        line = json.dumps(row, separators=(",", ":")) + "\n"
+        try:
+            file.write(line.encode())
+            file.flush()
+        except OSError as error:
+            raise UserError(
+                f"{self.folder / name}: cannot be written ({error.strerror}); free some space and "
+                "start the run again: it goes on from its last checkpoint"
+            ) from None
+
+
+def _open_for_append(path: Path) -> IO[bytes]:
+    """Append to a log; the torn last line that a killed launch may have left is cut off first."""
+    file = open(path, "ab+")  # noqa: SIM115 - stays open for the launch
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(max(0, end - 2**20))
+        tail = file.read()
+        if not tail.endswith(b"\n"):
+            keep = end - len(tail) + tail.rfind(b"\n") + 1
+            file.truncate(keep)
+            file.seek(keep)
+    return file
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered whole lines of a log; a torn last one is left out."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    whole, _, _torn = content.rpartition(b"\n")
+    if whole:
+        yield from enumerate(whole.split(b"\n"), start=1)
+
+
+def _read_segments(path: Path) -> list[dict[str, Any]]:
+    segments: dict[int, dict[str, Any]] = {}
+    for number, line in _lines(path):
+        try:
+            row = json.loads(line)
+            if "resumed_from" in row:
+                segments[row["segment"]] = {**row, "end": None, "ended": "lost"}
+            else:
+                segments[row["segment"]].update(row)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}:{number}: not a segment row ({error!r})") from None
+    return [segments[number] for number in sorted(segments)]
+
+
+def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tuple[list[Any], int]:
+    """Rows that count, in order of steps, and the number of rows that do not.
+
+    A launch begins where its checkpoint was: what earlier launches wrote beyond that step is void,
+    even where the later one was killed before it wrote a row of its own.
+    """
+    limits: dict[int, float] = {}
+    limit = float("inf")
+    for segment in sorted(starts, reverse=True):
+        limits[segment] = limit
+        limit = min(limit, starts[segment])
+    kept: dict[Any, Any] = {}
+    segment, dropped = -1, 0
+    for number, line in _lines(path):
+        try:
+            row = schema.validate_json(line)
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {_first(error)}") from None
+        if row["segment"] < segment or row["segment"] not in limits:
+            raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
+        segment = row["segment"]
+        key = (row["step"], row.get("eval_set"), row.get("task"))
+        if row["step"] > limits[segment] or key in kept:
+            dropped += 1
+        if row["step"] <= limits[segment]:
+            kept[key] = row
+    return [kept[key] for key in sorted(kept, key=lambda key: key[0])], dropped
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

@@ -1,0 +1,70 @@
+"""Token superposition: everything that differs between the two phases (paper, section 3).
+
+The data flow of a superposed step, in file names::
+
+    bags.py -> embedding.py -> (the model, unchanged) -> losses.py
+                                                           |- weighting.py, loss_kinds.py
+                                                           |- log_probabilities.py   (softmax)
+                                                           `- one_vs_rest.py         (BCE, hinge)
+
+Importing this package does not import torch: the configuration validates weightings and loss
+kinds without it. Names that need torch are loaded on first use (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, BagLossKind, check_loss_kind
+from tst_study.superposition.weighting import (
+    NAMED_WEIGHTINGS,
+    NamedWeighting,
+    Weighting,
+    mutual_information_weights,
+    offset_weights,
+)
+
+if TYPE_CHECKING:
+    from tst_study.superposition.bags import bag_inputs, bag_targets, count_valid_targets
+    from tst_study.superposition.embedding import bag_embedding
+    from tst_study.superposition.log_probabilities import bag_log_probabilities
+    from tst_study.superposition.losses import bag_loss
+
+__all__ = [
+    "BAG_LOSS_KINDS",
+    "NAMED_WEIGHTINGS",
+    "BagLossKind",
+    "NamedWeighting",
+    "Weighting",
+    "bag_embedding",
+    "bag_inputs",
+    "bag_log_probabilities",
+    "bag_loss",
+    "bag_targets",
+    "check_loss_kind",
+    "count_valid_targets",
+    "mutual_information_weights",
+    "offset_weights",
+]
+
+_MODULE_OF_TORCH_NAME = {
+    "bag_embedding": "embedding",
+    "bag_inputs": "bags",
+    "bag_log_probabilities": "log_probabilities",
+    "bag_loss": "losses",
+    "bag_targets": "bags",
+    "count_valid_targets": "bags",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF_TORCH_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF_TORCH_NAME[name]}"), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

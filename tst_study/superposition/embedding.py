@@ -1,0 +1,111 @@
+"""The input fold: the mean of the s token embeddings of a bag is one latent token (section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group, to_local
+
+
+def bag_embedding(
+    weight: Tensor,
+    token_ids: Tensor,
+    *,
+    vocabulary_start: int = 0,
+    group: ProcessGroup | None = None,
+    reduce: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Mean of the s embeddings of each bag, summed in float32 (float64 for a float64 weight).
+
+    A bag of one token is `F.embedding`, bit for bit. Gradients have the same bits in every run
+    on a CPU.
+
+    Vocabulary-parallel, each rank holds rows [vocabulary_start, vocabulary_start + V): tokens of
+    other shards contribute zero, and ONE all-reduce of B·l float32 vectors (not B·l·s) sums the
+    shards. The backward of that sum is the identity, so every rank must use the result alike,
+    as Megatron's tensor-parallel layers do.
+
+    Args:
+        weight: (V, d), this rank's rows of the embedding table.
+        token_ids: (B, l, s) integer ids of the whole vocabulary.
+        vocabulary_start: the id of the first row of `weight`.
+        group: the ranks that hold the other rows; None (or one rank) where `weight` is the whole.
+        reduce: replaces the all-reduce: maps this shard's sums (B, l, d) in float32 to the sums
+            over all shards, differentiably. A reduce-scatter along l goes here under sequence
+            parallelism; the result then has the shape it returns.
+
+    Returns:
+        (B, l, d) in the dtype of `weight`.
+
+    Raises:
+        ValueError: token ids without a bag axis, or `vocabulary_start` without `group` or
+            `reduce`. IndexError (from torch) for an id outside an unsharded vocabulary.
+    """
+    if token_ids.dim() != 3 or token_ids.shape[2] == 0:
+        raise ValueError(
+            f"token_ids must be (batch, latent positions, bag size), got {tuple(token_ids.shape)}"
+        )
+    batch, positions, bag_size = token_ids.shape
+    bags = token_ids.reshape(-1, bag_size)
+    if reduce is None:
+        shard = VocabularyShard.of(vocabulary_start, weight.shape[0], group)
+        if shard is None:
+            if bag_size == 1:
+                return F.embedding(token_ids.squeeze(2), weight)
+            sums = _bag_sums(weight, bags, None)
+            return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
+        whole_group = shard.group
+
+        def reduce(sums: Tensor) -> Tensor:
+            return sum_over_group(sums, whole_group)
+
+    rows, here = to_local(bags, vocabulary_start, weight.shape[0])
+    sums = _bag_sums(weight, rows, here).view(batch, positions, -1)
+    return (reduce(sums) / bag_size).to(weight.dtype)
+
+
+def _bag_sums(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
+    """Sum of the rows of each bag: (N, s) -> (N, d), float32 or better. `mask` (N, s) drops rows.
+
+    `F.embedding_bag` reads each row once and never writes the (N, s, d) embeddings. But its result
+    has the dtype of the weight: in bfloat16 the sum would be rounded before it is divided or
+    reduced, so there the forward is our own.
+    """
+    if weight.dtype in (torch.float32, torch.float64):
+        return _embedding_bag_sum(weight, bags, mask)
+    sums: Tensor = _WidenedBagSum.apply(weight, bags, mask)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def _embedding_bag_sum(weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
+    per_sample_weights = None if mask is None else mask.to(weight.dtype)
+    return F.embedding_bag(bags, weight, mode="sum", per_sample_weights=per_sample_weights)
+
+
+class _WidenedBagSum(torch.autograd.Function):
+    """Bag sums of a half-precision table in float32; the gradient is that of `F.embedding_bag`."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bags: Tensor, mask: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight, bags, mask)
+        sums = weight.new_zeros(bags.shape[0], weight.shape[1], dtype=torch.float32)
+        for i in range(bags.shape[1]):  # s passes over (N, d) instead of one over (N, s, d)
+            rows = F.embedding(bags[:, i], weight)
+            sums += rows if mask is None else rows.masked_fill_(~mask[:, i, None], 0.0)
+        return sums
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        weight, bags, mask = ctx.saved_tensors
+        with torch.enable_grad():  # its forward is a small price for not calling a private kernel
+            table = weight.detach().requires_grad_()
+            sums = _embedding_bag_sum(table, bags, mask)
+        (grad_weight,) = torch.autograd.grad(sums, table, grads[0].to(weight.dtype))
+        return grad_weight, None, None

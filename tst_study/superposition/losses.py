@@ -1,0 +1,162 @@
+"""The loss of one set of logits against a bag of s target tokens (section 3 and its ablations)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from tst_study.superposition.bags import bag_targets, distinct_members
+from tst_study.superposition.log_probabilities import bag_log_probabilities
+from tst_study.superposition.loss_kinds import BagLossKind, check_loss_kind
+from tst_study.superposition.one_vs_rest import OneVsRestKind, one_vs_rest_sums
+from tst_study.superposition.row_chunks import accumulation_dtype
+from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
+from tst_study.superposition.weighting import Weighting, offset_weights
+
+
+def bag_loss(
+    logits: Tensor,
+    labels: Tensor,
+    bag_size: int,
+    *,
+    kind: BagLossKind = "mce",
+    weighting: Weighting = "uniform",
+    stride: int | None = None,
+    ignore_index: int = -100,
+    valid_counts: Tensor | None = None,
+    vocabulary_start: int = 0,
+    group: ProcessGroup | None = None,
+    inplace: bool = False,
+) -> Tensor:
+    """Mean loss, in nats, of predicting the next bag from one set of logits per position.
+
+    With z the logits of a position, y_1 … y_s its targets and Y the set of its valid targets:
+
+    * `mce`, multi-hot cross-entropy: `sum_i g(i) CE_i / sum_i g(i)`, where CE_i is the mean of
+      `logsumexp(z) - z[y_i]` over the valid positions of offset i. The constant log s of the
+      entropy of the target is dropped: the loss starts near log V whatever s.
+    * `sum_to_one`: `-log sum_{y in Y} P(y)`. A token that the bag repeats counts once, so the sum
+      is a probability and the loss not negative.
+    * `binary_cross_entropy`: `1/V sum_v softplus(-t_v z_v)`, t_v = +1 in Y and -1 elsewhere.
+    * `hinge`: `1/V sum_v max(0, 1 - t_v z_v)`.
+
+    The last three are averaged over positions in proportion to their valid targets: position k
+    weighs `sum over its valid offsets of 1 / (s N_i)`, N_i being the valid positions of offset i,
+    which is the weight it has in the uniform `mce`. A position without a valid target weighs
+    nothing.
+
+    An offset without any valid position is left out and the weights g are normalised over the
+    others; with no valid target at all the loss is nan, as that of `F.cross_entropy`.
+    `bag_size=1` with `mce` is `F.cross_entropy` of float32 or float64 logits, bit for bit, values
+    and gradients.
+
+    Args:
+        logits: (B, l, V) float; this rank's columns if `group` is given. A transposed view of
+            contiguous (l, B, V), Megatron's layout, is read in place. Reductions over the
+            vocabulary are in float32 for half-precision logits.
+        labels: (B, l·stride) ordinary next-token labels of the raw sequence; see `bag_targets`.
+        bag_size: s.
+        kind: as above.
+        weighting: g, see `offset_weights`; other than "uniform" for `mce` only.
+        stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
+        ignore_index: the label of a position that has no target.
+        valid_counts: (s,) valid targets per offset of the whole batch: the sum of
+            `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
+            then this shard's summand: added up (not averaged) over them it is the loss of the
+            whole batch.
+        vocabulary_start: id of this rank's first column, if the vocabulary is sharded.
+        group: the ranks that hold the other columns (equally many each). All of them get the
+            same loss; each gets the gradient of its own columns.
+        inplace: let the backward pass overwrite `logits` by their gradient, which saves a buffer
+            of their size. Only where nothing else reads them after the loss.
+
+    Returns:
+        A scalar, float32 (float64 for float64 logits).
+
+    Raises:
+        ValueError: in one line, for shapes that do not fit together, an unknown kind or weighting,
+            or a weighting for a kind that has none.
+    """
+    check_loss_kind(kind, weighting)
+    weights = offset_weights(weighting, bag_size)
+    targets = bag_targets(labels, bag_size, stride, ignore_index)
+    if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
+        raise ValueError(
+            f"logits must be (batch, latent positions, vocabulary) = ({targets.shape[0]}, "
+            f"{targets.shape[1]}, V) for labels {tuple(labels.shape)}, bag_size {bag_size} and "
+            f"stride {bag_size if stride is None else stride}, got {tuple(logits.shape)}"
+        )
+    if valid_counts is not None and valid_counts.shape != (bag_size,):
+        raise ValueError(
+            f"valid_counts must have one count per offset, ({bag_size},), "
+            f"got {tuple(valid_counts.shape)}"
+        )
+    if logits.transpose(0, 1).is_contiguous():
+        logits, targets = logits.transpose(0, 1), targets.transpose(0, 1)
+    logits, targets = logits.flatten(0, 1), targets.flatten(0, 1).long()
+
+    weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
+    if len(weighted_offsets) < bag_size:  # offsets of weight zero cost nothing
+        targets = targets[:, weighted_offsets]
+        valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+    valid = targets != ignore_index
+    targets = torch.where(valid, targets, 0)
+
+    # share_i = g(i) / sum g, over the offsets that have a valid target somewhere in the batch.
+    counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(logits.device)
+    dtype = accumulation_dtype(logits.dtype)
+    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype, device=logits.device)
+    g = torch.where(counts > 0, g, 0.0)
+    share = g / g.sum()
+    counts = counts.clamp(min=1).to(dtype)
+
+    shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
+    if kind == "mce":
+        log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
+        means = _negative_sum_per_offset(log_probabilities, valid) / counts
+        return means[0] * share[0] if means.shape[0] == 1 else torch.dot(means, share)
+    if kind == "sum_to_one":
+        log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
+        row_losses = _negative_log_sum(log_probabilities, distinct_members(targets, valid))
+    else:
+        row_losses = _one_vs_rest_means(logits, targets, valid, kind, shard, inplace)
+    row_weights = torch.where(valid, share / counts, 0.0).sum(dim=1)
+    return torch.dot(row_losses, row_weights) + 0.0 * share.sum()  # nan without a valid target
+
+
+def _negative_sum_per_offset(log_probabilities: Tensor, valid: Tensor) -> Tensor:
+    """(N, s) -> (s,): minus the sum over the valid positions of each offset."""
+    if log_probabilities.shape[1] == 1:
+        # In the order in which F.cross_entropy sums: a bag of one token has its bits.
+        class_or_ignore = valid.squeeze(1).long() - 1  # the only class is 0
+        return F.nll_loss(
+            log_probabilities, class_or_ignore, ignore_index=-1, reduction="sum"
+        ).unsqueeze(0)
+    return -torch.where(valid, log_probabilities, 0.0).sum(dim=0)
+
+
+def _negative_log_sum(log_probabilities: Tensor, members: Tensor) -> Tensor:
+    """(N, s) -> (N,): -log of the probability that the set `members` holds."""
+    # An empty set has loss inf and gradient nan, which a weight of zero would not remove.
+    keep = members.clone()
+    keep[:, 0] |= ~members.any(dim=1)
+    return -torch.where(keep, log_probabilities, -torch.inf).logsumexp(dim=1)
+
+
+def _one_vs_rest_means(
+    logits: Tensor,
+    targets: Tensor,
+    valid: Tensor,
+    kind: OneVsRestKind,
+    shard: VocabularyShard | None,
+    inplace: bool,
+) -> Tensor:
+    """(N,): the mean over the vocabulary of the one-vs-rest loss of each position."""
+    members = distinct_members(targets, valid)
+    if shard is None:
+        return one_vs_rest_sums(logits, targets, members, kind, inplace=inplace) / logits.shape[1]
+    local_targets, here = shard.to_local(targets)
+    sums = one_vs_rest_sums(logits, local_targets, members & here, kind, inplace=inplace)
+    return sum_over_group(sums, shard.group) / shard.vocabulary_size

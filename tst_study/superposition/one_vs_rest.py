@@ -1,0 +1,90 @@
+"""V independent yes/no questions per position, "is token v in the next bag?": BCE and hinge.
+
+Both did worse than the baseline in the paper's ablation; they are here to repeat it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tst_study.superposition.bags import add_at_targets_
+from tst_study.superposition.row_chunks import accumulation_dtype, chunk_rows, row_chunks
+
+OneVsRestKind = Literal["binary_cross_entropy", "hinge"]
+
+
+def one_vs_rest_sums(
+    logits: Tensor, targets: Tensor, members: Tensor, kind: OneVsRestKind, *, inplace: bool = False
+) -> Tensor:
+    """sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag and -1 for all others.
+
+    phi(x) = log(1 + exp(-x)) for `binary_cross_entropy` and max(0, 1 - x) for `hinge`.
+
+    Args:
+        logits: (N, V).
+        targets: (N, s) int64 ids in [0, V).
+        members: (N, s) bool, True at one occurrence of each token of the bag: what else
+            `targets` holds is not in the bag.
+        inplace: let the backward pass overwrite `logits` by their gradient.
+
+    Returns:
+        (N,) in float32 (float64 for float64 logits).
+    """
+    sums: Tensor = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
+        logits, targets, members, kind, inplace
+    )
+    return sums
+
+
+class _OneVsRestSums(torch.autograd.Function):
+    """Every token as an absent one, then the tokens of the bag corrected."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        members: Tensor,
+        kind: OneVsRestKind,
+        inplace: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(logits, targets, members)
+        ctx.kind, ctx.inplace = kind, inplace
+        dtype = accumulation_dtype(logits.dtype)
+        sums = logits.new_empty(logits.shape[0], dtype=dtype)
+        for rows in row_chunks(logits):
+            z = logits[rows].to(dtype)
+            z_members = z.gather(1, targets[rows])
+            if kind == "hinge":
+                absent = (z + 1.0).relu_()
+                correction = (1.0 - z_members).relu() - (1.0 + z_members).relu()
+            else:
+                absent = F.softplus(z)
+                correction = -z_members  # softplus(-z) - softplus(z)
+            sums[rows] = absent.sum(dim=1) + torch.where(members[rows], correction, 0.0).sum(dim=1)
+        return sums
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        logits, targets, members = ctx.saved_tensors
+        grad = grads[0].unsqueeze(1)
+        grad_logits = logits.detach() if ctx.inplace else torch.empty_like(logits)
+        scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)
+        for rows in row_chunks(logits):
+            z = logits[rows]
+            chunk = scratch[: rows.stop - rows.start]
+            if ctx.kind == "hinge":
+                z_members = z.gather(1, targets[rows])
+                correction = -(z_members < 1.0).to(grad.dtype) - (z_members > -1.0).to(grad.dtype)
+                torch.gt(z, -1.0, out=chunk)
+            else:
+                correction = grad.new_full(targets[rows].shape, -1.0)
+                torch.sigmoid(chunk.copy_(z), out=chunk)
+            add_at_targets_(chunk, targets[rows], torch.where(members[rows], correction, 0.0))
+            grad_logits[rows] = chunk.mul_(grad[rows])
+        return grad_logits, None, None, None, None

@@ -1,0 +1,81 @@
+"""How much each of the s tokens of the next bag counts in the loss. Imports without torch.
+
+Weighted multi-hot cross-entropy is `sum_i g(i) CE_i / sum_i g(i)`, where i = 1 … s is the distance
+from the end of the bag that was read to the token that is predicted (paper, Figure 9 and
+appendix on weighted losses). The weights here are the g(i), not normalised: `bag_loss` divides by
+the sum over the offsets that have a valid target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+NamedWeighting: TypeAlias = Literal[
+    "uniform", "power_law", "exponential", "first_token", "mutual_information"
+]
+Weighting: TypeAlias = NamedWeighting | Sequence[float]
+"""A name, or the s weights g(1) … g(s) themselves."""
+
+NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
+
+
+def mutual_information_weights(
+    bag_size: int,
+    *,
+    constant: float = 3.625,
+    amplitude: float = 1.355,
+    exponent: float = -1.246,
+) -> tuple[float, ...]:
+    """g(i) = constant + amplitude · i**exponent for i = 1 … bag_size.
+
+    The defaults are the least-squares fit to the paper's Figure 10: mutual information of two
+    tokens of DCLM against their distance in tokens (the figure states no unit; only ratios of
+    weights matter). Fit another corpus and pass its three numbers, or hand the result to
+    `bag_loss` as a sequence.
+    """
+    return tuple(constant + amplitude * i**exponent for i in range(1, bag_size + 1))
+
+
+def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
+    """The weights g(1) … g(s) of the s tokens of a bag, not normalised.
+
+    ==================== ==================================
+    uniform              g(i) = 1 (the paper's default)
+    power_law            g(i) = 1 / i
+    exponential          g(i) = exp(-i)
+    first_token          g(1) = 1, all others 0
+    mutual_information   g(i) = 3.625 + 1.355 · i**-1.246
+    a sequence           its s numbers
+    ==================== ==================================
+
+    Raises:
+        ValueError: an unknown name, a bag size below 1, or a sequence that does not hold
+            `bag_size` finite numbers >= 0 of which at least one is positive.
+    """
+    if bag_size < 1:
+        raise ValueError(f"bag_size must be at least 1, got {bag_size}")
+    distances = range(1, bag_size + 1)
+    match weighting:
+        case "uniform":
+            return (1.0,) * bag_size
+        case "power_law":
+            return tuple(1.0 / i for i in distances)
+        case "exponential":
+            return tuple(math.exp(-i) for i in distances)
+        case "first_token":
+            return (1.0,) + (0.0,) * (bag_size - 1)
+        case "mutual_information":
+            return mutual_information_weights(bag_size)
+        case str():
+            raise ValueError(
+                f"weighting {weighting!r} is unknown: use one of {', '.join(NAMED_WEIGHTINGS)} "
+                f"or {bag_size} numbers"
+            )
+    weights = tuple(float(g) for g in weighting)
+    if len(weights) != bag_size:
+        raise ValueError(f"weighting has {len(weights)} numbers; bag_size {bag_size} needs as many")
+    if not all(math.isfinite(g) and g >= 0.0 for g in weights) or not any(weights):
+        raise ValueError(f"weighting {weights} must be finite, not negative and not all zero")
+    return weights
