@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.paired import holm, paired
 from analysis.run_row import rows_of
-from analysis.wording import setting_label
+from analysis.wording import setting_label, setting_order
 
 SETTING = (
     "bag_size",
@@ -86,11 +86,10 @@ class Comparison:
 def compare(runs: pd.DataFrame) -> Comparison:
     """Compare all superposed runs of a run table (`run_table.load`) with their baselines."""
     eligible, excluded = _eligible(runs)
-    baselines = eligible[eligible["method"] == "baseline"]
-    by_group = dict(list(baselines.groupby("group", sort=False)))
+    baselines = list(rows_of(eligible[eligible["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(eligible[eligible["method"] == "superposition"]):
-        partner = _partner(run, by_group.get(run["group"]))
+        partner = _partner(run, baselines)
         if isinstance(partner, str):
             excluded.append(_exclusion(run, partner))
         else:
@@ -134,21 +133,20 @@ def _unfit(run: dict[str, Any]) -> str | None:
     return None
 
 
-def _partner(run: dict[str, Any], baselines: pd.DataFrame | None) -> dict[str, Any] | str:
+def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
     """The baseline of a superposed run, or what keeps every candidate from being it."""
-    if baselines is None:
-        return "no finished baseline of the same data, model, steps, batch and schedule"
     narrowing = (
+        ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
         ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
         ("flops", "of equal FLOPs"),
         ("seed", f"of its seed {run['seed']}"),
     )
     for column, words in narrowing:
-        baselines = baselines[baselines[column] == run[column]]
-        if baselines.empty:
+        baselines = [baseline for baseline in baselines if baseline[column] == run[column]]
+        if not baselines:
             return f"no finished baseline {words}"
-    return next(rows_of(baselines))
+    return baselines[0]
 
 
 def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +185,8 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
     tested = [row for row in rows if row["p_value"] is not None]
     for row, adjusted in zip(tested, holm(row["p_value"] for row in tested), strict=True):
         row["p_adjusted"] = adjusted
-    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    order = ["group", "learning_rate", "eval_set", "step_ratio", "bag_size", "setting"]
-    return table.sort_values(order, kind="stable", ignore_index=True)
+    rows.sort(key=lambda row: (*(row[column] for column in shared[:3]), *setting_order(row)))
+    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 
 
 def _exclusion(run: dict[str, Any], reason: str) -> dict[str, Any]:

@@ -61,17 +61,18 @@ def equal_loss(comparison: Comparison) -> pd.DataFrame:
 
 def _speed_up(pairs: pd.DataFrame, baselines: pd.DataFrame, steps: int) -> dict[str, Any]:
     logs: list[float] = []
-    notes: list[str] = []
+    notes: dict[str, list[int]] = {}
     for seed, loss in zip(pairs["seed"], pairs["superposed"], strict=True):
         own = baselines[baselines["seed"] == seed].sort_values("steps")
         reached = steps_to_reach(loss, list(own["steps"]), list(own["nats_per_token"]))
         if isinstance(reached, str):
-            notes.append(f"seed {seed}: {reached}")
+            notes.setdefault(reached, []).append(seed)
         else:
             logs.append(math.log(reached / steps))
     if notes:
         nothing = {"baseline_steps": None, "speed_up": None, "low": None, "high": None}
-        return {**nothing, "note": "; ".join(notes)}
+        said = (f"seed {', '.join(map(str, seeds))}: {why}" for why, seeds in notes.items())
+        return {**nothing, "note": "; ".join(said)}
     interval = mean_interval(logs)
     speed_up = math.exp(float(np.mean(logs)))
     return {

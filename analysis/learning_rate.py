@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.comparison import compare
+from analysis.comparison import Comparison
 from analysis.wording import number
 
 
@@ -63,9 +63,9 @@ class Sweep:
         )
 
 
-def sweeps(runs: pd.DataFrame) -> list[Sweep]:
+def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     """Every group of baselines that was run at two or more learning rates."""
-    eligible = compare(runs).eligible
+    eligible = comparison.eligible
     found = []
     baselines = runs[runs["method"] == "baseline"]
     for group, members in baselines.groupby("group", sort=True):

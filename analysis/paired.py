@@ -6,6 +6,7 @@ freer of noise than the difference of two means (Student's paired t).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def paired(differences: Sequence[float]) -> Paired:
     return Paired(count, mean, deviation, low, high, p_value, detectable, verdict)
 
 
+@functools.cache
 def detectable_in_errors(count: int) -> float:
     """Smallest detectable effect over the standard error of the mean: two-sided 5%, power 80%.
 

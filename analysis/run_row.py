@@ -185,8 +185,11 @@ def run_row(record: RunRecord) -> RunRow:
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The rows of a table as dictionaries by column name."""
-    for row in table.to_dict("records"):
-        yield {str(key): value for key, value in row.items()}
+    # By columns: pandas' own iterators build a Series for every row of a wide table.
+    names = [str(name) for name in table.columns]
+    columns = [table.iloc[:, place].tolist() for place in range(len(names))]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def _code_versions(segments: Iterable[dict[str, Any]]) -> list[str]:

@@ -27,12 +27,6 @@ class Summary:
     sweeps: list[Sweep]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Number of compared settings by verdict, every verdict named."""
-        found = self.comparison.table["verdict"].value_counts()
-        return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
-
-    @property
     def groups(self) -> list[tuple[str, pd.DataFrame]]:
         """(label, rows of the comparison), corpora and lengths in order."""
         runs, found = self.tables.runs, []
@@ -48,19 +42,13 @@ class Summary:
 
     def headline(self) -> str:
         """One sentence: how many settings won, lost, tied, and how many may not claim."""
-        counts = self.counts
+        counts = verdict_counts(self.comparison.table)
         total = sum(counts.values())
         if total == 0:
             return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
         tested = total - counts["one seed: no claim"]
-        parts = [
-            f"{counts['better']} better",
-            f"{counts['worse']} worse",
-            f"{counts['no difference shown']} with no difference shown",
-        ]
-        if counts["one seed: no claim"]:
-            parts.append(f"{counts['one seed: no claim']} with one seed and no claim")
-        text = f"{number(total, 'setting')} against the baseline at equal FLOPs: {', '.join(parts)}"
+        text = f"{number(total, 'setting')} against the baseline at equal FLOPs: "
+        text += counts_in_words(counts)
         if tested > 1:
             adjusted = self.comparison.table["p_adjusted"].dropna()
             holds = int((adjusted.astype(float) < 0.05).sum())
@@ -72,7 +60,7 @@ class Summary:
         return text + "."
 
     def lines(self) -> list[str]:
-        """For a terminal of 90 columns; losses in nats per token on held-out text."""
+        """For a terminal; losses in nats per token on held-out text."""
         text: list[str] = []
         width = max([24, *(len(row) for row in self.comparison.table["setting"])])
         for label, rows in self.groups:
@@ -102,6 +90,22 @@ class Summary:
         return text
 
 
+def verdict_counts(table: pd.DataFrame) -> dict[str, int]:
+    """Number of compared settings by verdict, every verdict named."""
+    found = table["verdict"].value_counts()
+    return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
+
+
+def counts_in_words(counts: dict[str, int]) -> str:
+    """`2 better, 0 worse, 1 with no difference shown`: zeros are said too."""
+    words = (
+        f"{counts['better']} better, {counts['worse']} worse, "
+        f"{counts['no difference shown']} with no difference shown"
+    )
+    single = counts["one seed: no claim"]
+    return f"{words}, {single} with one seed and no claim" if single else words
+
+
 def summarise(runs: str | Path) -> Summary:
     """Read a study's run folders and compare. Raises `UserError` if the folder is not there."""
     return summarise_tables(read_tables(runs))
@@ -109,4 +113,4 @@ def summarise(runs: str | Path) -> Summary:
 
 def summarise_tables(tables: Tables) -> Summary:
     comparison = compare(tables.runs)
-    return Summary(tables, comparison, equal_loss(comparison), sweeps(tables.runs))
+    return Summary(tables, comparison, equal_loss(comparison), sweeps(tables.runs, comparison))

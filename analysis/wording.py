@@ -27,6 +27,16 @@ def setting_label(run: Mapping[str, Any]) -> str:
     return ", ".join([f"s = {run['bag_size']}, r = {run['step_ratio']:.3g}", *_extras(run)])
 
 
+def setting_order(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    """For sorting: the baseline, the plain method by r and s, then what departs from it."""
+    return (
+        run["bag_size"] > 1 and not is_plain(run),
+        run["step_ratio"],
+        run["bag_size"],
+        setting_label(run),
+    )
+
+
 def is_plain(run: Mapping[str, Any]) -> bool:
     """Superposed as the paper does it, without any ablation."""
     return run["bag_size"] > 1 and not _extras(run)
@@ -43,7 +53,7 @@ def _extras(run: Mapping[str, Any]) -> list[str]:
     if run["aligned_bags"]:
         extras.append("bags within documents")
     if run["reinitialized"]:
-        extras.append("re-initialised embeddings")
+        extras.append("re-initialised")
     if run["optimizer_at_switch"] != "keep":
         extras.append(f"optimizer {run['optimizer_at_switch']}")
     return extras

@@ -51,5 +51,5 @@ class Generated:
             batch=Batch(sequences=4, sequence_length=64),
             optimizer=Optimizer(learning_rate=LEARNING_RATE),
             schedule=Schedule(steps=self.steps, warmup_steps=round(WARMUP_RATIO * self.steps)),
-            execution=execution(self.steps, evaluations=4),
+            execution=execution(self.steps, evaluations=2),
         )

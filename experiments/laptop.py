@@ -142,7 +142,7 @@ def _generated(language: TopicalLanguage) -> Generated:
         study=NAME,
         corpus=str(language.folder),
         vocabulary_size=language.words,
-        validation_tokens=65_536,
+        validation_tokens=32_768,
         steps=3_000,
         seeds=3,
     )

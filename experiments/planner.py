@@ -32,6 +32,8 @@ class Planner:
     root: Path
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
+    _there: dict[str, str] = field(default_factory=dict)
+    """Run folders by their digits: the same identity is the same run, whatever name it had."""
 
     def decided(self) -> list[PlannedRun]:
         """Every run that the results so far decide, each once, most urgent first."""
@@ -60,9 +62,12 @@ class Planner:
         if key not in self._data:
             self._data[key] = fingerprints(config)
         identity = fingerprint(config, self._data[key])
-        return PlannedRun(config, identity, self.root / run_id(config, identity))
+        name = self._there.get(identity[:8], run_id(config, identity))
+        return PlannedRun(config, identity, self.root / name)
 
     def _plan(self, results: Results) -> list[PlannedRun]:
+        if self.root.is_dir():
+            self._there = {path.name[-8:]: path.name for path in self.root.iterdir()}
         runs: dict[str, PlannedRun] = {}
         for config in self.study.runs(results):
             run = self.planned(config)

@@ -52,13 +52,16 @@ class Progress:
             self._live.update(Group(table(_rows(queue), self._title), Text(headline)), refresh=True)
         else:
             running = ", ".join(_short(row(one.folder)) for one in queue.running.values())
-            self._console.print(Text(f"{headline} | {running}" if running else headline))
+            self._print(f"{headline} | {running}" if running else headline)
 
     def finished(self, run: PlannedRun) -> None:
         one = row(run.folder)
         if not self._live:
             loss = "" if one.loss is None else f", last training loss {one.loss:.3f}"
-            self._console.print(Text(f"{run.run_id}: {one.state}{loss}"))
+            self._print(f"{run.run_id}: {one.state}{loss}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
 
     def _headline(self, queue: Queue) -> str:
         total = max(len(queue.whole), len(queue.decided))
@@ -89,4 +92,5 @@ def _rows(queue: Queue) -> list[StatusRow]:
 
 def _short(one: StatusRow) -> str:
     loss = "" if one.loss is None else f" loss {one.loss:.3f}"
-    return f"{one.run_id} {one.phase} {one.step}/{one.steps}{loss}"
+    phase = f" {one.phase}" if one.phase else ""
+    return f"{one.run_id}{phase} {one.step}/{one.steps}{loss}"

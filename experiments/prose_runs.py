@@ -125,7 +125,8 @@ def execution(steps: int, evaluations: int) -> Execution:
         threads=1,
         log_every=max(10, steps // 400),
         evaluate_every=max(1, steps // evaluations),
-        checkpoint_every=max(1, steps // 4),
+        # Half a minute of work at least between checkpoints; a stopped run writes one anyway.
+        checkpoint_every=max(2_000, steps // 5),
     )
 
 

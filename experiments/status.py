@@ -84,12 +84,15 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
 
     # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    shown.add_column("run", no_wrap=True)
-    shown.add_column("state")
+    shown.add_column("run", overflow="ellipsis")  # the one to give way in a narrow terminal
+    shown.add_column("state", no_wrap=True)
     for name in ("step", "loss", "tokens/s", "left"):
         shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("phase", overflow="fold")
-    for one in rows:
+    remarks = [
+        one.phase or ("" if one.state in ("done", "waiting") else one.message) for one in rows
+    ]
+    shown.add_column("phase" if any(remarks) else "", overflow="fold")
+    for one, remark in zip(rows, remarks, strict=True):
         shown.add_row(
             Text(one.run_id),
             Text(one.state, style=COLORS.get(one.state, "")),
@@ -97,7 +100,7 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
             "" if one.loss is None else f"{one.loss:.3f}",
             "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
             "" if one.seconds_left is None else duration(one.seconds_left),
-            Text(one.phase or (one.message if one.state not in ("done", "waiting") else "")),
+            Text(remark),
         )
     return shown
 

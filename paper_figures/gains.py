@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import number
+from analysis.wording import group_label, number
 from paper_figures.picture import Missing, Picture
-from paper_figures.selection import SCALE_HINT, file_part, folders_of, pairs_of
+from paper_figures.selection import SCALE_HINT, folders_of, main_groups, pairs_of, slug
 from paper_figures.style import COLUMN, MUTED, bag_size_mark, new_figure
 
 KIND = "gains"
@@ -28,19 +28,16 @@ READING = (
 
 
 def pictures(summary: Summary) -> list[Picture | Missing]:
-    """One picture per corpus and model, all lengths and settings."""
+    """One picture per corpus and model, at its main length (`loss_over_length` has the others)."""
     found: list[Picture | Missing] = []
-    for _family, rows in summary.comparison.table.groupby("family", sort=False):
+    for group, rows in main_groups(summary):
+        runs = summary.tables.runs
         data = gain_data(summary, rows)
-        corpus = str(rows["corpus"].iloc[0])
-        others = summary.comparison.table
-        alike = others[others["corpus"] == corpus]["family"].nunique() > 1
-        name = file_part(corpus) + (f"-{rows['family'].iloc[0][:6]}" if alike else "")
         found.append(
             Picture(
                 KIND,
-                f"gains-{name}",
-                f"Gain over the baseline, {corpus}",
+                f"gains-{slug(summary, group)}",
+                f"Gain over the baseline, {group_label(runs[runs['group'] == group])}",
                 f"{READING} {number(len(rows), 'setting')}, up to "
                 f"{number(int(rows['seeds'].max()), 'seed')} each.",
                 data,
@@ -60,16 +57,9 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
 
 def gain_data(summary: Summary, rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the comparison as drawn; `by_seed` lists the single gains, in order of seed."""
-    ordered = rows.sort_values(["steps", "step_ratio", "bag_size", "setting"], kind="stable")
-    several = ordered["steps"].nunique() > 1
-    table = ordered[["setting", "steps", "bag_size", "seeds", "gain", "low", "high", "verdict"]]
-    table = table.reset_index(drop=True)
-    if several:
-        table["setting"] = [
-            f"{setting}, {steps:,} steps"
-            for setting, steps in zip(table["setting"], table["steps"], strict=True)
-        ]
-    pairs = pairs_of(summary, ordered)
+    columns = ["setting", "steps", "bag_size", "seeds", "gain", "low", "high", "verdict"]
+    table = rows[columns].reset_index(drop=True)
+    pairs = pairs_of(summary, rows)
     table["by_seed"] = [
         " ".join(
             f"{gain:.6f}"
@@ -79,7 +69,7 @@ def gain_data(summary: Summary, rows: pd.DataFrame) -> pd.DataFrame:
                 & (pairs["learning_rate"] == row["learning_rate"])
             ].sort_values("seed")["gain"]
         )
-        for row in rows_of(ordered)
+        for row in rows_of(rows)
     ]
     return table
 

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.comparison import SETTING, Comparison
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, duration, gain, setting_label
+from analysis.wording import big, duration, gain, setting_label, setting_order
 
 KIND = "headline_table"
 
@@ -46,15 +46,16 @@ def headline_table(summary: Summary) -> pd.DataFrame:
     difference of the two losses where the arms have different seeds.
     """
     comparison = summary.comparison
+    if comparison.table.empty:
+        return pd.DataFrame(columns=list(COLUMNS))
     keys = ["group", "learning_rate", "eval_set"]
     compared = comparison.table[keys].drop_duplicates()
     runs = comparison.eligible.merge(compared, on=keys)
     rows = []
     for _, members in runs.groupby([*keys, *SETTING], dropna=False, sort=False):
         rows.append(_row(members, comparison))
-    table = pd.DataFrame(rows, columns=[*COLUMNS, "bag_size", "step_ratio"])
-    order = ["corpus", "parameters", "steps", "learning_rate", "step_ratio", "bag_size", "setting"]
-    return table.sort_values(order, kind="stable", ignore_index=True)[list(COLUMNS)]
+    rows.sort(key=lambda row: row["order"])
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
         & (comparison.table["setting"] == setting)
     ]
     result = next(rows_of(found), {})
+    leading = ("corpus", "parameters", "steps", "group", "learning_rate", "eval_set")
     loss = members["nats_per_token"].astype(float)
     shared = (
         "corpus",
@@ -79,8 +81,7 @@ def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
     )
     return {
         **{column: first[column] for column in (*shared, "data_multiplier")},
-        "bag_size": first["bag_size"],
-        "step_ratio": first["step_ratio"],
+        "order": (*(first[column] for column in leading), *setting_order(first)),
         "setting": setting,
         "training_seconds": members["training_seconds"].astype(float).mean(),
         "seeds": len(members),

@@ -20,7 +20,7 @@ from paper_figures.picture import Missing, Picture
 from paper_figures.selection import (
     SCALE_HINT,
     folders_of,
-    longest_groups,
+    main_groups,
     pairs_of,
     representative,
     slug,
@@ -43,9 +43,9 @@ POINTS = 500
 
 
 def pictures(summary: Summary) -> list[Picture | Missing]:
-    """Per corpus and model, at the longest length: the whole run, and its end."""
+    """Per corpus and model, at its main length: the whole run, and its end."""
     found: list[Picture | Missing] = []
-    for group, rows in longest_groups(summary):
+    for group, rows in main_groups(summary):
         chosen = representative(rows)
         if len(chosen):
             found += _pictures_of_group(summary, group, chosen)

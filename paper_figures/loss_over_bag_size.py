@@ -20,7 +20,8 @@ KIND = "loss_over_bag_size"
 TITLE = "Held-out loss over bag size"
 READING = (
     "Each point is the baseline's mean less the mean gain over paired seeds, its bar the 95% "
-    "interval of that gain: a bar that reaches the baseline's line shows no difference. Shading: "
+    "interval of that gain: a bar that reaches the baseline's line shows no difference; without a "
+    "bar it is one seed and no claim. Shading: "
     "range of the baseline over seeds, which pairing takes out."
 )
 

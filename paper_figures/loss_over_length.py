@@ -45,6 +45,7 @@ def _picture(summary: Summary, rows: pd.DataFrame) -> Picture:
         KIND,
         f"loss_over_length-{file_part(corpus)}",
         f"Gain against the number of steps, {corpus}",
+        f"{'; '.join(data['setting'].unique())}. "
         "Baseline minus superposition at equal FLOPs, held-out next-token loss, each point a run "
         "of its own whose learning rate was annealed; above zero, superposition is better. Bars: "
         f"95% interval over paired seeds (up to {number(int(rows['seeds'].max()), 'seed')}).",
@@ -77,7 +78,8 @@ def draw(axes: Axes, data: pd.DataFrame) -> None:
     axes.minorticks_off()
     axes.set_xlabel("steps (log scale)")
     axes.set_ylabel("gain (nats per token)")
-    axes.legend(loc="best")
+    if len(settings) > 1:
+        axes.legend(loc="best")
 
 
 def _figure(data: pd.DataFrame) -> Figure:

@@ -12,7 +12,7 @@ from paper_figures.picture import Missing, Picture
 from paper_figures.selection import (
     SCALE_HINT,
     folders_of,
-    longest_groups,
+    main_groups,
     plain_rows,
     representative,
 )
@@ -25,8 +25,8 @@ MOST_ROWS = 6
 
 
 def pictures(summary: Summary) -> list[Picture | Missing]:
-    """Left the longest run on natural text (or on what there is), right the gain by setting."""
-    groups = [(group, rows) for group, rows in longest_groups(summary) if len(plain_rows(rows))]
+    """Left a run on natural text (or on what there is), right the gain by setting."""
+    groups = [(group, rows) for group, rows in main_groups(summary) if len(plain_rows(rows))]
     if not groups:
         return [
             Missing(

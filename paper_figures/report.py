@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.run_row import rows_of
-from analysis.summary import Summary
+from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import duration, gain, gain_sentence, number, setting_label, signed
 from paper_figures.headline_table import PRINTED, headline_table
 from paper_figures.html_parts import Cell, bullets, paragraph, table, text
@@ -35,6 +35,7 @@ def html(
         "Findings": _findings(summary),
         "Figures": _figures(pictures, missing, to),
         "Comparisons": _comparisons(summary),
+        "Equal loss": _equal_loss(summary),
         "Cost and loss": _headline(summary),
         "Learning rates": _learning_rates(summary),
         "What these numbers cannot say": bullets(limits(summary)),
@@ -93,15 +94,14 @@ def _findings(summary: Summary) -> str:
         listed = f"<ul>\n{items}</ul>\n"
         parts.append(f"<h3>{text(label)}</h3>\n")
         if len(rows) > FEW:
-            counts = rows["verdict"].value_counts()
-            words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+            words = counts_in_words(verdict_counts(rows))
             parts.append(paragraph(f"{number(len(rows), 'setting')}: {words}."))
             listed = f"<details><summary>Each in words</summary>{listed}</details>\n"
         parts.append(listed)
     doubtful = [sweep for sweep in summary.sweeps if sweep.at_edge or not sweep.followed]
-    said = _equal_loss(summary.equal_loss) + [sweep.sentence() for sweep in doubtful]
-    if said:
-        parts.append("<h3>Beside that</h3>\n" + bullets(said))
+    if doubtful:
+        parts.append("<h3>To be doubted</h3>\n")
+        parts.append(bullets(sweep.sentence() for sweep in doubtful))
     return "".join(parts)
 
 
@@ -112,23 +112,30 @@ def _marked(sentence: str, row: dict[str, object]) -> str:
     return shown.replace(f" {verdict}", f" <b>{verdict}</b>", 1)
 
 
-def _equal_loss(rows: pd.DataFrame) -> list[str]:
-    said = []
-    for row in rows_of(rows):
-        start = f"Equal loss, {row['setting']} at {row['steps']:,} steps: "
-        if row["speed_up"] is None or pd.isna(row["speed_up"]):
-            said.append(start + f"not to be read ({row['note']}).")
-            continue
-        interval = (
-            f"95% interval {row['low']:.2f} to {row['high']:.2f}"
-            if pd.notna(row["low"])
-            else "one seed: no claim"
+def _equal_loss(summary: Summary) -> str:
+    if summary.equal_loss.empty:
+        return ""
+    note = (
+        "Baseline steps that reach the loss of each setting, interpolated in log steps between "
+        "baselines of several lengths, seed by seed, never beyond the shortest or the longest."
+    )
+    corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
+    rows = []
+    for row in rows_of(summary.equal_loss):
+        known, bounded = pd.notna(row["speed_up"]), pd.notna(row["low"])
+        interval = f" [{row['low']:.2f}, {row['high']:.2f}]" if bounded else ""
+        rows.append(
+            [
+                Cell(corpora[row["group"]]),
+                Cell(row["setting"]),
+                Cell(f"{row['steps']:,}", row["steps"]),
+                Cell(f"{row['baseline_steps']:,.0f}" if known else "", row["baseline_steps"]),
+                Cell(f"{row['speed_up']:.2f}{interval}" if known else "", row["speed_up"]),
+                Cell(row["note"], words=True),
+            ]
         )
-        said.append(
-            start + f"a baseline reaches its loss in {row['baseline_steps']:,.0f} steps, "
-            f"{row['speed_up']:.2f} times as many ({interval})."
-        )
-    return said
+    headings = ["corpus", "setting", "steps", "baseline steps", "times [95% interval]", "note"]
+    return paragraph(note, "note") + table(headings, rows, "equal-loss-table")
 
 
 def _figures(pictures: Sequence[Picture], missing: Sequence[Missing], to: Path) -> str:
@@ -160,7 +167,7 @@ def _comparisons(summary: Summary) -> str:
         "many seeds would show four times in five."
     )
     headings = ["corpus and length", "setting", "seeds", "baseline", "superposed"]
-    headings += ["gain", "detectable", "p, adjusted", "verdict"]
+    headings += ["gain", "verdict", "detectable", "p, adjusted"]
     rows = []
     for label, members in summary.groups:
         for row in rows_of(members):
@@ -168,14 +175,14 @@ def _comparisons(summary: Summary) -> str:
             rows.append(
                 [
                     Cell(label, words=True),
-                    Cell(row["setting"]),
+                    Cell(row["setting"], words=True),
                     Cell(str(row["seeds"]), row["seeds"]),
                     Cell(f"{row['baseline']:.4f}", row["baseline"]),
                     Cell(f"{row['superposed']:.4f}", row["superposed"]),
                     Cell(gain(row, 4), row["gain"]),
+                    Cell(row["verdict"]),
                     Cell("" if pd.isna(smallest) else f"{smallest:.4f}", smallest),
                     Cell("" if pd.isna(adjusted) else f"{adjusted:.2g}", adjusted),
-                    Cell(row["verdict"]),
                 ]
             )
     return paragraph(note, "note") + table(headings, rows, "comparison-table")

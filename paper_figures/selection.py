@@ -32,16 +32,23 @@ def representative(table: pd.DataFrame, most: int = 4) -> pd.DataFrame:
     counts = Counter(plain["step_ratio"])
     ratio = min(counts, key=lambda value: (-counts[value], value))
     same: pd.DataFrame = plain[plain["step_ratio"] == ratio].sort_values("bag_size")
+    if most == 1:
+        return same.iloc[[(len(same) - 1) // 2]]
     wanted = np.unique(np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int))
     return same.iloc[list(wanted)]
 
 
-def longest_groups(summary: Summary) -> list[tuple[str, pd.DataFrame]]:
-    """(group, rows of its comparison): of each corpus and model the longest one compared."""
+def main_groups(summary: Summary) -> list[tuple[str, pd.DataFrame]]:
+    """(group, rows of its comparison): of each corpus and model the length with most settings.
+
+    Among lengths with equally many, the longest.
+    """
     found = []
     for _family, rows in summary.comparison.table.groupby("family", sort=False):
-        longest = rows[rows["steps"] == rows["steps"].max()]
-        found.append((str(longest["group"].iloc[0]), longest))
+        counts = rows.groupby("steps")["setting"].count()
+        most = counts[counts == counts.max()].index.max()
+        main = rows[rows["steps"] == most]
+        found.append((str(main["group"].iloc[0]), main))
     return sorted(found, key=lambda entry: slug(summary, entry[0]))
 
 

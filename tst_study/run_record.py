@@ -249,6 +249,7 @@ class RunWriter:
         else:
             write_json(self.folder / "run.json", header)
         self.segment = 0
+        self._segment_open = False
         self._files: dict[str, IO[bytes]] = {}
         self._status: Status | None = read_status(self.folder)
 
@@ -258,21 +259,28 @@ class RunWriter:
         self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
         row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
         self._append("segments.jsonl", row)
+        self._segment_open = True
         return self.segment
 
     def end_segment(self, why: str) -> None:
+        """Close the segment; a launch that failed before it opened one has no row to close."""
+        if not self._segment_open:
+            return
+        self._segment_open = False
         self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
 
-    def metrics(self, row: Metrics) -> None:
+    def metrics(self, row: Mapping[str, Any]) -> None:
+        """Append a row with the keys of `Metrics`; the reader checks them."""
         self._append("metrics.jsonl", row)
 
-    def evaluation(self, row: Evaluation) -> None:
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """Append a row with the keys of `Evaluation`; the reader checks them."""
         self._append("evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
         """Replace `status.json`; what is not given keeps its last value."""
         before: dict[str, Any] = dict(self._status or {"last_checkpoint": None})
-        self._status = {  # type: ignore[typeddict-item]
+        status: Any = {
             **before,
             "state": state,
             "step": step,
@@ -282,7 +290,8 @@ class RunWriter:
             "process": os.getpid(),
             **more,
         }
-        write_json(self.folder / "status.json", self._status)
+        self._status = status
+        write_json(self.folder / "status.json", status)
 
     @property
     def last_step(self) -> int:

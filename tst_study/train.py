@@ -17,6 +17,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             return _run(config, Path(folder), stream, ranks, writer, stop, progress)
         except BaseException as error:
             if writer is not None:
-                writer.status("failed", writer.last_step, f"{type(error).__name__}: {error}")
-                writer.end_segment(f"{type(error).__name__}: {error}")
+                with suppress(UserError):  # on a full disk `error` says more than these would
+                    writer.status("failed", writer.last_step, f"{type(error).__name__}: {error}")
+                    writer.end_segment(f"{type(error).__name__}: {error}")
             raise
         finally:
             if writer is not None:
@@ -148,7 +150,7 @@ def _run(
             # --- record: counters say what has been done after `done` steps
             done = step + 1
             last = done == steps
-            counters = {
+            counters: dict[str, Any] = {
                 "segment": writer.segment if writer else 0,
                 "step": done,
                 "phase": phase,
@@ -165,16 +167,16 @@ def _run(
                 speed = clock.speed(raw_tokens)
                 if writer is not None:
                     writer.metrics(
-                        {  # type: ignore[typeddict-item]
-                            **counters,
+                        counters
+                        | {
                             "bag_size": objective.bag_size,
                             "loss_name": objective.name,
                             "loss": value,
                             "learning_rate": learning_rate,
                             "gradient_norm": norm,
                             "training_seconds": training_seconds,
-                            **speed,
                         }
+                        | speed
                     )
                     line.show(done, phase, objective.name, value, speed["tokens_per_second"])
                     line.heartbeat(writer, HEARTBEAT_SECONDS, force=last)
@@ -187,8 +189,8 @@ def _run(
                 result = evaluate(model, held_out, ranks, micro_batch)
                 if writer is not None:
                     writer.evaluation(
-                        {  # type: ignore[typeddict-item]
-                            **counters,
+                        counters
+                        | {
                             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
                             "nats_per_token": result.nats_per_token,
                             "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
@@ -310,7 +312,7 @@ def _be_deterministic() -> None:
     if not torch.cuda.is_available():
         torch.use_deterministic_algorithms(True)
         # It would also fill every new tensor with NaN, which costs a pass over memory each.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _is_due(done: int, every: int | None) -> bool:

@@ -76,9 +76,9 @@ def fingerprints(config: Config) -> dict[str, Any]:
 
 def _known_optimum(generated: dict[str, Any] | None) -> dict[str, float]:
     """The loss that nothing can beat, where the language was generated and so is known."""
-    if generated is None or "optimal_nats_per_token" not in generated:
+    if generated is None:
         return {}
-    return {"optimal_nats_per_token": generated["optimal_nats_per_token"]}
+    return {"optimal_nats_per_token": generated["entropies"]["optimal_validation_loss"]}
 
 
 def _open_corpus(config: Config, path: str, weight: float) -> Corpus:

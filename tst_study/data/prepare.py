@@ -317,9 +317,11 @@ def _open_unfinished(folder: Path, request: dict[str, Any], jobs: list[tuple[str
             raise UserError(f"{folder}: is a file; choose a folder to prepare into")
         if path.exists():
             begun = json.loads(path.read_text())
-            if begun != json.loads(content):
+            if begun == json.loads(content):
+                return unfinished
+            if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, json.loads(content))
-            return unfinished
+            shutil.rmtree(unfinished)  # it failed before anything was finished
         strangers = [] if not folder.exists() else [p.name for p in folder.iterdir()]
         ours = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in _ENDINGS)}
         if set(strangers) - ours or (strangers and not {UNFINISHED, MANIFEST} & set(strangers)):

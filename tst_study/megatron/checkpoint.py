@@ -10,20 +10,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.errors import UserError
+from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import AdamW
 
 PREFIX = "step-"
+PARTIAL = "partial-"
+
+# Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
+FAILURES = (Exception, CheckpointException)
+
+write_in_this_process()
 
 
 class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
     A checkpoint is written beside its place and renamed when it is whole, so a killed launch
-    leaves at most a folder that no one reads and the next save of that step replaces.
+    leaves at most a folder that no one reads and the next save removes.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -46,11 +53,12 @@ class Checkpoints:
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
         place = self.folder / f"{PREFIX}{step:08d}"
-        beside = self.folder / f"partial-{place.name}"
+        beside = self.folder / f"{PARTIAL}{place.name}"
         first = dist.get_rank() == 0
         try:
             if first:
-                shutil.rmtree(beside, ignore_errors=True)
+                for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
+                    shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
             dist.barrier()
             model_state = model.sharded_state_dict()
@@ -61,13 +69,12 @@ class Checkpoints:
             }
             dist_checkpointing.save(state, str(beside), validate_access_integrity=False)
             dist.barrier()
-        except (OSError, CheckpointingException, RuntimeError) as error:
+        except FAILURES as error:
             if first:
                 shutil.rmtree(beside, ignore_errors=True)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
-                f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it goes on from its last checkpoint"
+                f"{place}: cannot be written ({_reason(error)}); free some space and start the "
+                "run again: it goes on from its last checkpoint"
             ) from error
         if first:
             if place.exists():  # a launch that was killed behind its rename saves the step again
@@ -87,13 +94,22 @@ class Checkpoints:
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
             state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
-        except (OSError, CheckpointingException, RuntimeError, KeyError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        except FAILURES as error:
             raise UserError(
-                f"{place}: cannot be read ({reason}); delete it to go on from the one before"
+                f"{place}: cannot be read ({_reason(error)}); delete it to go on from the one "
+                "before"
             ) from error
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["common"]["random_state"])
         common: dict[str, Any] = state["common"]
         return common
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong at the bottom of it, in one line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

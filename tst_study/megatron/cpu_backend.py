@@ -20,7 +20,7 @@ def _patch() -> None:
 
     cpu = torch.device("cpu")
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment,return-value]
-    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
+    torch.cuda.synchronize = lambda device=None: None
 
     from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 

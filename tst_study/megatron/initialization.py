@@ -43,7 +43,7 @@ def initialize(
 
 def _shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
     """This rank's slices with their global names and offsets; their data are the parameters."""
-    sharded = model.sharded_state_dict()
+    sharded = model.sharded_state_dict()  # type: ignore[operator]
     # A factory splits one parameter into what is sharded by itself (gate and up of SwiGLU).
     dict_list_map_inplace(
         lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded

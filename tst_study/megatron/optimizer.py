@@ -68,7 +68,7 @@ class AdamW:
     def step(self, learning_rate: float) -> Tensor:
         """Update the weights from the gradient buffers; returns the global norm before clipping."""
         finalize_model_grads([self.model])
-        gradients = [p.main_grad for p in self.parameters]
+        gradients: list[Tensor] = [p.main_grad for p in self.parameters]  # type: ignore[attr-defined]
         norm = self._norm(gradients)
         if self.config.gradient_clip > 0:
             factor = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
@@ -106,7 +106,9 @@ class AdamW:
         """Take new weights of the model over into the main parameters."""
         for parameter, main in zip(self.parameters, self.main, strict=True):
             if main is not parameter:
-                main.copy_(parameter)
+                # Where the model's weight is not new, the main one keeps the digits it has more.
+                is_new = main.to(parameter.dtype) != parameter
+                main.copy_(torch.where(is_new, parameter.float(), main))
 
     def reset(self) -> None:
         """Forget both moments and the step count, as a new optimizer would (an ablation)."""

@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from torch._C._distributed_c10d import HashStore
 
 from tst_study.config import Execution
 from tst_study.errors import UserError
@@ -115,6 +116,4 @@ def _join(device: torch.device) -> None:
         dist.init_process_group(backend, timeout=timeout)
     else:
         # No port is opened: nothing can collide with the runs beside this one.
-        dist.init_process_group(
-            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout
-        )
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)

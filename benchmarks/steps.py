@@ -1,0 +1,108 @@
+"""Whole training steps, ours and plain PyTorch's, as functions without arguments.
+
+Ours is made of the parts that `tst_study.train` runs, in its order; what is left out is reading
+the tokens and writing the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from benchmarks.plain_model import PlainModel
+from tst_study.config import Config, from_dict
+from tst_study.megatron import experts
+from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
+from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+
+Step = Callable[[], Tensor]
+
+
+def step_config(
+    model: dict[str, Any],
+    sequences: int,
+    length: int,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    device: str = "cpu",
+    compiled: bool = False,
+    **superposition: Any,
+) -> Config:
+    """A run's config around a model; its data are never read."""
+    return from_dict(
+        {
+            "model": model,
+            "superposition": superposition,
+            "data": {"corpora": [{"path": "synthetic"}]},
+            "batch": {"sequences": sequences, "sequence_length": length},
+            "optimizer": {"learning_rate": 1e-3},
+            "schedule": {"steps": 100},
+            "numerics": {"dtype": dtype},
+            "execution": {"device": device, "compile": "on" if compiled else "off"},
+        }
+    )
+
+
+class PackageSteps:
+    """One model of ours with its optimizer; a step of either phase runs on the same weights."""
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.model = build_model(config)
+        self.data_parallel = with_gradient_buffers(self.model)
+        self.optimizer = AdamW(self.data_parallel, config.optimizer)
+
+    def step(self, objective: Objective = NEXT_TOKEN) -> Step:
+        """A whole step under this objective, always on the same synthetic tokens."""
+        config = self.config
+        positions = config.batch.sequences * config.batch.sequence_length
+        ids, labels = synthetic_tokens(config, objective.stride, self.device)
+
+        def run() -> Tensor:
+            self.optimizer.zero_gradients()
+            loss = torch.zeros((), device=self.device)
+            valid_counts = objective.count_targets(labels)
+            if config.model.experts is not None:
+                experts.begin_step(positions, self.device)
+            part = self.data_parallel(
+                objective.fold(ids), Targets(labels, valid_counts, objective)
+            )
+            part.backward()
+            loss += part.detach()
+            self.optimizer.step(config.optimizer.learning_rate)
+            return loss
+
+        return run
+
+
+def plain_step(config: Config, device: torch.device) -> Step:
+    """A whole step of plain PyTorch: float32 weights (autocast under bfloat16), fused AdamW."""
+    model = PlainModel(config.model).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+    ids, labels = synthetic_tokens(config, 1, device)
+    half = config.numerics.dtype == "bfloat16"
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
+            loss: Tensor = model(ids, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    return run
+
+
+def synthetic_tokens(
+    config: Config, stride: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Uniform token ids and next-token labels (b, l·stride), the same for every caller."""
+    generator = torch.Generator().manual_seed(0)
+    shape = config.batch.sequences, config.batch.sequence_length * stride + 1
+    tokens = torch.randint(config.model.vocabulary_size, shape, generator=generator).to(device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

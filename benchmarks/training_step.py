@@ -1,0 +1,166 @@
+"""The package's whole training step beside plain PyTorch's, and a superposed step beside it.
+
+    python -m benchmarks.training_step                         # both sizes, about a minute
+    python -m benchmarks.training_step --sizes laptop-64 --repeats 200 --json step.json
+    python -m benchmarks.training_step --compile               # our layers through torch.compile
+    python -m benchmarks.training_step --threads 1 --processor-time     # on a busy machine
+
+A step is: zero the gradients, forward, loss, backward, clip, AdamW. Candidates run in one process,
+each once per repeat and in a new order each time; times are medians, ratios are medians of the
+ratios within a repeat. Exit status 1 if a target is missed and `--strict` is given: on a shared
+machine a miss may be the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
+from benchmarks.machine import machine_facts
+from benchmarks.steps import PackageSteps, plain_step, step_config
+from tst_study.megatron.model import superposition_objective
+from tst_study.megatron.process_groups import process_groups
+
+OURS, SUPERPOSED, PLAIN = "tst_study", "tst_study, superposed", "plain PyTorch"
+MOST_OF_SUPERPOSED = 1.10
+"""Largest superposed step over a baseline step, at any size."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is compared, and the most that our step may cost of plain PyTorch's."""
+
+    preset: str
+    sequences: int
+    length: int
+    threads: int
+    most_of_plain: float
+
+
+SIZES = {
+    # The laptop study's own size, one thread per run as its launcher gives.
+    "laptop-64": Size("laptop-64", 16, 64, threads=1, most_of_plain=1.25),
+    "laptop-256": Size("laptop-256", 8, 256, threads=2, most_of_plain=1.0),
+    "tiny": Size("laptop-64", 2, 16, threads=1, most_of_plain=1.25),  # for the tests
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    size: str
+    what: str
+    ratio: float
+    target: float
+
+    @property
+    def meets(self) -> bool:
+        return self.ratio <= self.target
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of each candidate at one size, and how the targets are met."""
+    size, bag_size = SIZES[name], options.bag_size
+    threads = options.threads or size.threads
+    torch.set_num_threads(threads)
+    config = step_config(
+        {"preset": size.preset},
+        size.sequences,
+        size.length,
+        compiled=options.compile,
+        bag_size=bag_size,
+        step_ratio=0.5,
+    )
+    with process_groups(config.execution) as ranks:
+        ours = PackageSteps(config, ranks.device)
+        candidates = {
+            OURS: ours.step(),
+            SUPERPOSED: ours.step(superposition_objective(config.superposition)),
+            PLAIN: plain_step(config, ranks.device),
+        }
+        times = interleaved_seconds(
+            candidates,
+            options.repeats,
+            seconds=options.seconds,
+            clock=time.process_time if options.processor_time else time.perf_counter,
+        )
+    tokens = size.sequences * size.length
+    comparisons = [
+        Comparison(name, f"{OURS} / {PLAIN}", median_ratio(times, OURS, PLAIN), size.most_of_plain),
+        Comparison(
+            name,
+            f"superposed s={bag_size} / baseline",
+            median_ratio(times, SUPERPOSED, OURS),
+            MOST_OF_SUPERPOSED,
+        ),
+    ]
+    middle = medians(times)
+    return {
+        "size": asdict(size),
+        "bag_size": bag_size,
+        "threads": threads,
+        "compiled": options.compile,
+        "repeats": len(times[OURS]),
+        "milliseconds": {key: 1e3 * value for key, value in middle.items()},
+        "latent_tokens_per_second": {key: tokens / value for key, value in middle.items()},
+        "comparisons": [{**asdict(c), "meets": c.meets} for c in comparisons],
+    }
+
+
+def print_tables(results: list[dict[str, Any]]) -> None:
+    print(f"{'size':<12} {'step':<24} {'ms':>9} {'latent tokens/s':>16}")
+    for result in results:
+        for name, milliseconds in result["milliseconds"].items():
+            speed = result["latent_tokens_per_second"][name]
+            print(f"{result['size']['preset']:<12} {name:<24} {milliseconds:>9.2f} {speed:>16,.0f}")
+    print(f"\n{'size':<12} {'step time':<34} {'ratio':>7} {'target':>7}")
+    for result in results:
+        for row in result["comparisons"]:
+            mark = "" if row["meets"] else "  missed"
+            print(
+                f"{row['size']:<12} {row['what']:<34} {row['ratio']:>7.3f} "
+                f"{row['target']:>7.2f}{mark}"
+            )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", choices=list(SIZES), default=["laptop-64", "laptop-256"]
+    )
+    parser.add_argument("--bag-size", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=60.0, help="most per size, then it stops")
+    parser.add_argument("--threads", type=int, help="in place of each size's own number")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="count processor time, not the clock's"
+    )
+    parser.add_argument("--compile", action="store_true", help="torch.compile our layers")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 on a missed target")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = parser.parse_args(arguments)
+
+    results = [measure(name, options) for name in options.sizes]
+    print_tables(results)
+    if options.json is not None:
+        record = {
+            "machine": machine_facts(),
+            "clock": "processor time" if options.processor_time else "wall",
+            "results": results,
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    missed = any(not row["meets"] for result in results for row in result["comparisons"])
+    return int(options.strict and missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""What may be compared, and what the comparison then claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.comparison import Comparison, compare
+from analysis.paired import detectable_in_errors, holm, paired
+from analysis.run_table import load
+from tests.analysis.made_runs import config, write_run
+
+TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
+
+
+def compared(folder: Path) -> Comparison:
+    return compare(load(folder))
+
+
+def reasons(comparison: Comparison) -> list[str]:
+    return list(comparison.excluded["reason"])
+
+
+def test_pairing_by_seed_takes_the_noise_of_seeds_out(tmp_path: Path) -> None:
+    """Seeds differ by ten times the gain; the paired interval still excludes zero."""
+    for seed, luck in enumerate((0.0, 0.2, -0.1)):
+        write_run(tmp_path, config(seed), 3.5 + luck)
+        write_run(tmp_path, config(seed, **TST), 3.5 + luck - (0.019, 0.020, 0.021)[seed])
+    (row,) = compared(tmp_path).table.to_dict("records")
+    half = stats.t.ppf(0.975, 2) * 0.001 / np.sqrt(3)
+    assert row["gain"] == pytest.approx(0.020)
+    assert (row["low"], row["high"]) == pytest.approx((0.020 - half, 0.020 + half))
+    assert row["verdict"] == "better"
+    assert row["seeds"] == 3
+
+
+def test_a_loss_is_called_worse_and_a_tie_no_difference_shown(tmp_path: Path) -> None:
+    for seed, noise in enumerate((-0.01, 0.0, 0.01)):
+        write_run(tmp_path, config(seed), 3.5)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.6 + noise)
+        write_run(tmp_path, config(seed, 8, 0.2), 3.5 + noise)
+    table = compared(tmp_path).table.set_index("bag_size")
+    assert table["verdict"].to_dict() == {4: "worse", 8: "no difference shown"}
+
+
+def test_one_seed_has_no_interval_and_makes_no_claim(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST), 3.0)
+    (row,) = compared(tmp_path).table.to_dict("records")
+    assert row["verdict"] == "one seed: no claim"
+    assert np.isnan(row["low"] or np.nan)
+    assert np.isnan(row["p_value"] or np.nan)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"annealed": False}, "not annealed"),
+        ({"state": "running"}, "not finished (running"),
+        ({"state": "diverged"}, "diverged at step 500 of 1,000"),
+        ({"evaluated_step": 900}, "no held-out evaluation after the last step"),
+        ({"eval_set": "validation-ffffffffffffffff"}, "same held-out text"),
+    ],
+)
+def test_what_may_not_be_compared_is_left_out_with_its_reason(
+    tmp_path: Path, broken: dict[str, Any], reason: str
+) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST), 3.4, **broken)
+    result = compared(tmp_path)
+    assert result.table.empty
+    (given,) = reasons(result)
+    assert reason in given
+
+
+def test_a_run_superposed_to_its_end_is_no_next_token_model(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, bag_size=4, step_ratio=1.0), 3.4)
+    result = compared(tmp_path)
+    assert result.table.empty
+    assert "never recovered" in reasons(result)[0]
+
+
+def test_a_bag_loss_is_never_what_is_compared(tmp_path: Path) -> None:
+    """The gain is that of held-out next-token loss, though training ended lower."""
+    write_run(tmp_path, config(0), 3.5)
+    folder = write_run(tmp_path, config(0, **TST), 3.6)
+    log = folder / "metrics.jsonl"
+    rows = [{**json.loads(line), "loss": 0.1} for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (row,) = compared(tmp_path).table.to_dict("records")
+    assert row["gain"] == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"optimizer__learning_rate": 1e-3}, "at its learning rate 0.001"),
+        ({"seed": 5}, "of its seed 5"),
+        ({"steps": 500}, "same data, model, steps, batch and schedule"),
+        ({"model__hidden_size": 128}, "same data, model, steps, batch and schedule"),
+        ({"optimizer__weight_decay": 0.0}, "same data, model, steps, batch and schedule"),
+    ],
+)
+def test_a_partner_must_be_equal_in_everything_but_superposition(
+    tmp_path: Path, other: dict[str, Any], reason: str
+) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(**{"seed": 0, **TST, **other}), 3.4)
+    result = compared(tmp_path)
+    assert result.table.empty
+    assert reason in reasons(result)[0]
+
+
+def test_ablations_are_settings_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST), 3.4)
+    for key, value in (("mode", "output_only"), ("weighting", "power_law")):
+        write_run(tmp_path, config(0, **TST, **{f"superposition__{key}": value}), 3.45)
+    settings = list(compared(tmp_path).table["setting"])
+    assert settings == [
+        "s = 4, r = 0.2",
+        "s = 4, r = 0.2, output only",
+        "s = 4, r = 0.2, power-law weights",
+    ]
+
+
+def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    for name in ("a", "b"):
+        write_run(tmp_path, config(0, **TST), 3.4, folder=name)
+    result = compared(tmp_path)
+    assert list(result.table["seeds"]) == [1]
+    assert "counted once" in reasons(result)[0]
+
+
+def test_the_smallest_detectable_effect_is_detected_four_times_in_five() -> None:
+    random = np.random.default_rng(0)
+    effect = detectable_in_errors(3) / np.sqrt(3)
+    samples = random.normal(effect, 1.0, (4000, 3))
+    found = stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_detectable_effects_shrink_with_seeds_and_exist_for_two() -> None:
+    values = [detectable_in_errors(count) for count in (2, 3, 5, 30)]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(2.8, abs=0.15)  # the normal limit: 1.96 + 0.84
+
+
+def test_paired_interval_covers_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(1)
+    samples = random.normal(0.3, 1.0, (2000, 4))
+    results = [paired(list(sample)) for sample in samples]
+    covered = [r.low is not None and r.high is not None and r.low < 0.3 < r.high for r in results]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_holm_adjusts_the_smallest_for_all_and_keeps_the_order() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])

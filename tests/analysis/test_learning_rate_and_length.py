@@ -1,0 +1,81 @@
+"""The rate is the baseline's, and equal loss is read within the baseline's lengths only."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis.comparison import compare
+from analysis.equal_loss import equal_loss, steps_to_reach
+from analysis.learning_rate import Sweep, sweeps
+from analysis.run_table import load
+from analysis.summary import summarise
+from tests.analysis.made_runs import config, write_run, write_study
+
+
+def swept(folder: Path) -> Sweep:
+    runs = load(folder)
+    (sweep,) = sweeps(runs, compare(runs))
+    return sweep
+
+
+def test_the_best_rate_is_chosen_on_the_baseline_over_shared_seeds(tmp_path: Path) -> None:
+    for rate, loss in ((1e-3, 3.55), (2e-3, 3.50), (4e-3, 3.52)):
+        write_run(tmp_path, config(0, optimizer__learning_rate=rate), loss)
+    write_run(tmp_path, config(1), 3.9)  # a second, unlucky seed of the best rate alone
+    write_run(tmp_path, config(0, 4, 0.2, optimizer__learning_rate=2e-3), 3.4)
+    sweep = swept(tmp_path)
+    assert (sweep.best, sweep.at_edge, sweep.followed) == (2e-3, False, True)
+    assert sweep.margin == pytest.approx(0.02)
+
+
+def test_a_best_rate_at_the_edge_and_a_rate_not_followed_are_said(tmp_path: Path) -> None:
+    for rate, loss in ((1e-3, 3.45), (2e-3, 3.50)):
+        write_run(tmp_path, config(0, optimizer__learning_rate=rate), loss)
+    write_run(tmp_path, config(0, 4, 0.2, optimizer__learning_rate=2e-3), 3.4)
+    sweep = swept(tmp_path)
+    assert sweep.at_edge
+    assert not sweep.followed
+    assert "at the edge" in sweep.sentence()
+    assert "also use 0.002" in sweep.sentence()
+
+
+def test_a_rate_that_diverged_was_tried_and_lost(tmp_path: Path) -> None:
+    for rate, loss in ((1e-3, 3.55), (2e-3, 3.50)):
+        write_run(tmp_path, config(0, optimizer__learning_rate=rate), loss)
+    write_run(tmp_path, config(0, optimizer__learning_rate=8e-3), None, state="diverged")
+    assert not swept(tmp_path).at_edge
+
+
+def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
+    """Baselines lose 0.1 nats per doubling; 0.05 nats of gain are worth √2 times the steps."""
+    for seed, luck in enumerate((0.0, 0.03)):
+        for steps in (500, 1000, 2000):
+            write_run(tmp_path, config(seed, steps=steps), 3.5 + luck - 0.1 * math.log2(steps))
+        loss = 3.5 + luck - 0.1 * math.log2(1000) - 0.05
+        write_run(tmp_path, config(seed, 4, 0.2), loss)
+    (row,) = equal_loss(compare(load(tmp_path))).to_dict("records")
+    assert row["speed_up"] == pytest.approx(math.sqrt(2))
+    assert row["baseline_steps"] == pytest.approx(1000 * math.sqrt(2))
+
+
+def test_equal_loss_is_never_read_beyond_the_baselines() -> None:
+    steps, losses = [500, 1000], [3.6, 3.5]
+    assert "better than the longest" in str(steps_to_reach(3.4, steps, losses))
+    assert "worse than the shortest" in str(steps_to_reach(3.7, steps, losses))
+    assert "not always better" in str(steps_to_reach(3.55, steps, [3.5, 3.6]))
+
+
+def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:
+    text = "\n".join(summarise(write_study(tmp_path)).lines())
+    assert "4 better, 0 worse, 1 with no difference shown" in text
+    assert "no difference shown" in text
+    assert "[" in text
+    assert "all superposed runs use it" in text
+
+
+def test_a_summary_of_no_runs_is_a_sentence(tmp_path: Path) -> None:
+    lines = summarise(tmp_path).lines()
+    assert lines[0].startswith("Nothing to compare yet")

@@ -1,0 +1,90 @@
+"""The run table holds what the run folders hold, and says what it could not read."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis.run_table import curves, load, read_tables
+from tests.analysis.made_runs import BOOKS, config, write_run
+from tst_study.errors import UserError
+
+
+def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
+    write_run(tmp_path, config(3, bag_size=4, step_ratio=0.2), loss=3.5)
+    (row,) = load(tmp_path).to_dict("records")
+    assert (row["bag_size"], row["superposed_steps"], row["seed"]) == (4, 200, 3)
+    assert row["latent_tokens"] == 1000 * 16 * 64
+    assert row["data_multiplier"] == pytest.approx(1 + 0.2 * (4 - 1))
+    assert row["nats_per_token"] == 3.5
+    assert row["annealed"]
+    assert row["state"] == "done"
+    assert row["tokens_per_second"] == pytest.approx(row["raw_tokens"] / 10.0)
+    assert row["code"] == "0123456789ab"
+
+
+def test_a_baseline_is_told_from_its_plan_not_from_its_name_or_role(tmp_path: Path) -> None:
+    named = config(0, bag_size=4, step_ratio=0.0, name="tst", role="superposition")
+    write_run(tmp_path, named, loss=3.5)
+    (row,) = load(tmp_path).to_dict("records")
+    assert (row["method"], row["bag_size"], row["mode"]) == ("baseline", 1, None)
+
+
+def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), loss=3.5)
+    bad = write_run(tmp_path, config(1), loss=3.5)
+    lines = (bad / "metrics.jsonl").read_text().splitlines()
+    lines[2] = lines[2].replace('"loss"', '"los"')
+    (bad / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    older = write_run(tmp_path, config(2), loss=3.5)
+    header = json.loads((older / "run.json").read_text())
+    del header["config"]["batch"]
+    (older / "run.json").write_text(json.dumps(header))
+    table = load(tmp_path)
+    assert list(table["seed"]) == [0]
+    damaged, lacking = sorted(table.attrs["problems"], key=lambda text: "lacks" in text)
+    assert f"{bad}/metrics.jsonl:3" in damaged
+    assert str(older) in lacking
+
+
+def test_an_empty_folder_is_a_table_without_rows_and_one_problem(tmp_path: Path) -> None:
+    tables = read_tables(tmp_path)
+    assert tables.runs.empty
+    assert "method" in tables.runs
+    assert "no run folder there" in tables.problems[0]
+
+
+def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        load(tmp_path / "nowhere")
+
+
+def test_a_run_named_twice_is_read_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, config(0), loss=3.5)
+    assert len(load([tmp_path, folder])) == 1
+
+
+def test_a_bag_loss_keeps_its_own_name_in_the_curves(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0, bag_size=4, step_ratio=0.2), loss=3.5)
+    table = curves(tmp_path)
+    superposed = table["step"] <= 200
+    assert set(table[superposed]["loss_name"]) == {"mce_uniform"}
+    assert set(table[~superposed]["loss_name"]) == {"next_token"}
+
+
+def test_groups_ignore_where_the_files_lie_and_how_the_work_was_laid_out(tmp_path: Path) -> None:
+    elsewhere = {"corpora": [{"path": "/elsewhere/books"}]}
+    write_run(tmp_path, config(0), loss=3.5)
+    write_run(tmp_path, config(1, data=elsewhere, execution={"micro_batch": 4}), loss=3.5)
+    write_run(tmp_path, config(2), loss=3.5, data={**BOOKS, "tokenizer": "0" * 64})
+    groups = load(tmp_path).set_index("seed")["group"]
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_a_run_not_yet_evaluated_has_no_loss_rather_than_zero(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), loss=None, state="running")
+    (row,) = load(tmp_path).to_dict("records")
+    assert row["nats_per_token"] is None or math.isnan(row["nats_per_token"])

@@ -1,0 +1,35 @@
+"""Corpora that several tests read, made once per session."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder of a generated language of 64 words."""
+    from tst_study.data.generated_language import generate
+
+    folder = tmp_path_factory.mktemp("corpora") / "words"
+    generate(folder, 20_000, 500, words=64, classes=8, topics=4)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder of short texts in bytes: ids below 257, each text with its end."""
+    from tst_study.data.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("corpora")
+    letters = random.Random(0)
+    with open(folder / "texts.jsonl", "w") as file:
+        for _ in range(500):
+            text = "".join(letters.choices("abcdefgh ", k=letters.randrange(5, 60)))
+            file.write(json.dumps({"text": text}) + "\n")
+    to = folder / "documents"
+    prepare([str(folder / "texts.jsonl")], to, "bytes", workers=1, progress=False)
+    return to

@@ -1,0 +1,109 @@
+"""The generated language is the one it says it is, and its optimum is one."""
+
+import numpy as np
+import pytest
+
+from tst_study.data.generated_language import (
+    Language,
+    LanguageParameters,
+    generate,
+    optimal_validation_loss,
+)
+from tst_study.data.manifest import read_manifest
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+
+SMALL = LanguageParameters(words=24, classes=4, topics=3, document_tokens=20)
+
+
+def test_the_text_follows_the_transitions_and_the_words_of_its_topics():
+    language = Language(SMALL)
+    text, lengths = language.text(400_000, part=0)
+    assert lengths.sum() == text.size
+    assert abs(lengths.mean() - 20) < 1
+    classes = language.class_of[text]
+    pairs = np.zeros((4, 4))
+    np.add.at(pairs, (classes[:-1], classes[1:]), 1)
+    np.testing.assert_allclose(pairs / pairs.sum(1, keepdims=True), language.transitions, atol=0.01)
+    np.testing.assert_allclose(pairs.sum(1) / pairs.sum(), language.stationary, atol=0.01)
+    frequency = np.bincount(text, minlength=24) / text.size
+    expected = language.stationary[language.class_of] * language.within_class.mean(1)
+    np.testing.assert_allclose(frequency, expected, atol=0.005)
+
+
+def test_probabilities_sum_to_one():
+    language = Language(LanguageParameters())
+    np.testing.assert_allclose(language.transitions.sum(1), 1)
+    for topic in range(16):
+        by_class = np.bincount(language.class_of, weights=language.within_class[:, topic])
+        np.testing.assert_allclose(by_class, 1)
+
+
+def test_entropies_are_ordered_and_more_context_never_hurts():
+    language = Language(SMALL)
+    text, _ = language.text(60_000, part=1)
+    optimum = [language.optimal_losses(text, length).mean() for length in (1, 4, 16, 64)]
+    optimum.append(language.optimal_losses(text).mean())
+    assert language.entropy_given_topic < optimum[-1] < language.entropy_without_topic
+    assert language.entropy_without_topic < language.entropy_of_words < np.log(24)
+    assert optimum == sorted(optimum, reverse=True)
+
+
+def test_the_filter_is_bayes_rule_by_brute_force():
+    """Six words, summed over all sequences of topics."""
+    language = Language(SMALL)
+    text, _ = language.text(6, part=2)
+    change, topics = 1 / SMALL.document_tokens, SMALL.topics
+    move = (1 - change) * np.eye(topics) + change / topics
+
+    def probability(words: np.ndarray) -> float:
+        total = 0.0
+        for path in np.ndindex(*(topics,) * words.size):
+            chance = language.stationary[language.class_of[words[0]]] / topics
+            for place, topic in enumerate(path):
+                chance *= language.within_class[words[place], topic]
+                if place:
+                    chance *= move[path[place - 1], topic]
+                    before, after = language.class_of[words[place - 1 : place + 1]]
+                    chance *= language.transitions[before, after]
+            total += chance
+        return total
+
+    expected = [-np.log(probability(text[: k + 1]) / probability(text[:k])) for k in range(1, 6)]
+    np.testing.assert_allclose(language.optimal_losses(text), expected)
+
+
+def test_knowing_the_topic_gives_the_stated_entropy():
+    language = Language(LanguageParameters(words=24, classes=4, topics=1))
+    text, _ = language.text(200_000, part=0)
+    losses = language.optimal_losses(text, 50)
+    assert abs(losses.mean() - language.entropy_given_topic) < 0.01
+    assert language.entropy_given_topic == pytest.approx(language.entropy_without_topic)
+
+
+def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
+    settings = {"words": 24, "classes": 4, "topics": 3, "seed": 5}
+    generate(tmp_path / "one", 5000, 3000, **settings)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "one").iterdir()}
+    manifest = generate(tmp_path / "one", 5000, 3000, **settings)
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()} == before
+    assert manifest == read_manifest(tmp_path / "one")
+    assert manifest.tokenizer.vocabulary_size == 24
+    assert manifest.splits["train"].text_bytes is None
+    train, validation = (TokenFile(tmp_path / "one" / s) for s in ("train", "validation"))
+    assert (train.token_count, validation.token_count) == (5000, 3000)
+    assert train.document_count == manifest.splits["train"].documents
+    assert train.tokens[:3000].tolist() != validation.tokens.tolist()
+    assert train.tokens.max() < 24
+    limited = optimal_validation_loss(tmp_path / "one", 16)
+    assert limited >= manifest.generated["entropies"]["optimal_validation_loss"]
+    generate(tmp_path / "two", 5000, 3000, **settings)
+    for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    with pytest.raises(UserError, match="another corpus"):
+        generate(tmp_path / "one", 5000, 3000, **{**settings, "seed": 6})
+
+
+def test_words_that_do_not_divide_into_classes_are_an_error(tmp_path):
+    with pytest.raises(UserError, match="words 10, classes 4"):
+        generate(tmp_path / "x", 100, 100, words=10, classes=4)

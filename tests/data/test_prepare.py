@@ -1,0 +1,367 @@
+"""Preparing a corpus: any form of text, any number of workers, any interruption, one result."""
+
+import errno
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from tst_study.data import atomic_files, shards
+from tst_study.data.manifest import fingerprint, manifest_of, read_manifest, token_prefix, verify
+from tst_study.data.prepare import UNFINISHED, prepare, tokenizer_of
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "naïve", "cafés", "½", "1,024", "pies"]
+RESULTS = ("train.bin", "train.idx", "validation.bin", "validation.idx", "tokenizer.json")
+
+
+def documents(count: int, seed: int = 0) -> list[str]:
+    draw = np.random.default_rng(seed)
+    return [
+        " ".join(draw.choice(WORDS, size=draw.integers(1, 60))) + f" {k}.\n" for k in range(count)
+    ]
+
+
+def jsonl(texts: list[str], field: str = "text") -> bytes:
+    return "".join(json.dumps({"id": k, field: t}) + "\n" for k, t in enumerate(texts)).encode()
+
+
+def quietly(sources, to, tokenizer="bytes", **settings):
+    if "validation" not in settings:
+        settings.setdefault("validation_share", 0.1)
+    return prepare([str(s) for s in sources], to, tokenizer, progress=False, workers=1, **settings)
+
+
+def read_back(folder: Path, split: str) -> list[str]:
+    tokenizer, file = tokenizer_of(folder), TokenFile(folder / split)
+    texts = []
+    for k in range(file.document_count):
+        ids = file.document(k)
+        assert ids[-1] == tokenizer.end_of_document
+        assert tokenizer.end_of_document not in ids[:-1]
+        texts.append(tokenizer.decode(ids[:-1]))
+    return texts
+
+
+PACKERS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.compress(data[:999]) + zstandard.compress(data[999:]),
+}
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_documents_come_back_as_they_were(tmp_path, packing, tokenizer):
+    texts = documents(80)
+    (tmp_path / f"a.jsonl{packing}").write_bytes(PACKERS[packing](jsonl(texts)))
+    (tmp_path / f"b.txt{packing}").write_bytes(PACKERS[packing](b"held out"))
+    done = quietly(
+        [tmp_path / f"a.jsonl{packing}"],
+        tmp_path / "out",
+        tokenizer,
+        validation=[str(tmp_path / f"b.txt{packing}")],
+    )
+    assert read_back(tmp_path / "out", "train") == texts
+    assert read_back(tmp_path / "out", "validation") == ["held out"]
+    train = done.manifest.splits["train"]
+    assert (train.documents, train.text_bytes) == (80, len("".join(texts).encode()))
+    assert train.tokens == TokenFile(tmp_path / "out" / "train").token_count
+    packed = (tmp_path / f"a.jsonl{packing}").read_bytes()
+    assert done.manifest.sources[0].sha256 == hashlib.sha256(packed).hexdigest()
+    assert done.manifest.tokenizer.fingerprint == tokenizer_of(tmp_path / "out").fingerprint
+    assert not (tmp_path / "out" / UNFINISHED).exists()
+    verify(tmp_path / "out")
+
+
+def test_a_hugging_face_dataset_is_streamed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    texts = documents(60)
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "train.jsonl").write_bytes(jsonl(texts, "content"))
+    (tmp_path / "dataset" / "test.jsonl").write_bytes(jsonl(["held out"], "content"))
+    name = f"hf://{tmp_path / 'dataset'}"
+    settings = {"validation": [f"{name}:test"], "text_field": "content"}
+    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 1000)
+    killed = shards.make_shard
+
+    def third_time_unlucky(work, tokenizer):
+        if work.path.name.endswith("000002.npz"):
+            raise KeyboardInterrupt
+        killed(work, tokenizer)
+
+    monkeypatch.setattr("tst_study.data.workers.make_shard", third_time_unlucky)
+    with pytest.raises(KeyboardInterrupt):
+        quietly([name], tmp_path / "out", **settings)
+    monkeypatch.setattr("tst_study.data.workers.make_shard", killed)
+    quietly([name], tmp_path / "out", **settings)  # goes on behind the second shard
+    assert read_back(tmp_path / "out", "train") == texts
+    assert read_back(tmp_path / "out", "validation") == ["held out"]
+    with pytest.raises(UserError, match=r"'text'.*content.*--field"):
+        quietly([name], tmp_path / "other")
+    with pytest.raises(UserError, match="cannot be streamed"):
+        quietly([f"hf://{tmp_path}/nowhere"], tmp_path / "other")
+
+
+def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
+    texts = documents(400)
+    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
+    (tmp_path / "b.jsonl").write_bytes(jsonl([*documents(200, seed=1), *reversed(texts)]))
+    for name in "ab":
+        quietly([tmp_path / f"{name}.jsonl"], tmp_path / name, validation_share=0.1)
+    small, large = (set(read_back(tmp_path / name, "validation")) for name in "ab")
+    assert small == large & set(texts)
+    assert 20 < len(small) < 65
+    assert not large & set(read_back(tmp_path / "b", "train"))
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(400)))
+    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 5000)
+    for workers in (1, 2):
+        prepare(
+            [str(tmp_path / "a.jsonl")],
+            tmp_path / str(workers),
+            "bpe:300",
+            validation_share=0.1,
+            workers=workers,
+            progress=False,
+        )
+    for name in (*RESULTS, "manifest.json"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+KILLED = """
+import sys, time
+from tst_study.data import prepare, shards, workers
+prepare.SHARD_BYTES = 5000
+if __name__ == "__main__":
+    made = shards.make_shard
+    def slowly(work, tokenizer):
+        time.sleep(0.1)
+        made(work, tokenizer)
+    workers.make_shard = slowly
+    prepare.prepare(sys.argv[1:2], sys.argv[2], "bpe:300", validation_share=0.1, workers=1)
+"""
+
+
+def test_killed_half_way_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(600)))
+    (tmp_path / "killed.py").write_text(KILLED)
+    out = tmp_path / "out"
+    child = subprocess.Popen(
+        [sys.executable, str(tmp_path / "killed.py"), str(tmp_path / "a.jsonl"), str(out)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    deadline = time.monotonic() + 30
+    while len(list(out.glob(f"{UNFINISHED}/*.npz"))) < 4:
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = {p: p.stat().st_mtime_ns for p in out.glob(f"{UNFINISHED}/*.npz")}
+    assert not (out / "manifest.json").exists()
+
+    redone = []
+    made = shards.make_shard
+    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 5000)
+    monkeypatch.setattr(
+        "tst_study.data.workers.make_shard",
+        lambda work, tokenizer: (redone.append(work.path), made(work, tokenizer)),
+    )
+    quietly([tmp_path / "a.jsonl"], out, "bpe:300", validation_share=0.1)
+    assert redone
+    assert not set(redone) & set(kept)
+    quietly([tmp_path / "a.jsonl"], tmp_path / "whole", "bpe:300", validation_share=0.1)
+    for name in (*RESULTS, "manifest.json"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(jsonl(documents(300)))
+    first = quietly([source], tmp_path / "out")
+    times = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    start = time.perf_counter()
+    again = quietly([source], tmp_path / "out")
+    assert time.perf_counter() - start < 0.2
+    assert not first.was_there
+    assert again.was_there
+    assert again.manifest == first.manifest
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == times
+    with pytest.raises(UserError, match=r"out: .*tokenizer: \"bytes\", now \"bpe:300\".*delete"):
+        quietly([source], tmp_path / "out", "bpe:300")
+    os.utime(source)  # a copy of the same file is the same request, ...
+    assert quietly([source], tmp_path / "out").was_there
+    source.write_bytes(source.read_bytes().replace(b"fox", b"cat"))  # ... another text is not
+    with pytest.raises(UserError, match="another version"):
+        quietly([source], tmp_path / "out")
+
+
+def test_a_slip_that_finished_nothing_does_not_block_the_folder(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300), "body"))
+    with pytest.raises(UserError, match="--field"):
+        quietly([tmp_path / "a.jsonl"], tmp_path / "out")
+    quietly([tmp_path / "a.jsonl"], tmp_path / "out", text_field="body")
+    verify(tmp_path / "out")
+
+
+def test_a_damaged_result_is_made_again(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(jsonl(documents(300)))
+    quietly([source], tmp_path / "out")
+    whole = {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS}
+    (tmp_path / "out" / "train.bin").write_bytes(whole["train.bin"][:-10])
+    with pytest.raises(UserError, match="train"):
+        verify(tmp_path / "out")
+    assert not quietly([source], tmp_path / "out").was_there
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS} == whole
+
+
+@pytest.mark.parametrize("writes", [1, 3, 5, 7])
+def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monkeypatch, writes):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(jsonl(documents(300)))
+    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 30_000)
+    left = iter(range(writes))
+    sync = os.fsync
+
+    def until_full(descriptor: int) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(atomic_files.os, "fsync", until_full)
+    with pytest.raises(UserError, match="disk is full"):
+        quietly([source], tmp_path / "out")
+    kept = {p: p.read_bytes() for p in (tmp_path / "out").glob(f"{UNFINISHED}/*.npz")}
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    monkeypatch.setattr(atomic_files.os, "fsync", sync)
+    quietly([source], tmp_path / "out")
+    # Before the first of three shards come the request and the tokenizer.
+    assert len(kept) == min(max(0, writes - 2), 3)
+    quietly([source], tmp_path / "whole")
+    for name in RESULTS:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_limit_reads_the_beginning_only(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_bytes(jsonl(documents(300)))
+    sources = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    settings = {"validation_share": 0.2, "limit_bytes": 10_000}
+    done = quietly(sources, tmp_path / "out", **settings)
+    # The limit counts records, of which the text is the larger part.
+    assert 5_000 < sum(split.text_bytes for split in done.manifest.splits.values()) < 10_000
+    assert [source.name for source in done.manifest.sources] == ["a.jsonl"]
+    assert quietly(sources, tmp_path / "out", **settings).was_there
+
+
+BAD_SOURCES = {
+    "not json": ("a.jsonl", b'{"text": "fine"}\n{broken\n', r"a\.jsonl, line 2: is not JSON"),
+    "no field": ("a.jsonl", b'{"body": "x"}\n', r"line 1: has no text.*it has: body.*--field"),
+    "no object": ("a.jsonl", b'["x"]\n', r"line 1: has no text"),
+    "not text": ("a.txt", b"\xff\xfe\x00", r"a\.txt: is not UTF-8"),
+    "empty": ("a.jsonl", b"", r"no document is left for train"),
+    "blank": ("a.jsonl", b'\n\n{"text": ""}\n', r"no document is left for train"),
+    "cut xz": ("a.jsonl.xz", lzma.compress(b'{"text": "x"}\n' * 99)[:-20], r"a\.jsonl\.xz: cannot"),
+    "cut gz": ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:-20], r"a\.jsonl\.gz: cannot"),
+    "no gz": ("a.jsonl.gz", b"plain text", r"a\.jsonl\.gz: cannot be read or unpacked"),
+    "no zst": ("a.jsonl.zst", b"plain text", r"a\.jsonl\.zst: cannot be unpacked"),
+    "unknown": ("a.pdf", b"%PDF", r"a\.pdf: its ending is none of"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SOURCES)
+def test_a_bad_source_is_a_one_line_error_that_names_it(tmp_path, name):
+    file, content, message = BAD_SOURCES[name]
+    (tmp_path / file).write_bytes(content)
+    (tmp_path / "held.txt").write_text("held out")
+    with pytest.raises(UserError, match=message) as caught:
+        quietly([tmp_path / file], tmp_path / "out", validation=[str(tmp_path / "held.txt")])
+    assert "\n" not in str(caught.value)
+
+
+def test_requests_that_make_no_sense_are_user_errors(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    source = [tmp_path / "a.txt"]
+    with pytest.raises(UserError, match="no such file"):
+        quietly([tmp_path / "nothing.txt"], tmp_path / "out")
+    with pytest.raises(UserError, match="between 0 and 1"):
+        quietly(source, tmp_path / "out", validation_share=1.5)
+    with pytest.raises(UserError, match="give one of the two"):
+        quietly(source, tmp_path / "out", validation_share=0.2, validation=["x.txt"])
+    with pytest.raises(UserError, match="no document is left for validation"):
+        quietly(source, tmp_path / "out")
+    with pytest.raises(UserError, match="size of the vocabulary"):
+        quietly(source, tmp_path / "out", "bpe:many")
+    with pytest.raises(UserError, match="is a file"):
+        quietly(source, tmp_path / "a.txt")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match=r"thesis\.tex"):
+        quietly(source, tmp_path / "home")
+
+
+def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tmp_path):
+    books = Path(__file__).parents[2] / "data" / "books"
+    for line in (books / "SHA256SUMS").read_text().splitlines():
+        expected, name = line.split()
+        assert hashlib.sha256((books / name).read_bytes()).hexdigest() == expected
+    done = prepare(
+        ["books"], tmp_path / "out", "bytes", limit_bytes=1_000_000, workers=1, progress=False
+    )
+    assert done.manifest.licence == "public domain"
+    assert done.manifest.splits["validation"].documents == 15
+    assert done.manifest.splits["validation"].text_bytes == 2_367_246
+
+
+def test_token_files_are_found_and_told_apart_with_or_without_a_manifest(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
+    done = quietly([tmp_path / "a.jsonl"], tmp_path / "out")
+    prefix = token_prefix(tmp_path / "out")
+    assert prefix == token_prefix(tmp_path / "out" / "train.bin") == tmp_path / "out" / "train"
+    assert manifest_of(prefix) == read_manifest(tmp_path / "out") == done.manifest
+    before = fingerprint(prefix)
+    assert before == done.manifest.splits["train"].fingerprint
+    (tmp_path / "out" / "manifest.json").unlink()
+    assert manifest_of(prefix) is None
+    assert fingerprint(prefix) == before != fingerprint(tmp_path / "out" / "validation")
+    with pytest.raises(UserError, match=r"manifest\.json: no such file"):
+        read_manifest(tmp_path / "out")
+    with pytest.raises(UserError, match="holds no token files of the split 'test'"):
+        token_prefix(tmp_path / "out", "test")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema_version": 99}', '{"schema_version": 1}'])
+def test_a_broken_manifest_is_a_user_error(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"manifest\.json: .*prepare the folder again") as caught:
+        read_manifest(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path):
+    from tst_study.data.token_file import write_token_file
+
+    ids = np.random.default_rng(0).integers(0, 60_000, size=6_000_000).astype(np.uint16)
+    write_token_file(tmp_path / "one", [ids], np.dtype(np.uint16))
+    start = time.perf_counter()
+    one = fingerprint(tmp_path / "one")
+    assert time.perf_counter() - start < 0.5
+    shifted = np.concatenate([ids[:3_000_000], ids[-1:], ids[3_000_000:-1]])
+    write_token_file(tmp_path / "two", [shifted], np.dtype(np.uint16))
+    assert fingerprint(tmp_path / "two") != one

@@ -1,0 +1,112 @@
+"""The laptop study: pairs at matched FLOPs, one rate for both arms, seeds paired."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import pytest
+
+from experiments import laptop, study
+from tst_study.compute_cost import count_flops
+from tst_study.config import Config
+from tst_study.errors import UserError
+from tst_study.phase_plan import plan_phases
+
+
+@dataclass(frozen=True)
+class Known:
+    """Every run is done; the baseline is best at this rate."""
+
+    best: float
+
+    def held_out(self, config: Config) -> float | None:
+        return abs(config.optimizer.learning_rate - self.best)
+
+
+class NothingYet:
+    def held_out(self, config: Config) -> float | None:
+        return None
+
+
+def prose(runs: list[Config]) -> list[Config]:
+    return [run for run in runs if run.name.startswith("prose-")]
+
+
+@pytest.mark.parametrize("scale", laptop.SCALES)
+def test_only_the_sweep_is_decided_before_its_results(scale: str) -> None:
+    runs = prose(study.load("laptop", scale).runs(NothingYet()))
+    assert {run.role for run in runs} == {"baseline"}
+    assert {run.seed for run in runs} == {0}
+    assert len({run.optimizer.learning_rate for run in runs}) == len(runs) > 1
+
+
+@pytest.mark.parametrize("scale", laptop.SCALES)
+def test_both_arms_use_the_rate_that_the_baseline_chose(scale: str) -> None:
+    chosen = study.load("laptop", scale)
+    for rate in {run.optimizer.learning_rate for run in prose(chosen.runs(NothingYet()))}:
+        superposed = [run for run in prose(chosen.runs(Known(rate))) if run.role != "baseline"]
+        assert superposed
+        assert {run.optimizer.learning_rate for run in superposed} == {rate}
+
+
+@pytest.mark.parametrize("scale", laptop.SCALES)
+def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: str) -> None:
+    runs = study.load("laptop", scale).runs(Known(4e-3))
+    baselines = {(_but_superposition(run)) for run in runs if run.role == "baseline"}
+    for run in runs:
+        assert _but_superposition(run) in baselines
+        assert (plan_phases(run).superposed_steps == 0) == (run.role == "baseline")
+
+
+@pytest.mark.parametrize("scale", laptop.SCALES)
+def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
+    runs = study.load("laptop", scale).runs(Known(4e-3))
+    by_name: dict[str, set[Config]] = defaultdict(set)
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        by_name[run.name].add(run)
+        seeds[run.name.rpartition("-seed")[0]].add(run.seed)
+    assert all(len(same) == 1 for same in by_name.values())
+    once = [name for name, found in seeds.items() if len(found) < 2]
+    assert all("baseline" in name for name in once), "only losers of the sweep have one seed"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "quick"])
+def test_short_scales_repeat_no_text(scale: str) -> None:
+    chosen = laptop.SCALES[scale]()
+    for run in chosen.runs(Known(4e-3)):
+        plan = plan_phases(run)
+        # A file of the bundled books holds about 10M tokens at 1,024 words.
+        words = 10_000_000 if run.name.startswith("prose-") else chosen.language.tokens
+        assert plan.raw_tokens(plan.steps) <= words
+
+
+def test_desktop_covers_what_the_study_promises() -> None:
+    runs = prose(study.load("laptop", "desktop").runs(Known(2e-3)))
+    main = [run for run in runs if run.schedule.steps == 20_000 and run.role == "superposition"]
+    settings = {(run.superposition.bag_size, run.superposition.step_ratio) for run in main}
+    assert {s for s, r in settings if r == 0.2} == {2, 3, 4, 6, 8, 16}
+    assert {r for s, r in settings if s == 4} == {0.1, 0.2, 0.3, 0.4, 0.5}
+    assert {run.schedule.steps for run in runs} == {1_500, 3_000, 6_000, 10_000, 20_000, 40_000}
+    ablations = "\n".join(run.name for run in runs if run.role == "ablation")
+    for part in ("input_only", "output_only", "reinitialized", "optimizer_reset", "power_law"):
+        assert part in ablations
+
+
+def test_flops_of_a_pair_are_equal() -> None:
+    runs = prose(study.load("laptop", "laptop").runs(Known(2e-3)))
+    assert len({count_flops(run).total for run in runs}) == 1
+
+
+def test_unknown_names_are_refused_with_what_there_is() -> None:
+    with pytest.raises(UserError, match="did you mean 'laptop'"):
+        study.load("labtop", "quick")
+    with pytest.raises(UserError, match="there are: smoke, quick, laptop, desktop"):
+        study.load("laptop", "paper")
+
+
+def _but_superposition(run: Config) -> str:
+    """Everything that the two arms of a pair share."""
+    kept = run.model_dump_json(exclude={"superposition", "name", "role"})
+    return kept

@@ -1,0 +1,228 @@
+"""The launcher: never twice, never lost, and a failed run takes no other with it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments import launcher_local
+from experiments.launcher_local import Queue, StoppedError, launch, report_failures
+from experiments.planner import PlannedRun, Planner
+from experiments.study import Results, Study, best_learning_rate
+from tests.experiments import fake_training
+from tests.experiments.fake_training import config
+from tests.test_run_record import DATA
+from tst_study import run_lock, run_record
+from tst_study.config import Config
+from tst_study.data import of_config
+from tst_study.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(launcher_local, "_context", lambda: context)
+
+
+def study_of(*configs: Config) -> Study:
+    return planned_study(lambda results: list(configs))
+
+
+def planned_study(runs: Callable[[Results], list[Config]]) -> Study:
+    return Study("fake", "test", "A fake study", "Shows nothing.", (), runs)
+
+
+def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
+    return launch(study, root, parallel=parallel, target=fake_training.run)
+
+
+def launches(root: Path) -> dict[str, int]:
+    """How often each run was started, by its name."""
+    return {
+        path.parent.name.rsplit("-", 1)[0]: len(path.read_text())
+        for path in root.glob("*/launches")
+    }
+
+
+def status(root: Path, name: str) -> run_record.Status:
+    (path,) = root.glob(f"{name}-*/status.json")
+    read: run_record.Status = json.loads(path.read_text())
+    return read
+
+
+def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
+    study = study_of(*(config(f"run{n}", f"seed={n}") for n in range(4)))
+    assert len(submit(study, tmp_path).over) == 4
+    assert len(submit(study, tmp_path).over) == 4
+    assert launches(tmp_path) == {f"run{n}": 1 for n in range(4)}
+
+
+def test_same_identity_is_the_same_run_whatever_its_name(tmp_path: Path) -> None:
+    submit(study_of(config("a"), config("b")), tmp_path)
+    assert launches(tmp_path) == {"a": 1}
+    submit(study_of(config("renamed")), tmp_path)
+    assert launches(tmp_path) == {"a": 1}
+
+
+def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
+    tmp_path: Path,
+) -> None:
+    study = study_of(
+        config("fail", "seed=0"),
+        config("bug", "seed=1"),
+        config("killed", "seed=2"),
+        config("good", "seed=3"),
+    )
+    queue = submit(study, tmp_path)
+    assert [run.config.name for run in queue.over.values()] == ["good"]
+    reasons = "\n".join(report_failures(queue))
+    assert "corpus: too short; give more text" in reasons
+    assert "ZeroDivisionError: division by zero" in reasons
+    assert "killed by SIGKILL" in reasons
+    assert all(status(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
+    (log,) = tmp_path.glob("bug-*/job/log.txt")
+    assert "Traceback" in log.read_text()
+    (tmp_path / "healed").touch()
+    queue = submit(study, tmp_path)
+    assert [run.config.name for run, _ in queue.failed.values()] == ["killed"]
+    assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
+
+
+def test_diverged_run_is_over(tmp_path: Path) -> None:
+    study = study_of(config("diverge"))
+    for _ in range(2):
+        assert not submit(study, tmp_path).failed
+    assert launches(tmp_path) == {"diverge": 1}
+
+
+def test_study_is_planned_again_when_results_come(tmp_path: Path) -> None:
+    sweep = {1e-3: config("run_3.5", "seed=1"), 2e-3: config("run_3.2", "seed=2")}
+
+    def runs(results: Results) -> list[Config]:
+        best = best_learning_rate(sweep, results)
+        pairs = [config(f"pair_{best}", "seed=3")] if best else []
+        return [*sweep.values(), *pairs]
+
+    study = planned_study(runs)
+    assert len(Planner(study, tmp_path).decided()) == 2
+    assert len(Planner(study, tmp_path).whole()) == 3
+    submit(study, tmp_path)
+    assert launches(tmp_path) == {"run_3.5": 1, "run_3.2": 1, "pair_0.002": 1}
+
+
+def test_diverged_rate_is_not_chosen_and_all_diverged_says_so(tmp_path: Path) -> None:
+    class Known:
+        def __init__(self, *losses: float) -> None:
+            self.losses = dict(zip(("a", "b"), losses, strict=True))
+
+        def held_out(self, config: Config) -> float | None:
+            return self.losses[config.name]
+
+    sweep = {1e-3: config("a"), 2e-3: config("b")}
+    assert best_learning_rate(sweep, Known(3.0, float("inf"))) == 1e-3
+    assert best_learning_rate(sweep, Known(3.0, 3.0)) == 1e-3
+    with pytest.raises(UserError, match="every baseline diverged"):
+        best_learning_rate(sweep, Known(float("inf"), float("inf")))
+
+
+def test_no_more_runs_at_a_time_than_asked_for(tmp_path: Path) -> None:
+    most = 0
+
+    class Watcher:
+        def look(self, queue: Queue) -> None:
+            nonlocal most
+            most = max(most, len(queue.running))
+
+        def finished(self, run: PlannedRun) -> None:
+            pass
+
+    study = study_of(*(config(f"sleep_0.3{n}", f"seed={n}") for n in range(5)))
+    launch(study, tmp_path, parallel=2, watchers=(Watcher(),), target=fake_training.run)
+    assert most == 2
+
+
+def test_run_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
+    study = study_of(config("run"))
+    (run,) = Planner(study, tmp_path).decided()
+    with run_lock.hold(run.folder):
+        done: list[Queue] = []
+        thread = threading.Thread(target=_submit_in_thread, args=(study, tmp_path, done))
+        # Signals belong to the main thread; this launcher lives in another.
+        thread.start()
+        time.sleep(1.0)
+        assert not done
+        assert launches(tmp_path) == {}
+    thread.join(20)
+    assert len(done[0].over) == 1
+    assert launches(tmp_path) == {"run": 1}
+
+
+def _submit_in_thread(study: Study, root: Path, done: list[Queue]) -> None:
+    done.append(submit(study, root))
+
+
+def test_two_submitters_at_once_start_each_run_once(tmp_path: Path) -> None:
+    configs = [config(f"sleep_0.2{n}", f"seed={n}") for n in range(6)]
+    study, done = study_of(*configs), list[Queue]()
+    threads = [
+        threading.Thread(target=_submit_in_thread, args=(study, tmp_path, done)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [len(queue.over) for queue in done] == [6, 6]
+    assert set(launches(tmp_path).values()) == {1}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    study = study_of(config("sleep_60", "seed=0"), config("sleep_61", "seed=1"))
+
+    def stop_soon() -> None:
+        deadline = time.monotonic() + 20
+        while len(launches(tmp_path)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop_soon).start()
+    with pytest.raises(StoppedError) as stopped:
+        submit(study, tmp_path)
+    assert stopped.value.status == 128 + number
+    for name in ("sleep_60", "sleep_61"):
+        assert status(tmp_path, name)["state"] == "preempted"
+        (folder,) = tmp_path.glob(f"{name}-*")
+        assert not run_lock.is_held(folder)
+
+
+def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    study = study_of(config("run"))
+    submit(study, tmp_path)
+    (path,) = tmp_path.glob("run-*/run.json")
+    header = json.loads(path.read_text())
+    path.write_text(json.dumps({**header, "fingerprint": "0" * 64}))
+    with pytest.raises(UserError, match=r"holds run 0{16}, not [0-9a-f]{16} of this study"):
+        submit(study, tmp_path)
+
+
+def test_launcher_never_imports_torch() -> None:
+    program = (
+        "import sys, experiments.submit, experiments.plan_table, experiments.laptop\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

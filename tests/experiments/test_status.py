@@ -1,0 +1,114 @@
+"""Status and progress are read from run folders alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments import status
+from experiments.launcher_local import Queue
+from experiments.planner import PlannedRun
+from experiments.progress import Progress
+from experiments.time_left import TimeLeft
+from tests.examples import example
+from tests.test_run_record import open_run
+from tst_study import run_lock
+from tst_study.errors import UserError
+
+
+def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
+    open_run(tmp_path).status("running", 3, loss=4.0, phase="recovery", seconds_left=9.0)
+    interrupted = status.row(tmp_path)
+    assert (interrupted.state, interrupted.step, interrupted.seconds_left) == (
+        "interrupted",
+        3,
+        None,
+    )
+    with run_lock.hold(tmp_path):
+        running = status.row(tmp_path)
+    assert (running.state, running.phase, running.seconds_left) == ("running", "recovery", 9.0)
+
+
+def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:
+    assert not run_lock.is_held(tmp_path)
+    with run_lock.hold(tmp_path):
+        assert run_lock.is_held(tmp_path)
+        with (
+            pytest.raises(run_lock.RunHeldError, match="trains this run already"),
+            run_lock.hold(tmp_path),
+        ):
+            pass
+    assert not run_lock.is_held(tmp_path)
+
+
+def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -> None:
+    open_run(tmp_path / "a").status("done", 100)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "status.json").write_text(
+        '{"state": "failed", "step": 0, "steps": 9, "heartbeat": 0, "last_checkpoint": null,'
+        ' "message": "no data"}'
+    )
+    rows = status.rows_below(tmp_path)
+    assert [row.state for row in rows] == ["done", "failed"]
+    assert status.totals(rows) == "1 done, 1 failed"
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        status.rows_below(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3:07"), (7387, "2:03:07"), (-1, "0s")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert status.duration(seconds) == text
+
+
+def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:
+    config = example(f"name={name}", f"schedule.steps={steps}")
+    return PlannedRun(config, f"{name}-fingerprint", tmp_path / name)
+
+
+def test_time_left_follows_measured_step_times_and_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("experiments.time_left.time.monotonic", lambda: now)
+    runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
+    queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
+    left = TimeLeft()
+    writer = open_run(runs[0].folder, "name=a", "schedule.steps=1000")
+    with run_lock.hold(runs[0].folder):
+        assert left.estimate(queue) is None
+        writer.status("running", 100)
+        assert left.estimate(queue) is None
+        now = 10.0
+        writer.status("running", 200)  # 0.1 s a step: 80 s and twice 100 s, two at a time
+        assert left.estimate(queue) == pytest.approx(140.0)
+
+
+def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
+    run = planned(tmp_path, "a", 1000)
+    open_run(run.folder, "name=a", "schedule.steps=1000").status("running", 7, loss=3.25)
+    text = io.StringIO()
+    queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
+    with Progress(Console(file=text, width=40), "study", every=0.0) as progress:
+        progress.look(queue)
+        progress.finished(run)
+    first, second = text.getvalue().splitlines()
+    assert "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250" in first
+    assert second.startswith("a: ")
+
+
+def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
+    runs = [planned(tmp_path, f"run{n}", 1000) for n in range(3)]
+    text = io.StringIO()
+    console = Console(file=text, width=100, force_terminal=True)
+    with Progress(console, "[study]") as progress:
+        progress.look(Queue(decided=runs, whole=runs))
+    for part in ("[study]", "run0", "run2", "waiting", "0 of 3 runs over"):
+        assert part in text.getvalue()

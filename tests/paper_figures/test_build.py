@@ -1,0 +1,168 @@
+"""Pictures and report: from run folders alone, the same bytes, honest about what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.summary import summarise
+from paper_figures import loss_curves, loss_over_bag_size, loss_over_length
+from paper_figures.build import Built, build
+from paper_figures.picture import Missing, Picture
+from tests.analysis.made_runs import config, write_run, write_study
+from tst_study.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def built(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(study, tmp_path_factory.mktemp("figures"))
+
+
+def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
+    assert {picture.kind for picture in built.pictures} == {
+        "overview",
+        "gains",
+        "loss_curves",
+        "loss_over_bag_size",
+    }
+    runs = built.summary.tables.runs.set_index("run_id")
+    for picture in built.pictures:
+        for suffix in (".pdf", ".svg", ".png", ".csv", ".json"):
+            assert (built.to / f"{picture.name}{suffix}").stat().st_size > 0
+        trace = json.loads((built.to / f"{picture.name}.json").read_text("utf8"))
+        assert trace["runs"]
+        for row in trace["runs"]:
+            assert row["fingerprint"] == runs.loc[row["run_id"], "fingerprint"]
+            assert row["code"] == "0123456789ab"
+
+
+def test_same_runs_give_the_same_bytes(study: Path, built: Built, tmp_path: Path) -> None:
+    again = build(study, tmp_path, only=["loss_over_bag_size", "headline_table"])
+    assert {path.suffix for path in again.written} >= {".png", ".csv", ".svg", ".pdf", ".tex"}
+    for path in again.written:
+        assert path.read_bytes() == (built.to / path.name).read_bytes(), path.name
+
+
+def test_nothing_is_drawn_again_while_nothing_changed(study: Path, built: Built) -> None:
+    assert build(study, built.to).written == ()
+
+
+def test_a_further_run_redraws_only_what_shows_it(
+    study: Path, built: Built, tmp_path: Path
+) -> None:
+    runs, to = tmp_path / "runs", tmp_path / "figures"
+    shutil.copytree(study, runs)
+    shutil.copytree(built.to, to)
+    write_run(runs, config(3), 3.56)
+    write_run(runs, config(3, 4, 0.2), 3.55)
+    names = {path.stem for path in build(runs, to).written}
+    assert "gains-books-bpe1024-1000" in names
+    assert not {name for name in names if "generated" in name}
+
+
+def test_loss_of_bags_and_of_tokens_are_never_one_curve(study: Path) -> None:
+    curves = [p for p in loss_curves.pictures(summarise(study)) if isinstance(p, Picture)]
+    whole, end = (
+        next(p for p in curves if p.name.startswith(n))
+        for n in ("loss_curves-", "loss_curves_end-")
+    )
+    assert "different quantity" in whole.caption
+    bags = whole.data[whole.data["quantity"] == "bag_loss"]
+    tokens = whole.data[whole.data["quantity"] == "next_token"]
+    superposed = tokens[tokens["setting"] != "baseline"]
+    assert bags["step"].max() < superposed["step"].min()
+    assert set(end.data["quantity"]) == {"next_token", "held_out"}
+
+
+def test_smoothing_never_reaches_across_the_switch(study: Path) -> None:
+    """The first recovery point is of recovery alone: above the smoothed bags it would be pulled."""
+    rows = pd.DataFrame({"step": range(10, 110, 10), "loss": 2.0, "loss_name": "next_token"})
+    assert set(loss_curves._smoothed(rows, 1000)["loss"]) == {2.0}
+
+
+def test_loss_over_bag_size_stands_at_the_baselines_level(study: Path) -> None:
+    (picture,) = loss_over_bag_size.pictures(summarise(study))
+    assert isinstance(picture, Picture)
+    data = picture.data.set_index("bag_size")
+    assert data.loc[8, "baseline"] - data.loc[8, "loss"] == pytest.approx(0.256 * 0.99, abs=1e-6)
+    assert "4.020 nats" in picture.caption
+
+
+def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(study: Path) -> None:
+    (missing,) = loss_over_length.pictures(summarise(study))
+    assert isinstance(missing, Missing)
+    assert "two or more numbers of steps" in missing.sentence
+    assert "tst-study submit laptop --scale desktop" in missing.sentence
+
+
+def test_the_report_fetches_nothing(built: Built) -> None:
+    page = (built.to / "report.html").read_text("utf8")
+    assert not re.search(r"""(?:src|href|data|action)\s*=\s*["'](?:[a-z]+:)?//""", page)
+    inside = page.replace("url(#", "")
+    for fetching in ("http", "@import", "url(", "fetch(", "XMLHttpRequest", "<link", "<img"):
+        assert fetching not in inside, fetching
+
+
+def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built) -> None:
+    page = (built.to / "report.html").read_text("utf8")
+    assert "<b>no difference shown</b>" in page
+    assert "<b>better</b>" in page
+    assert "What these numbers cannot say" in page
+    links = re.findall(r'<td[^>]*><a href="([^"]+)">', page)
+    assert len(links) == len(built.summary.tables.runs)
+    assert all((built.to / link / "run.json").is_file() for link in links)
+
+
+def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs, config(0), 3.5)
+    write_run(runs, config(0, 4, 0.2), None, state="diverged")
+    bad = write_run(runs, config(1), 3.5)
+    (bad / "run.json").write_text("{<b>")
+    result = build(runs, tmp_path / "to")
+    page = (tmp_path / "to" / "report.html").read_text("utf8")
+    assert len(result.missing) == 5
+    assert not result.pictures
+    assert "diverged at step 500 of 1,000: loss above 100 nats" in page
+    assert "run.json" in page
+    assert "Nothing to compare yet" in page
+
+
+def test_a_study_that_has_only_begun_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
+    for states in (("running",), ("done",), ("done", "running"), ("done", "done")):
+        runs = tmp_path / "-".join(states)
+        for arm, state in zip(((1, 0.0), (4, 0.2)), states, strict=False):
+            write_run(runs, config(0, *arm), 3.5, state=state)
+        result = build(runs, tmp_path / "to", only=["headline_table", "report"])
+        assert bool(result.pictures) == (states == ("done", "done"))
+
+
+def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", config(0, study="<script>alert(1)</script>"), 3.5, folder="a")
+    build(tmp_path / "runs", tmp_path / "to", only=["report"])
+    assert "<script>alert" not in (tmp_path / "to" / "report.html").read_text("utf8")
+
+
+def test_an_unknown_picture_is_an_error_that_names_those_there_are(study: Path) -> None:
+    with pytest.raises(UserError, match=r"figure9: no such picture; there are .*loss_curves"):
+        build(study, study.parent / "nowhere", only=["figure9"])
+
+
+def test_neither_torch_nor_megatron_nor_submitit_is_imported() -> None:
+    code = (
+        "import sys, paper_figures.build, analysis.summary;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'megatron', 'submitit')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

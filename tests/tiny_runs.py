@@ -1,0 +1,153 @@
+"""Runs small enough to be trained inside a test, and what two of them must have in common."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing
+from torch import Tensor
+
+from tst_study import config, run_record
+from tst_study.config import Config
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.model import SuperposedGPT, build_model
+from tst_study.megatron.process_groups import Ranks, process_groups
+from tst_study.run_record import RunRecord
+from tst_study.train import train
+
+VOCABULARY = 64
+TINY: dict[str, Any] = {
+    "model": {
+        "layers": 2,
+        "hidden_size": 16,
+        "attention_heads": 4,
+        "key_value_heads": 2,
+        "head_size": 8,
+        "feed_forward_size": 32,
+        "vocabulary_size": VOCABULARY,
+    },
+    "superposition": {"bag_size": 4, "step_ratio": 0.5},
+    "batch": {"sequences": 4, "sequence_length": 8},
+    "optimizer": {"learning_rate": 1e-2},
+    "schedule": {"steps": 20, "warmup_steps": 2},
+    # One thread: a fork does not take OpenMP's threads along.
+    "execution": {"threads": 1, "log_every": 1},
+}
+MIXTURE = (
+    'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, "balance_loss"=0.01}',
+    "model.qk_norm=true",
+)
+# Seconds and memory differ between any two launches, and segments between one and several.
+OF_THE_LAUNCH = {
+    "segment",
+    "seconds",
+    "step_seconds",
+    "training_seconds",
+    "tokens_per_second",
+    "peak_memory",
+}
+
+
+def tiny(corpus: Path, *overrides: str) -> Config:
+    """`TINY` on a prepared folder, with overrides such as `superposition.bag_size=1`."""
+    values = {key: dict(section) for key, section in TINY.items()}
+    values["data"] = {"corpora": [{"path": str(corpus)}]}
+    for override in overrides:
+        config.apply_override(values, override)
+    return config.from_dict(values)
+
+
+def run(corpus: Path, folder: Path, *overrides: str) -> RunRecord:
+    """Train `tiny(corpus, *overrides)` in this process, to its end or on to it; its record."""
+    train(tiny(corpus, *overrides), folder, progress=False)
+    return run_record.read(folder)
+
+
+def rows(record: RunRecord) -> list[dict[str, Any]]:
+    """All metrics and evaluations, without what belongs to a launch."""
+    return [
+        {key: value for key, value in row.items() if key not in OF_THE_LAUNCH}
+        for row in [*record.metrics, *record.evals]
+    ]
+
+
+def last_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a run's last checkpoint by its name: weights and optimizer state."""
+    place = checkpoint_folders(folder)[-1]
+    with process_groups(tiny(folder).execution):
+        return _flat(dist_checkpointing.load_plain_tensors(str(place)))
+
+
+def _flat(state: Any, name: str = "") -> dict[str, Tensor]:
+    if isinstance(state, Tensor):
+        return {name.removeprefix("."): state}
+    if not isinstance(state, dict | list):
+        return {}
+    items = state.items() if isinstance(state, dict) else enumerate(state)
+    return {key: x for inner, value in items for key, x in _flat(value, f"{name}.{inner}").items()}
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """In the order of their steps."""
+    places = Checkpoints(folder / "checkpoints", 1)
+    return [places.folder / f"step-{step:08d}" for step in places.steps()]
+
+
+def assert_same_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Bit for bit."""
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Records and last checkpoints agree bit for bit, however many launches each run took."""
+    assert rows(run_record.read(one)) == rows(run_record.read(other))
+    assert_same_tensors(last_tensors(one), last_tensors(other))
+
+
+@contextmanager
+def built(config: Config) -> Iterator[tuple[SuperposedGPT, Ranks]]:
+    """The model of a run on one rank, as it stands before the first step."""
+    with process_groups(config.execution) as ranks:
+        yield build_model(config), ranks
+
+
+def randomize_norms(model: torch.nn.Module) -> None:
+    """Norm weights of one would hide a norm that is left out or applied twice."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.copy_(1.0 + 0.3 * torch.randn(parameter.shape, generator=generator))
+
+
+def fork(function: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
+    """Start `function` in a process of its own, without the seconds that an import takes."""
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        function()
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def logged_step(folder: Path) -> int:
+    """The last step of a run that another process is training; 0 before the first."""
+    path = folder / "metrics.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return int(json.loads(whole.rpartition(b"\n")[2])["step"]) if whole else 0
