@@ -6,7 +6,6 @@ guessed. A run that cannot be read is a problem that is reported; the others are
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +140,3 @@ def _long(
 
 def _shown(folders: Folders) -> str:
     return str(folders) if isinstance(folders, str | Path) else ", ".join(map(str, folders))
-
-
-def digest(table: pd.DataFrame) -> str:
-    """sha256 (hex) of a table's content: equal tables, equal digests, in any process."""
-    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()

@@ -57,9 +57,7 @@ class Layer(nn.Module):
         self.heads, self.groups = config.attention_heads, config.key_value_heads
         self.head_size = config.head_size
         self.attention_norm = nn.RMSNorm(hidden, eps=config.norm_epsilon)
-        self.qkv = nn.Linear(
-            hidden, (self.heads + 2 * self.groups) * self.head_size, bias=False
-        )
+        self.qkv = nn.Linear(hidden, (self.heads + 2 * self.groups) * self.head_size, bias=False)
         self.projection = nn.Linear(self.heads * self.head_size, hidden, bias=False)
         self.feed_forward_norm = nn.RMSNorm(hidden, eps=config.norm_epsilon)
         self.gate_and_up = nn.Linear(hidden, 2 * feed_forward, bias=False)

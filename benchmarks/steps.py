@@ -58,25 +58,24 @@ class PackageSteps:
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:
         """A whole step under this objective, always on the same synthetic tokens."""
-        config = self.config
-        positions = config.batch.sequences * config.batch.sequence_length
-        ids, labels = synthetic_tokens(config, objective.stride, self.device)
+        ids, labels = synthetic_tokens(self.config, objective.stride, self.device)
 
         def run() -> Tensor:
-            self.optimizer.zero_gradients()
-            loss = torch.zeros((), device=self.device)
-            valid_counts = objective.count_targets(labels)
-            if config.model.experts is not None:
-                experts.begin_step(positions, self.device)
-            part = self.data_parallel(
-                objective.fold(ids), Targets(labels, valid_counts, objective)
-            )
-            part.backward()
-            loss += part.detach()
-            self.optimizer.step(config.optimizer.learning_rate)
+            loss = self.gradients(ids, labels, objective)
+            self.optimizer.step(self.config.optimizer.learning_rate)
             return loss
 
         return run
+
+    def gradients(self, ids: Tensor, labels: Tensor, objective: Objective) -> Tensor:
+        """Fill the gradient buffers; returns the loss. ids and labels (b, l·stride)."""
+        self.optimizer.zero_gradients()
+        valid_counts = objective.count_targets(labels)
+        if self.config.model.experts is not None:
+            experts.begin_step(labels.numel() // objective.stride, self.device)
+        loss = self.data_parallel(objective.fold(ids), Targets(labels, valid_counts, objective))
+        loss.backward()
+        return loss.detach()
 
 
 def plain_step(config: Config, device: torch.device) -> Step:
@@ -98,9 +97,7 @@ def plain_step(config: Config, device: torch.device) -> Step:
     return run
 
 
-def synthetic_tokens(
-    config: Config, stride: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Uniform token ids and next-token labels (b, l·stride), the same for every caller."""
     generator = torch.Generator().manual_seed(0)
     shape = config.batch.sequences, config.batch.sequence_length * stride + 1

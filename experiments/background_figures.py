@@ -12,8 +12,9 @@ from pathlib import Path
 from experiments.launcher_local import Queue
 from experiments.planner import PlannedRun
 
-PAUSE = 15.0
-"""Seconds between two drawings at least."""
+PAUSE = 60.0
+"""Seconds before the first drawing and between two at least: in the shortest studies drawing would
+only slow the runs down, and the end draws everything anyway."""
 SHARE = 0.1
 """Of the time, at most, that drawing may take from the runs."""
 
@@ -28,7 +29,7 @@ class BackgroundFigures:
         self._drawing: subprocess.Popen[bytes] | None = None
         self._asked = False
         self._began = 0.0
-        self._next = 0.0
+        self._next = time.monotonic() + PAUSE
 
     def look(self, queue: Queue) -> None:
         now = time.monotonic()

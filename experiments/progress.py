@@ -26,6 +26,7 @@ class Progress:
         self._time_left = TimeLeft()
         self._started = time.monotonic()
         self._shown = float("-inf")
+        self._queue: Queue | None = None
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> Progress:
@@ -40,17 +41,19 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         if self._live:
+            if self._queue:
+                self._draw(self._live, self._queue)  # what stays on the screen is the end
             self._live.stop()
 
     def look(self, queue: Queue) -> None:
         now = time.monotonic()
         if now - self._shown < (0.5 if self._live else self._every):
             return
-        self._shown = now
-        headline = self._headline(queue)
+        self._shown, self._queue = now, queue
         if self._live:
-            self._live.update(Group(table(_rows(queue), self._title), Text(headline)), refresh=True)
+            self._draw(self._live, queue)
         else:
+            headline = self._headline(queue)
             running = ", ".join(_short(row(one.folder)) for one in queue.running.values())
             self._print(f"{headline} | {running}" if running else headline)
 
@@ -59,6 +62,10 @@ class Progress:
         if not self._live:
             loss = "" if one.loss is None else f", last training loss {one.loss:.3f}"
             self._print(f"{run.run_id}: {one.state}{loss}")
+
+    def _draw(self, live: Live, queue: Queue) -> None:
+        runs = table(_rows(queue), self._title)
+        live.update(Group(runs, Text(self._headline(queue))), refresh=True)
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)

@@ -128,7 +128,7 @@ def _frame(data: pd.DataFrame) -> tuple[float, float]:
     ends = [*data["low"].dropna(), *data["high"].dropna(), *inner]
     low = max(min(ends), min(inner) - 1.0 * span)
     high = min(max(ends), max(inner) + 1.0 * span)
-    pad = 0.05 * (high - low)
+    pad = 0.05 * max(high - low, span)
     return low - pad, high + pad
 
 

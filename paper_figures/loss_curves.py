@@ -27,6 +27,7 @@ from paper_figures.selection import (
 )
 from paper_figures.style import (
     COLUMN,
+    MUTED,
     PAPER,
     bag_size_mark,
     new_figure,
@@ -188,46 +189,31 @@ def draw_whole(axes: Axes, data: pd.DataFrame) -> None:
         axes.plot(
             tokens["step"], tokens["loss"], color=mark.colour, linestyle=mark.dash, label=setting
         )
-        if len(bags):
-            _name_bag_loss(axes, bags, first=str(setting) == _first_bagged(data))
     _mark_switches(axes, data)
     late = data[data["step"] > 0.04 * steps]
     low, high = float(data["low"].min()), float(late["loss"].max())
     axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
     axes.set_xlim(0, steps)
     _label(axes, "training loss (nats per token)")
+    if (data["quantity"] == "bag_loss").any():
+        axes.plot([], [], color=MUTED, linewidth=0.8, alpha=0.6, label="loss of bags")
     axes.legend(loc="upper right")
-
-
-def _name_bag_loss(axes: Axes, bags: pd.DataFrame, first: bool) -> None:
-    if first:
-        middle = bags.iloc[len(bags) // 2]
-        axes.annotate(
-            "loss of bags",
-            (middle["step"], middle["loss"]),
-            xytext=(1, 5),
-            textcoords="offset points",
-            color=bag_size_mark(int(bags["bag_size"].iloc[0])).colour,
-            fontsize=7,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
-        )
-
-
-def _first_bagged(data: pd.DataFrame) -> str:
-    """The setting with the largest bags has its bag loss named: it lies highest."""
-    return str(data["setting"].iloc[int(data["bag_size"].argmax())])
 
 
 def draw_end(axes: Axes, data: pd.DataFrame, held_out: pd.DataFrame) -> None:
     """From the switch on: next-token loss, and held-out loss as points."""
     steps = int(data["step"].max())
-    tokens = data[data["quantity"] == "next_token"]
     start = _switches(data)[-1] if _switches(data) else 0
+    tokens = data[(data["quantity"] == "next_token") & (data["step"] >= start)]
+    late = pd.concat([tokens, held_out])
+    late = late[late["step"] >= start + 0.15 * (steps - start)]
+    low, high = float(late["loss"].min()), float(late["loss"].max())
     for setting, rows in tokens.groupby("setting", sort=False):
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
         colour = mark.colour
         axes.plot(rows["step"], rows["loss"], color=colour, linestyle=mark.dash, linewidth=0.9)
-        points = held_out[held_out["setting"] == setting]
+        inside = (held_out["step"] > start) & (held_out["loss"] <= high)
+        points = held_out[inside & (held_out["setting"] == setting)]
         edge: dict[str, Any] = {
             "markeredgecolor": PAPER,
             "markeredgewidth": 0.5,
@@ -237,9 +223,6 @@ def draw_end(axes: Axes, data: pd.DataFrame, held_out: pd.DataFrame) -> None:
         axes.plot(points["step"], points["loss"], mark.marker, color=colour, **edge)
         # One entry for both: a line that carries the setting's marker.
         axes.plot([], [], mark.marker, color=colour, linestyle=mark.dash, lw=0.9, label=setting)
-    late = pd.concat([tokens, held_out])
-    late = late[late["step"] >= start + 0.15 * (steps - start)]
-    low, high = float(late["loss"].min()), float(late["loss"].max())
     axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
     axes.set_xlim(start, steps)
     _label(axes, "next-token loss (nats per token)")

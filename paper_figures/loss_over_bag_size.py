@@ -123,9 +123,11 @@ def draw(axes: Axes, data: pd.DataFrame, optimum: float | None) -> None:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    axes.set_xlabel("bag size s (log scale)")
+    shared = f", at {label}" if len(ratios) == 1 else ""
+    axes.set_xlabel(f"bag size s (log scale){shared}")
     axes.set_ylabel("held-out loss (nats per token)")
-    axes.legend(loc="best")
+    if not shared:
+        axes.legend(loc="best")
 
 
 def _limits(axes: Axes, data: pd.DataFrame, optimum: float | None) -> None:

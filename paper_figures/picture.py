@@ -55,9 +55,6 @@ class Picture:
             figure.set_layout_engine("none")  # found once, kept for every format
         return figure
 
-    def run_ids(self, runs: pd.DataFrame) -> list[str]:
-        return sorted(runs[runs["folder"].isin(self.folders)]["run_id"])
-
 
 @dataclass(frozen=True)
 class Missing:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tst_study import config, run_record
 from tst_study.config import Config
+from tst_study.data.token_stream import TokenStream
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT, build_model
 from tst_study.megatron.process_groups import Ranks, process_groups
@@ -151,3 +152,15 @@ def logged_step(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return int(json.loads(whole.rpartition(b"\n")[2])["step"]) if whole else 0
+
+
+def when_step_begins(step: int, act: Callable[[], None]) -> None:
+    """Call `act` as soon as this process reads step `step`; for processes that end with a test."""
+    batch = TokenStream.batch
+
+    def watched_batch(self: TokenStream, now: int, *rest: Any) -> Any:
+        if now == step:
+            act()
+        return batch(self, now, *rest)
+
+    TokenStream.batch = watched_batch  # type: ignore[method-assign]

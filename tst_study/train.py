@@ -44,6 +44,7 @@ from tst_study.megatron.model import (
 )
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
 from tst_study.megatron.process_groups import Ranks, process_groups
+from tst_study.memory_reuse import keep_freed_memory
 from tst_study.phase_plan import plan_phases
 from tst_study.progress import Progress
 from tst_study.run_header import header_of
@@ -69,7 +70,9 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     """
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
-    _be_deterministic()
+    if not torch.cuda.is_available():
+        _be_deterministic()
+        keep_freed_memory()
     stream, data = open_stream(config), fingerprints(config)
     with listening() as stop, process_groups(config.execution) as ranks:
         writer = RunWriter(folder, header_of(config, data)) if ranks.is_first else None
@@ -309,10 +312,9 @@ def _peak_memory(device: torch.device) -> int:
 
 def _be_deterministic() -> None:
     """Two runs of one config agree bit for bit on processors."""
-    if not torch.cuda.is_available():
-        torch.use_deterministic_algorithms(True)
-        # It would also fill every new tensor with NaN, which costs a pass over memory each.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True)
+    # It would also fill every new tensor with NaN, which costs a pass over memory each.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _is_due(done: int, every: int | None) -> bool:

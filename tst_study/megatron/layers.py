@@ -19,6 +19,10 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import (
     TransformerLayer,
@@ -150,7 +154,14 @@ class RMSNorm(torch.nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
-def layer_specification(config: TransformerConfig) -> ModuleSpec:
+def block_specification(config: TransformerConfig) -> TransformerBlockSubmodules:
+    """This rank's layers and the norm behind the last one, which would else be whatever class is
+    installed."""
+    layers = [_layer(config)] * get_num_layers_to_build(config)
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
+
+
+def _layer(config: TransformerConfig) -> ModuleSpec:
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     return ModuleSpec(
         module=TransformerLayer,

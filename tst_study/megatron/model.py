@@ -19,7 +19,7 @@ from torch import Tensor
 from tst_study.config import Config, Superposition
 from tst_study.config import Model as ModelConfig
 from tst_study.megatron.initialization import initialize
-from tst_study.megatron.layers import RotaryTable, layer_specification
+from tst_study.megatron.layers import RotaryTable, block_specification
 from tst_study.superposition import (
     bag_embedding,
     bag_log_probabilities,
@@ -209,7 +209,7 @@ def build_model(config: Config) -> SuperposedGPT:
     megatron_config = transformer_config(config)
     model = SuperposedGPT(
         config=megatron_config,
-        transformer_layer_spec=layer_specification(megatron_config),
+        transformer_layer_spec=block_specification(megatron_config),
         vocab_size=config.model.vocabulary_size,
         max_sequence_length=config.batch.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(),

@@ -1,0 +1,207 @@
+"""The same numbers on a GPU as on a CPU: losses and gradients of tiny models and of the kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.gpu_parts import Request, Results
+from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
+from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
+from tst_study.megatron.process_groups import process_groups
+from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss
+
+# Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
+# thousand terms in another order differ by about 1e-6; a gradient passes many of them.
+LOSS_TOLERANCE = 1e-5
+TENSOR_TOLERANCE = 1e-4
+BFLOAT16_TOLERANCE = 1e-2
+
+BAG_SIZE = 4
+SEQUENCES, LENGTH = 4, 32
+# Weights five times the usual, so that scores, routes and logits are far from uniform: with small
+# ones every loss is log V, whatever the code does.
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": {"preset": "laptop-64", "initial_deviation": 0.1},
+    "experts": {"preset": "laptop-moe", "initial_deviation": 0.1},
+}
+SUPERPOSITIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "output only": {"mode": "output_only"},
+    "input only": {"mode": "input_only"},
+    "power law": {"weighting": "power_law"},
+    "sum to one": {"loss": "sum_to_one"},
+    "binary cross-entropy": {"loss": "binary_cross_entropy"},
+    "hinge": {"loss": "hinge"},
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    error: float
+    """Relative, of the worst tensor."""
+    tolerance: float
+    worst: str
+    """The tensor that it is."""
+    passed: bool
+
+
+def reference(request: Request) -> Results:
+    """On a CPU: the values that a GPU must reproduce, left as a file of tensors."""
+    values = model_values("cpu", request.small) | kernel_values("cpu")
+    torch.save(values, request.work / "reference.pt")
+    yield "tensors", len(values)
+
+
+def correctness(request: Request) -> Results:
+    """All checks, as dictionaries of `Check`, and what is reported without being required."""
+    device = request.device
+    expected = torch.load(request.work / "reference.pt")
+    checks = compare(model_values(device, request.small) | kernel_values(device), expected)
+    yield "checks", [asdict(check) for check in checks]
+    checks += [bag_of_one_check(device), *bfloat16_checks(device, expected, request.small)]
+    yield "checks", [asdict(check) for check in checks]
+    yield "repeatable", {name: is_repeatable(device, name) for name in MODELS}
+
+
+def model_values(device: str, small: bool = False) -> dict[str, Tensor]:
+    """Loss and gradients by parameter, by `model, objective: tensor`, in float32 on the CPU."""
+    values: dict[str, Tensor] = {}
+    for model, objective, steps, run in _cases(device, "float32", small):
+        case = f"{model}, {objective}"
+        values[f"{case}: loss"] = run()
+        for name, parameter in steps.model.named_parameters():
+            values[f"{case}: gradient of {name}"] = parameter.main_grad.cpu().clone()
+    return values
+
+
+def _cases(device: str, dtype: str, small: bool) -> Iterator[tuple[str, str, PackageSteps, Any]]:
+    """(model, objective, its steps, a function that fills the gradients and returns the loss)."""
+    for model, shape in MODELS.items():
+        # Every loss on the dense model; of experts and in small runs, one of each mode.
+        names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
+        config = step_config(shape, SEQUENCES, LENGTH, dtype=dtype, device=device)
+        with process_groups(config.execution) as ranks:
+            steps = PackageSteps(config, ranks.device)
+            objectives = {"next token": NEXT_TOKEN}
+            for name in names:
+                chosen = step_config(
+                    shape, SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
+                ).superposition
+                objectives[name] = superposition_objective(chosen)
+            for name, objective in objectives.items():
+                yield model, name, steps, lambda o=objective, s=steps: _gradients(s, o)
+
+
+def _gradients(steps: PackageSteps, objective: Any) -> Tensor:
+    ids, labels = synthetic_tokens(steps.config, objective.stride, steps.device)
+    labels[0, :3] = -100
+    return steps.gradients(ids, labels, objective).cpu()
+
+
+def kernel_values(device: str) -> dict[str, Tensor]:
+    """Bag embedding and every bag loss by themselves, with ignored labels and repeated tokens."""
+    generator = torch.Generator().manual_seed(1)
+    size, rows, length, vocabulary, width = BAG_SIZE, 3, 40, 500, 48
+    logits = torch.randn(rows, length, vocabulary, generator=generator)
+    labels = torch.randint(vocabulary, (rows, length * size), generator=generator)
+    labels[0, ::7] = -100
+    labels[1, : 2 * size] = 5
+    table = torch.randn(vocabulary, width, generator=generator)
+    bags = torch.randint(vocabulary, (rows, length, size), generator=generator)
+    upstream = torch.randn(rows, length, width, generator=generator)
+
+    values = {}
+    for kind in BAG_LOSS_KINDS:
+        z = logits.to(device).requires_grad_()
+        loss = bag_loss(z, labels.to(device), size, kind=kind)
+        loss.backward()
+        values[f"bag loss, {kind}: loss"] = loss.detach().cpu()
+        values[f"bag loss, {kind}: gradient of logits"] = z.grad.cpu()
+    weight = table.to(device).requires_grad_()
+    embedded = bag_embedding(weight, bags.to(device))
+    embedded.backward(upstream.to(device))
+    values["bag embedding: values"] = embedded.detach().cpu()
+    values["bag embedding: gradient of table"] = weight.grad.cpu()
+    return values
+
+
+def compare(values: dict[str, Tensor], expected: dict[str, Tensor]) -> list[Check]:
+    """One check of the losses and one of the worst tensor per case (the name before the colon)."""
+    if values.keys() != expected.keys():
+        raise ValueError("the reference holds other cases: make it by the same code")
+    worst: dict[tuple[str, float], tuple[float, str]] = {}
+    for key, value in values.items():
+        case, _, tensor = key.partition(": ")
+        tolerance = LOSS_TOLERANCE if tensor == "loss" else TENSOR_TOLERANCE
+        error = relative_error(value, expected[key])
+        so_far = worst.get((case, tolerance), (-1.0, ""))
+        worst[case, tolerance] = max(so_far, (error, tensor), key=_nan_last)
+    return [
+        Check(case, error, tolerance, tensor, error <= tolerance)
+        for (case, tolerance), (error, tensor) in worst.items()
+    ]
+
+
+def _nan_last(error_of_tensor: tuple[float, str]) -> tuple[bool, float]:
+    error, _ = error_of_tensor
+    return math.isnan(error), error
+
+
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    """|value - expected| / |expected|, of 2-norms in float64; nan stays nan."""
+    difference = float((value.double() - expected.double()).norm())
+    size = float(expected.double().norm())
+    return difference / size if size else (0.0 if difference == 0.0 else math.inf)
+
+
+def bag_of_one_check(device: str) -> Check:
+    """s = 1 is `F.cross_entropy`; on a GPU its kernel may sum in another order."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(2, 64, 1000, generator=generator).to(device)
+    labels = torch.randint(1000, (2, 64), generator=generator).to(device)
+    mine, plain = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss = bag_loss(mine, labels, 1)
+    expected = F.cross_entropy(plain.flatten(0, 1), labels.flatten())
+    loss.backward()
+    expected.backward()
+    errors = {
+        "loss": relative_error(loss.detach(), expected.detach()),
+        "gradient": relative_error(mine.grad, plain.grad),
+    }
+    tensor, error = max(errors.items(), key=lambda item: item[1])
+    return Check("a bag of one is F.cross_entropy", error, 1e-6, tensor, error <= 1e-6)
+
+
+def bfloat16_checks(device: str, expected: dict[str, Tensor], small: bool) -> list[Check]:
+    """Losses in bfloat16 near those in float32."""
+    checks = []
+    for model, objective, _, run in _cases(device, "bfloat16", small):
+        error = relative_error(run(), expected[f"{model}, {objective}: loss"])
+        name = f"{model}, {objective}, bfloat16"
+        passed = error <= BFLOAT16_TOLERANCE
+        checks.append(Check(name, error, BFLOAT16_TOLERANCE, "loss", passed))
+    return checks
+
+
+def is_repeatable(device: str, model: str) -> bool:
+    """Whether three superposed steps, made twice, end with the same bits in every weight."""
+    config = step_config(
+        MODELS[model], SEQUENCES, LENGTH, device=device, bag_size=BAG_SIZE, step_ratio=0.5
+    )
+    ends = []
+    for _ in range(2):
+        with process_groups(config.execution) as ranks:
+            steps = PackageSteps(config, ranks.device)
+            step = steps.step(superposition_objective(config.superposition))
+            for _ in range(3):
+                step()
+            ends.append([p.detach().cpu().clone() for p in steps.model.parameters()])
+    return all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

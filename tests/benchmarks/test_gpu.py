@@ -1,0 +1,128 @@
+"""The script for GPU machines, run whole at its smallest on the CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gpu, gpu_parts
+from benchmarks.gpu_correctness import compare
+from benchmarks.gpu_parts import Part, Request
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs it in earnest")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("records")
+    status = gpu.main(["--device", "cpu", "--small", "--in-process", "--to", str(folder)])
+    (path,) = folder.glob("cpu-small-*.json")
+    assert status == 0
+    return json.loads(path.read_text())
+
+
+def test_every_part_is_done_and_the_record_says_so(record: dict[str, Any]) -> None:
+    assert record["passed"]
+    assert list(record["parts"]) == list(gpu_parts.PARTS)
+    failures = {name: part["failure"] for name, part in record["parts"].items()}
+    assert set(failures.values()) == {None}, failures
+
+
+def test_the_record_says_where_and_with_what_it_was_made(record: dict[str, Any]) -> None:
+    machine = record["machine"]
+    assert machine["device"] == "cpu"
+    assert machine["versions"]["torch"] == torch.__version__
+    assert {"date", "driver", "processor", "code", "python"} <= machine.keys()
+
+
+def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
+    record: dict[str, Any],
+) -> None:
+    checks = record["parts"]["correctness"]["results"]["checks"]
+    names = {check["name"] for check in checks}
+    for case in ("dense, next token", "dense, full", "dense, output only", "experts, full"):
+        assert {case, f"{case}, bfloat16"} <= names
+    assert all(check["error"] <= check["tolerance"] for check in checks)
+
+
+def test_steps_have_speed_in_both_phases_but_no_mfu_and_no_peak_memory_on_a_cpu(
+    record: dict[str, Any],
+) -> None:
+    results = record["parts"]["steps-270m"]["results"]
+    first, second = results["package"]["phase 1"], results["package"]["phase 2"]
+    ratio = first["raw_tokens_per_second"] / first["latent_tokens_per_second"]
+    assert ratio == pytest.approx(results["shape"]["bag_size"])
+    assert second["raw_tokens_per_second"] == second["latent_tokens_per_second"] > 0
+    assert first["mfu"] is first["peak_memory"] is None
+    assert results["plain"]["phase 2"]["step_seconds"] > 0
+
+
+def test_the_pair_spends_the_same_flops_in_both_arms(record: dict[str, Any]) -> None:
+    pair = record["parts"]["pair"]["results"]
+    assert pair["baseline"]["flops"] == pair["superposition"]["flops"]
+    assert pair["superposition"]["raw_tokens"] > pair["baseline"]["raw_tokens"]
+    assert pair["baseline"]["annealed"]
+    assert pair["superposition"]["annealed"]
+
+
+def test_a_part_that_hangs_is_stopped_and_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text(
+        "import json, pathlib, sys, time\n"
+        "work = pathlib.Path(sys.argv[sys.argv.index('--work') + 1])\n"
+        "(work / 'loss.json').write_text(json.dumps({'kept': 1}))\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(gpu, "__file__", str(hanging))
+    outcome = gpu.run_apart("loss", Request("cpu", True, tmp_path, seconds=2.0))
+    assert (outcome.state, outcome.results) == ("out of time", {"kept": 1})
+
+
+def test_a_part_that_fails_is_recorded_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(request: Request) -> Iterator[tuple[str, Any]]:
+        yield "kept", 1
+        raise RuntimeError("no such kernel")
+
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "failing", failing, raising=False)
+    monkeypatch.setitem(gpu_parts.PARTS, "steps-270m", Part(f"{__name__}:failing", 0.2, 0.0))
+    arguments = ["--device", "cpu", "--small", "--in-process", "--to", str(tmp_path)]
+    assert gpu.main([*arguments, "--parts", "steps-270m", "loss"]) == 0  # no check was asked for
+    (path,) = tmp_path.glob("*.json")
+    parts = json.loads(path.read_text())["parts"]
+    assert parts["steps-270m"]["failure"] == "RuntimeError: no such kernel"
+    assert parts["steps-270m"]["results"] == {"kept": 1}
+    assert parts["loss"]["state"] == "done"
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([1.0, 2.1]), torch.tensor([1.0, torch.nan])])
+def test_a_wrong_gradient_fails_its_check(wrong: torch.Tensor) -> None:
+    right = torch.tensor([1.0, 2.0])
+    names = ["case: loss", "case: gradient of a", "case: gradient of b"]
+    expected = dict.fromkeys(names, right)
+    loss, gradient = compare({**expected, "case: gradient of a": wrong}, expected)
+    assert loss.passed
+    assert not gradient.passed
+    assert gradient.worst == "gradient of a"
+
+
+def test_without_its_checks_a_run_has_not_passed(tmp_path: Path) -> None:
+    # No reference was made, so nothing can be compared.
+    arguments = ["--device", "cpu", "--small", "--in-process", "--to", str(tmp_path)]
+    assert gpu.main([*arguments, "--parts", "correctness"]) == 1
+
+
+@pytest.mark.slow
+def test_the_parts_run_as_processes_of_their_own(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--small", "--to", str(tmp_path)]
+    assert gpu.main([*arguments, "--parts", "reference", "correctness", "loss"]) == 0

@@ -1,0 +1,52 @@
+"""The launcher with the real trainer: from a study to run records, warm processes included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tst_study import run_record
+from tst_study.data.generated_language import generate
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from experiments.launcher_local import launch
+from experiments.study import Study
+from tests.examples import example
+
+def config(name, s):
+    return example(
+        f"name={name}", f"superposition.bag_size={s}", "data.corpora=[{path='topical'}]",
+        "schedule.steps=10", "schedule.warmup_steps=1", "batch.sequences=2",
+        "execution.threads=1",
+    )
+
+if __name__ == "__main__":
+    runs = [config("pair-s1", 1), config("pair-s4", 4)]
+    study = Study("tiny", "test", "Tiny", "Nothing.", (), lambda results: runs)
+    queue = launch(study, Path("runs"))
+    assert not queue.failed, queue.failed
+    assert "torch" not in sys.modules
+"""
+
+
+def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Path) -> None:
+    generate(tmp_path / "topical", 20_000, 4_000, words=64, classes=8, topics=2)
+    (tmp_path / "submit.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "submit.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    records = [run_record.read(folder) for folder in run_record.find_run_folders(tmp_path / "runs")]
+    assert [(record.header["name"], record.state) for record in records] == [
+        ("pair-s1", "done"),
+        ("pair-s4", "done"),
+    ]
+    assert [len(record.segments) for record in records] == [1, 1]
+    assert len({record.header["flops"]["total"] for record in records}) == 1
+    assert all(record.evals[-1]["annealed"] for record in records)

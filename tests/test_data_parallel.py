@@ -1,0 +1,84 @@
+"""Two ranks compute what one does, and the number of ranks may change at any launch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.distributed import WorkerError, run_ranks
+from tests.step_gradients import assert_close, step_gradients
+from tests.tiny_runs import MIXTURE, run, tiny, when_step_begins
+from tst_study import run_record
+from tst_study.run_record import RunRecord
+from tst_study.train import train
+
+ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
+
+
+def train_on_two(corpus: Path, folder: Path, *overrides: str) -> RunRecord:
+    config = tiny(corpus, *overrides)
+    states = run_ranks(2, lambda: train(config, folder, progress=False))
+    assert states == ["done", "done"]
+    return run_record.read(folder)
+
+
+def assert_same_losses(one: RunRecord, other: RunRecord) -> None:
+    for mine, theirs in zip(one.metrics, other.metrics, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        for counter in ("step", "phase", "raw_tokens", "latent_tokens", "epochs", "flops"):
+            assert mine[counter] == theirs[counter]
+    for ours, others in zip(one.evals, other.evals, strict=True):
+        assert ours["nats_per_token"] == pytest.approx(others["nats_per_token"], rel=1e-5)
+        assert ours["standard_error"] == pytest.approx(others["standard_error"], rel=1e-4)
+        assert ours["tokens"] == others["tokens"]
+
+
+@pytest.mark.parametrize("step", [3, 15], ids=["superposition", "recovery"])
+@pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
+def test_two_ranks_have_the_gradient_of_one(
+    documents: Path, step: int, overrides: tuple[str, ...]
+) -> None:
+    config = tiny(documents, *ALIGNED, *overrides)
+    one = step_gradients(config, step)
+    for rank in run_ranks(2, step_gradients, config, step):
+        assert_close(rank, one)
+
+
+def test_a_run_on_two_ranks_is_the_run_on_one(documents: Path, tmp_path: Path) -> None:
+    settings = (*ALIGNED, "execution.evaluate_every=8")
+    two = train_on_two(documents, tmp_path / "two", *settings)
+    one = run(documents, tmp_path / "one", *settings)
+    assert two.header["fingerprint"] == one.header["fingerprint"]
+    assert len(two.metrics) == 20
+    assert_same_losses(two, one)
+
+
+@pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
+def test_a_run_begun_on_two_ranks_goes_on_on_one(
+    words: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "both"
+    config = tiny(words, *overrides)
+
+    def stopped_on_rank_one() -> Any:
+        if dist.get_rank() == 1:  # a signal to any rank stops all of them, at the same step
+            when_step_begins(11, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        return train(config, folder, progress=False)
+
+    assert run_ranks(2, stopped_on_rank_one) == ["preempted", "preempted"]
+    both = run(words, folder, *overrides)
+    assert [segment["resumed_from"] for segment in both.segments] == [None, 12]
+    assert_same_losses(both, run(words, tmp_path / "one", *overrides))
+
+
+def test_a_batch_that_does_not_divide_by_the_ranks_is_named(words: Path, tmp_path: Path) -> None:
+    config = tiny(words, "batch.sequences=3")
+    with pytest.raises(
+        WorkerError, match=r"UserError: batch\.sequences = 3 does not divide by the 2"
+    ):
+        run_ranks(2, lambda: train(config, tmp_path / "run", progress=False))

@@ -1,0 +1,52 @@
+"""However a batch is cut into micro-batches, a step's loss is one exact mean over all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.step_gradients import assert_close, step_gradients
+from tests.tiny_runs import MIXTURE, run, tiny
+from tst_study.data.of_config import open_stream
+
+# Bags end with their documents: padded labels are ignored, unevenly over sequences and offsets.
+ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
+
+
+def test_aligned_bags_leave_uneven_numbers_of_labels(documents: Path) -> None:
+    _, labels = open_stream(tiny(documents, *ALIGNED)).batch(0)
+    assert len({int((row >= 0).sum()) for row in labels}) > 1
+
+
+@pytest.mark.parametrize("step", [3, 15], ids=["superposition", "recovery"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("superposition.mode=output_only",),
+        ("superposition.mode=input_only",),
+        ("superposition.loss=sum_to_one",),
+        ("superposition.loss=hinge", "model.tied_embeddings=true"),
+        ("superposition.weighting=power_law", *MIXTURE),
+    ],
+    ids=str,
+)
+def test_one_two_or_all_sequences_at_a_time_give_one_gradient(
+    documents: Path, step: int, overrides: tuple[str, ...]
+) -> None:
+    def gradients(*more: str):
+        return step_gradients(tiny(documents, *ALIGNED, *overrides, *more), step)
+
+    whole = gradients()
+    for size in (1, 2):
+        assert_close(gradients(f"execution.micro_batch={size}"), whole)
+
+
+def test_runs_agree_through_the_switch(documents: Path, tmp_path: Path) -> None:
+    whole = run(documents, tmp_path / "whole", *ALIGNED)
+    ones = run(documents, tmp_path / "ones", *ALIGNED, "execution.micro_batch=1")
+    assert ones.header["fingerprint"] == whole.header["fingerprint"]
+    for mine, other in zip(ones.metrics, whole.metrics, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert mine["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-4)
