@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from megatron.core.transformer.moe.moe_utils import (
     MoEAuxLossAutoScaler,
     clear_aux_losses_tracker,
     get_moe_layer_wise_logging_tracker,
 )
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor
+
+
+class Router(TopKRouter):
+    """Megatron's router, with a balance loss that does not depend on the micro-batch."""
+
+    def attach_and_log_load_balancing_loss(
+        self, activation: Tensor, *more: Any, valid_token_count: Any = None, **named: Any
+    ) -> Tensor:
+        # In 0.16 the mean over a micro-batch's sequences comes with the positions of only one of
+        # them. Without a count all positions of the micro-batch are its weight.
+        return super().attach_and_log_load_balancing_loss(activation, *more, **named)
 
 
 def begin_step(positions: int, device: torch.device) -> None:

@@ -30,6 +30,8 @@ from megatron.core.transformer.transformer_layer import (
 )
 from torch import Tensor
 
+from tst_study.megatron.experts import Router
+
 
 class ColumnLinear(ColumnParallelLinear):
     """Split by output features over tensor ranks; a plain product where there is one rank."""
@@ -192,4 +194,5 @@ def _feed_forward(config: TransformerConfig) -> ModuleSpec:
             module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
         )
     stock = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
+    stock.submodules.mlp.submodules.router = Router
     return stock.submodules.mlp
