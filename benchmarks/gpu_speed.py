@@ -14,7 +14,7 @@ import torch
 from benchmarks import bag_loss
 from benchmarks.gpu_parts import Request, Results
 from benchmarks.machine import device_name
-from benchmarks.steps import PackageSteps, Step, plain_step, step_config
+from benchmarks.steps import Compiler, PackageSteps, Step, plain_step, step_config
 from tst_study.compute_cost import count_flops, count_parameters, estimate_memory
 from tst_study.config import Config
 from tst_study.devices import peak_flops
@@ -57,17 +57,18 @@ def _steps(preset: str, bag_size: int, request: Request) -> Results:
     """
     began = time.monotonic()
     yield "shape", {"preset": preset, "bag_size": bag_size}
-    for compiled in (False, True):
+    compilers: tuple[Compiler | None, ...] = (None, "eager" if request.small else "inductor")
+    for compiler in compilers:
         for who in ("package", "plain"):
-            key = f"{who}, compiled" if compiled else who
+            key = f"{who}, compiled" if compiler else who
             if time.monotonic() - began > 0.8 * request.seconds:
                 yield key, {"failure": "no time was left"}
                 continue
-            yield key, _fitting(who, preset, bag_size, compiled, request)
+            yield key, _fitting(who, preset, bag_size, compiler, request)
 
 
 def _fitting(
-    who: str, preset: str, bag_size: int, compiled: bool, request: Request
+    who: str, preset: str, bag_size: int, compiler: Compiler | None, request: Request
 ) -> dict[str, Any]:
     """`_measure` with the largest power of two of sequences that fits; a failure as text."""
     sequences = 2 if request.small else MOST_SEQUENCES
@@ -78,7 +79,6 @@ def _fitting(
             16 if request.small else LENGTH,
             dtype="bfloat16",
             device=request.device,
-            compiled=compiled,
             bag_size=bag_size,
             step_ratio=0.5,
         )
@@ -86,7 +86,7 @@ def _fitting(
             return {"failure": "a mixture of experts has no plain counterpart"}
         try:
             if sequences == 1 or _may_fit(config, request.device):
-                return _measure(who, config, request)
+                return _measure(who, config, compiler, request)
         except torch.OutOfMemoryError as error:
             if sequences == 1:
                 return {"failure": _first_lines(error)}
@@ -103,15 +103,18 @@ def _may_fit(config: Config, device: str) -> bool:
     return 1.3 * estimate_memory(config).total < torch.cuda.get_device_properties(0).total_memory
 
 
-def _measure(who: str, config: Config, request: Request) -> dict[str, Any]:
+def _measure(
+    who: str, config: Config, compiler: Compiler | None, request: Request
+) -> dict[str, Any]:
     with process_groups(config.execution) as ranks:
         if who == "plain":
-            steps = {"phase 2": plain_step(config, ranks.device)}
+            steps = {"phase 2": plain_step(config, ranks.device, compiler)}
         else:
-            package = PackageSteps(config, ranks.device)
+            package = PackageSteps(config, ranks.device, compiler)
             objective = superposition_objective(config.superposition)
             steps = {"phase 1": package.step(objective), "phase 2": package.step(NEXT_TOKEN)}
         return {
+            "compiler": compiler,
             "sequences": config.batch.sequences,
             "sequence_length": config.batch.sequence_length,
             "parameters": count_parameters(config.model).total,
@@ -155,6 +158,7 @@ def _speed(step: Step, phase: str, config: Config, request: Request) -> dict[str
 
 
 def _free_memory(device: str) -> None:
+    torch.compiler.reset()
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

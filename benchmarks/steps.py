@@ -6,7 +6,7 @@ the tokens and writing the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
 
 Step = Callable[[], Tensor]
+Compiler = Literal["inductor", "eager"]
+"""Backend of torch.compile; `eager` traces without generating code: quick, and no faster."""
 
 
 def step_config(
@@ -29,7 +31,6 @@ def step_config(
     *,
     dtype: Literal["float32", "bfloat16"] = "float32",
     device: str = "cpu",
-    compiled: bool = False,
     **superposition: Any,
 ) -> Config:
     """A run's config around a model; its data are never read."""
@@ -42,7 +43,7 @@ def step_config(
             "optimizer": {"learning_rate": 1e-3},
             "schedule": {"steps": 100},
             "numerics": {"dtype": dtype},
-            "execution": {"device": device, "compile": "on" if compiled else "off"},
+            "execution": {"device": device, "compile": "off"},
         }
     )
 
@@ -50,9 +51,13 @@ def step_config(
 class PackageSteps:
     """One model of ours with its optimizer; a step of either phase runs on the same weights."""
 
-    def __init__(self, config: Config, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, device: torch.device, compiler: Compiler | None = None
+    ) -> None:
         self.config, self.device = config, device
         self.model = build_model(config)
+        if compiler is not None:
+            compile_layers(self.model.decoder.layers, compiler)
         self.data_parallel = with_gradient_buffers(self.model)
         self.optimizer = AdamW(self.data_parallel, config.optimizer)
 
@@ -78,9 +83,11 @@ class PackageSteps:
         return loss.detach()
 
 
-def plain_step(config: Config, device: torch.device) -> Step:
+def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
     """A whole step of plain PyTorch: float32 weights (autocast under bfloat16), fused AdamW."""
     model = PlainModel(config.model).to(device)
+    if compiler is not None:
+        compile_layers(model.layers, compiler)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     ids, labels = synthetic_tokens(config, 1, device)
     half = config.numerics.dtype == "bfloat16"
@@ -95,6 +102,18 @@ def plain_step(config: Config, device: torch.device) -> Step:
         return loss.detach()
 
     return run
+
+
+def compile_layers(layers: Iterable[torch.nn.Module], compiler: Compiler) -> None:
+    """torch.compile, one graph for all layers; of a layer with experts its attention alone.
+
+    The exchange of tokens between experts depends on the data: whole, such a layer breaks into
+    some thirty graphs and takes a minute to compile.
+    """
+    for layer in layers:
+        has_router = hasattr(getattr(layer, "mlp", None), "router")
+        part = layer.self_attention if has_router else layer
+        part.compile(backend=compiler, dynamic=False)
 
 
 def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:

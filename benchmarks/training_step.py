@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
 from benchmarks.machine import machine_facts
-from benchmarks.steps import PackageSteps, plain_step, step_config
+from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
 from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
 
@@ -74,12 +74,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         {"preset": size.preset},
         size.sequences,
         size.length,
-        compiled=options.compile,
         bag_size=bag_size,
         step_ratio=0.5,
     )
+    compiler: Compiler | None = "inductor" if options.compile else None
     with process_groups(config.execution) as ranks:
-        ours = PackageSteps(config, ranks.device)
+        ours = PackageSteps(config, ranks.device, compiler)
         candidates = {
             OURS: ours.step(),
             SUPERPOSED: ours.step(superposition_objective(config.superposition)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_weights_and_optimizer_state_pass_the_switch_untouched(
     words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
 ) -> None:
     run(words, tmp_path, *overrides)
-    for (_, after), (before, _) in zip(states, states[1:], strict=False):
+    for (_, after), (before, _) in pairwise(states):
         assert_same_tensors(after, before)
     last = states[-1][1]
     steps = {float(value) for name, value in last.items() if name.startswith("step ")}
@@ -72,7 +73,7 @@ def test_with_reinitialization_embedding_and_head_are_new_and_the_rest_is_not(
     words: Path, tmp_path: Path, states: list[tuple[State, State]]
 ) -> None:
     run(words, tmp_path, "superposition.reinitialize_at_switch=true")
-    for number, ((_, after), (before, _)) in enumerate(zip(states, states[1:], strict=False)):
+    for number, ((_, after), (before, _)) in enumerate(pairwise(states)):
         changed = {name for name in after if not torch.equal(before[name], after[name])}
         at_switch = {"weight embedding.word_embeddings.weight", "weight output_layer.weight"}
         assert changed == (at_switch if number == 9 else set())

@@ -11,6 +11,8 @@ from tst_study.data.held_out import HeldOut
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.process_groups import Ranks
 
+POSITIONS_AT_ONCE = 4096
+
 
 @dataclass(frozen=True)
 class HeldOutLoss:
@@ -22,10 +24,15 @@ class HeldOutLoss:
 
 @torch.no_grad()
 def evaluate(
-    model: SuperposedGPT, held_out: HeldOut, ranks: Ranks, sequences_at_once: int
+    model: SuperposedGPT, held_out: HeldOut, ranks: Ranks, micro_batch: int
 ) -> HeldOutLoss:
-    """Mean next-token loss over all held-out tokens, each counted once whatever the layout."""
+    """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
+
+    `micro_batch`: sequences that fit into memory at once when training; small ones are put
+    together, since nothing is kept for a backward pass.
+    """
     model.eval()
+    sequences_at_once = max(micro_batch, POSITIONS_AT_ONCE // held_out.ids.shape[1])
     count = len(held_out.ids)
     # Per sequence: sum of losses and number of tokens. Ranks fill in their sequences; the sum over
     # ranks adds zeros only, so the result does not depend on how many there are.

@@ -28,7 +28,7 @@ def _write(
     transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any
 ) -> None:
     """Same contract as Megatron's: put results by bucket, or the exception, into `results`."""
-    written: dict[int, Any] | Exception = {}
+    written: dict[int, Any] = {}
     for number, bucket in enumerate(buckets):
         outcome: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         FileSystemWriterAsync.write_preloaded_data(
@@ -36,8 +36,8 @@ def _write(
         )
         _, items = outcome.get()
         if isinstance(items, Exception):
-            written = items
-            break
+            results.put(items)
+            return
         written[number] = items
     results.put(written)
 

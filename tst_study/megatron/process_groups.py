@@ -13,7 +13,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch._C._distributed_c10d import HashStore
 
-from tst_study.config import Execution
+from tst_study.config import Execution, Parallel
 from tst_study.errors import UserError
 
 
@@ -63,8 +63,27 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
     mine = not dist.is_initialized()
     if mine:
         _join(device)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    parallel = execution.parallel
+    try:
+        _divide(execution.parallel)
+        yield Ranks(
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            data_rank=parallel_state.get_data_parallel_rank(),
+            data_size=parallel_state.get_data_parallel_world_size(),
+            device=device,
+        )
+    finally:
+        parallel_state.destroy_model_parallel()
+        # Megatron keeps two groups all the same; freed after a fork, they would crash the process.
+        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
+        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+        if mine:
+            dist.destroy_process_group()
+
+
+def _divide(parallel: Parallel) -> None:
+    """Divide the world into Megatron's groups."""
+    world_size = dist.get_world_size()
     model_ranks = parallel.tensor * parallel.pipeline
     if world_size % model_ranks:
         raise UserError(
@@ -84,18 +103,6 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
         # Megatron 0.16 gets expert gradients wrong unless expert and dense tensor sizes agree.
         expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
     )
-    try:
-        yield Ranks(
-            rank=rank,
-            world_size=world_size,
-            data_rank=parallel_state.get_data_parallel_rank(),
-            data_size=parallel_state.get_data_parallel_world_size(),
-            device=device,
-        )
-    finally:
-        parallel_state.destroy_model_parallel()
-        if mine:
-            dist.destroy_process_group()
 
 
 def choose_device(execution: Execution) -> torch.device:
