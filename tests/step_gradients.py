@@ -1,49 +1,58 @@
-"""Loss and gradients of one step, as the trainer computes them in any layout."""
+"""Loss and gradients of one step of each phase, as the trainer computes them in any layout."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
-from megatron.core.distributed import finalize_model_grads
 
+from tests.tiny_runs import tiny
 from tst_study.config import Config
-from tst_study.data.of_config import open_stream
-from tst_study.megatron.model import NEXT_TOKEN, build_model, superposition_objective
-from tst_study.megatron.optimizer import with_gradient_buffers
-from tst_study.megatron.process_groups import process_groups
-from tst_study.phase_plan import plan_phases
-from tst_study.train import _micro_batches, _share_of_batch
+from tst_study.megatron.optimizer import AdamW
+from tst_study.run_record import read
+from tst_study.train import train
+
+Gradients = dict[str, torch.Tensor]
+
+# One superposed and one recovery step that leave the weights where they are.
+STANDING_STILL = (
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "optimizer.learning_rate=1e-30",
+    "optimizer.gradient_clip=0.0",
+)
 
 
-def step_gradients(config: Config, step: int) -> tuple[float, dict[str, torch.Tensor]]:
-    """On every rank: the mean loss of step `step` at the initial weights, and its gradient."""
-    with process_groups(config.execution) as ranks:
-        model = build_model(config)
-        data_parallel = with_gradient_buffers(model)
-        share = _share_of_batch(config, ranks)
-        superposed = plan_phases(config).phase(step) == "superposition"
-        objective = superposition_objective(config.superposition) if superposed else NEXT_TOKEN
-        loss = torch.zeros(())
-        for bags, targets in _micro_batches(
-            open_stream(config),
-            step,
-            objective,
-            ranks,
-            share,
-            config.execution.micro_batch or share,
-            config,
-        ):
-            part = data_parallel(bags, targets)
-            part.backward()
-            loss += part.detach()
-        finalize_model_grads([data_parallel])
-        gradients = {name: p.main_grad.clone() for name, p in model.named_parameters()}
-        return float(ranks.sum_over_data(loss)), gradients
+def standing_still(corpus: Path, *overrides: str) -> Config:
+    return tiny(corpus, *overrides, *STANDING_STILL)
 
 
-def assert_close(
-    one: tuple[float, dict[str, torch.Tensor]], other: tuple[float, dict[str, torch.Tensor]]
+def step_gradients(config: Config, folder: Path) -> list[Gradients]:
+    """On every rank: the gradients that each optimizer step of a run uses, by parameter."""
+    seen: list[Gradients] = []
+    step = AdamW.step
+
+    def recording_step(self: AdamW, learning_rate: float) -> torch.Tensor:
+        norm = step(self, learning_rate)
+        named = self.model.module.named_parameters()
+        seen.append({name: p.main_grad.clone() for name, p in named})
+        return norm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdamW, "step", recording_step)
+        train(config, folder, progress=False)
+    return seen
+
+
+def assert_same_steps(
+    one: list[Gradients], folder_of_one: Path, other: list[Gradients], folder_of_other: Path
 ) -> None:
     """Losses and gradients within 1e-6, relative to the norm of each parameter's gradient."""
-    assert abs(one[0] - other[0]) <= 1e-6 * abs(other[0])
-    for name, gradient in other[1].items():
-        assert (one[1][name] - gradient).norm() <= 1e-6 * gradient.norm(), name
+    assert len(one) == len(other) == 2
+    for mine, theirs in zip(one, other, strict=True):
+        for name, gradient in theirs.items():
+            difference = (mine[name] - gradient).norm() / gradient.norm()
+            assert difference <= 1e-6, name
+    losses = [[row["loss"] for row in read(f).metrics] for f in (folder_of_one, folder_of_other)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -196,8 +196,8 @@ class Execution(Strict):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = None
     """Processor threads per rank; by default torch's own choice."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile for the layers; `auto`: on where a compiler is found."""
+    compile: bool = False
+    """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
     log_every: Positive = 10
     evaluate_every: Positive | None = None
     """Steps between evaluations; by default only after the last step."""

@@ -64,6 +64,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         UserError: config, data, folder or disk need the user's attention.
     """
     folder = Path(folder)
+    _refuse_untested_layouts(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     if not torch.cuda.is_available():
@@ -87,6 +88,9 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
 
     stream, held_out = open_stream(config), open_held_out(config)
     model = build_model(config)
+    if execution.compile:
+        for layer in model.decoder.layers:
+            layer.compile()
     data_parallel = with_gradient_buffers(model)
     optimizer = AdamW(data_parallel, config.optimizer)
     checkpoints = Checkpoints(folder / "checkpoints", execution.keep_checkpoints)
@@ -219,6 +223,15 @@ def _share_of_batch(config: Config, ranks: Ranks) -> int:
             f"execution.micro_batch = {micro_batch} does not divide the {share} sequences of a rank"
         )
     return share
+
+
+def _refuse_untested_layouts(config: Config) -> None:
+    parallel = config.execution.parallel
+    if parallel.tensor * parallel.pipeline * parallel.expert > 1 or parallel.sequence_parallel:
+        raise UserError(
+            "execution.parallel: tensor, pipeline, expert and sequence parallelism are not "
+            "supported yet; leave them at 1 and start several ranks for data parallelism"
+        )
 
 
 def _be_deterministic() -> None:
