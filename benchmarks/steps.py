@@ -43,7 +43,7 @@ def step_config(
             "optimizer": {"learning_rate": 1e-3},
             "schedule": {"steps": 100},
             "numerics": {"dtype": dtype},
-            "execution": {"device": device, "compile": "off"},
+            "execution": {"device": device},
         }
     )
 

@@ -28,6 +28,7 @@ from benchmarks.machine import machine_facts
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
 from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
+from tst_study.memory_reuse import keep_freed_memory
 
 OURS, SUPERPOSED, PLAIN = "tst_study", "tst_study, superposed", "plain PyTorch"
 MOST_OF_SUPERPOSED = 1.10
@@ -149,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
 
+    keep_freed_memory()  # as train does; plain PyTorch, in this process, gains as much from it
     results = [measure(name, options) for name in options.sizes]
     print_tables(results)
     if options.json is not None:

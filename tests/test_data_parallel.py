@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from tst_study import run_record
 from tst_study.run_record import RunRecord
 from tst_study.train import train
 
+# Ranks take turns on busy cores: what takes a second alone may take a minute beside other work.
+run_two = partial(run_ranks, 2, timeout=300.0)
+
 ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
 
 
 def train_on_two(corpus: Path, folder: Path, *overrides: str) -> RunRecord:
     config = tiny(corpus, *overrides)
-    states = run_ranks(2, lambda: train(config, folder, progress=False))
+    states = run_two(lambda: train(config, folder, progress=False))
     assert states == ["done", "done"]
     return run_record.read(folder)
 
@@ -44,7 +48,7 @@ def test_two_ranks_have_the_gradient_of_one(
 ) -> None:
     config = standing_still(documents, *ALIGNED, *overrides)
     one = step_gradients(config, tmp_path / "one")
-    for rank in run_ranks(2, step_gradients, config, tmp_path / "two"):
+    for rank in run_two(step_gradients, config, tmp_path / "two"):
         assert_same_steps(rank, tmp_path / "two", one, tmp_path / "one")
 
 
@@ -69,7 +73,7 @@ def test_a_run_begun_on_two_ranks_goes_on_on_one(
             when_step_begins(11, lambda: os.kill(os.getpid(), signal.SIGTERM))
         return train(config, folder, progress=False)
 
-    assert run_ranks(2, stopped_on_rank_one) == ["preempted", "preempted"]
+    assert run_two(stopped_on_rank_one) == ["preempted", "preempted"]
     both = run(words, folder, *overrides)
     assert [segment["resumed_from"] for segment in both.segments] == [None, 12]
     assert_same_losses(both, run(words, tmp_path / "one", *overrides))
@@ -80,4 +84,4 @@ def test_a_batch_that_does_not_divide_by_the_ranks_is_named(words: Path, tmp_pat
     with pytest.raises(
         WorkerError, match=r"UserError: batch\.sequences = 3 does not divide by the 2"
     ):
-        run_ranks(2, lambda: train(config, tmp_path / "run", progress=False))
+        run_two(lambda: train(config, tmp_path / "run", progress=False))

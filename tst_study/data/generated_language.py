@@ -1,9 +1,9 @@
 """A language made up for experiments: what is to be learnt, and how well, is known exactly.
 
 A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
-as a Markov chain, the same in all topics; within its class a word is drawn by Zipf's law, whose
-ranks each topic shuffles. So the next word depends on the last word's class and on the topic, and
-the topic shows only in many words taken together: what superposition averages over a bag.
+as a Markov chain that each topic bends towards the few classes it favours; within its class a word
+is drawn by Zipf's law. So the next word depends on the last word's class and on the topic, and the
+topic shows only in many words taken together: what superposition averages over a bag.
 
 Words are the tokens. No token ends a document: the topic just changes, each word being a
 document's last with the same small probability.
@@ -50,11 +50,15 @@ class LanguageParameters:
     words: int = 2048
     classes: int = 64
     topics: int = 16
-    document_tokens: float = 300.0
+    document_tokens: float = 600.0
     """Mean tokens per document, hence of a topic."""
     zipf_exponent: float = 1.0
-    transition_concentration: float = 0.05
+    transition_concentration: float = 1.0
     """Dirichlet parameter of the rows of class transitions; small: few classes follow a class."""
+    favoured_share: float = 0.15
+    """Share of the classes that a topic favours."""
+    favour: float = 50.0
+    """How many times likelier a favoured class is to come next than it would be otherwise."""
     seed: int = 0
 
     def check(self) -> None:
@@ -64,11 +68,11 @@ class LanguageParameters:
                 f"words {self.words}, classes {self.classes}: must be positive, and the words"
                 " must divide evenly among the classes"
             )
-        if self.document_tokens < 1 or self.transition_concentration <= 0:
+        if self.document_tokens < 1 or min(self.transition_concentration, self.favour) <= 0:
             raise UserError(
                 f"document_tokens {self.document_tokens}, transition_concentration"
-                f" {self.transition_concentration}: the first must be at least 1, the second"
-                " positive"
+                f" {self.transition_concentration}, favour {self.favour}: the first must be at"
+                " least 1, the others positive"
             )
 
 
@@ -85,24 +89,23 @@ class Language:
         rows = draw.dirichlet(concentration, size=classes)
         # A little of the even distribution keeps every class within reach of every other.
         rows = 0.95 * rows + 0.05 / classes
-        self._next_class = np.stack([_look_up(row) for row in rows])
-        self.transitions: NDArray[np.float64] = (
-            np.stack([np.bincount(row, minlength=classes) for row in self._next_class]) / GRAIN
-        )
-        """(classes, classes): the probability of the next class (column) after a class (row)."""
+        favoured = draw.random((topics, classes)) < parameters.favoured_share
+        bent = rows[None] * np.where(favoured, parameters.favour, 1.0)[:, None, :]
+        bent /= bent.sum(axis=2, keepdims=True)
+        self._next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
+        counts = [[np.bincount(row, minlength=classes) for row in t] for t in self._next_class]
+        self.transitions: NDArray[np.float64] = np.array(counts) / GRAIN
+        """(topics, classes, classes): the probability of a class (last axis) after another, for a
+        word of a topic."""
         zipf = np.arange(1, per_class + 1) ** -parameters.zipf_exponent
         self._zipf: NDArray[np.float64] = zipf / zipf.sum()
-        word_of = draw.permutation(words).reshape(classes, per_class)
-        self._word_of_rank: NDArray[np.int64] = np.stack(
-            [draw.permuted(word_of, axis=1) for _ in range(topics)]
-        )
+        self._word_of_rank: NDArray[np.int64] = draw.permutation(words).reshape(classes, per_class)
         self.class_of: NDArray[np.int64] = np.empty(words, dtype=np.int64)
         """(words,): the class of each word."""
-        self.class_of[word_of] = np.arange(classes)[:, None]
-        self.within_class: NDArray[np.float64] = np.empty((words, topics))
-        """(words, topics): the probability of a word given its class and the topic."""
-        for topic in range(topics):
-            self.within_class[self._word_of_rank[topic], topic] = self._zipf
+        self.class_of[self._word_of_rank] = np.arange(classes)[:, None]
+        self.within_class: NDArray[np.float64] = np.empty(words)
+        """(words,): the probability of a word given its class."""
+        self.within_class[self._word_of_rank] = self._zipf
 
     def text(self, tokens: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """A text: words, (tokens,), and the length of each document, (documents,).
@@ -116,45 +119,63 @@ class Language:
         lengths = np.diff(np.concatenate([[0], ends[ends < tokens], [tokens]]))
         topics = np.repeat(draw.integers(parameters.topics, size=lengths.size), lengths)
         # A Markov chain cannot be vectorised along itself; a look-up per token is fast enough.
-        table = self._next_class.ravel().tolist()
-        state = int(draw.choice(parameters.classes, p=self.stationary))
-        classes = []
-        for ticket in draw.integers(GRAIN, size=tokens).tolist():
-            classes.append(state)
-            state = table[state * GRAIN + ticket]
+        table = self._next_class.ravel()
+        state = int(draw.choice(parameters.classes, p=self.stationary.sum(axis=0)))
+        tickets = topics * (parameters.classes * GRAIN) + draw.integers(GRAIN, size=tokens)
+        classes = np.empty(tokens, dtype=np.int64)
+        classes[0] = state
+        steps = tickets.tolist()
+        following = table.tolist()
+        for place in range(1, tokens):
+            state = following[steps[place] + state * GRAIN]
+            classes[place] = state
         cumulative = np.cumsum(self._zipf)
         ranks = np.searchsorted(cumulative[:-1], draw.random(tokens), side="right")
-        return self._word_of_rank[topics, np.array(classes), ranks], lengths.astype(np.int32)
+        return self._word_of_rank[classes, ranks], lengths.astype(np.int32)
+
+    @cached_property
+    def topic_changes(self) -> NDArray[np.float64]:
+        """(topics, topics): the probability of the next word's topic (column) after a topic."""
+        topics, change = self.parameters.topics, 1 / self.parameters.document_tokens
+        return (1 - change) * np.eye(topics) + change / topics
 
     @cached_property
     def stationary(self) -> NDArray[np.float64]:
-        """(classes,): how frequent each class is in the long run."""
-        classes = self.parameters.classes
-        balance = np.vstack([self.transitions.T - np.eye(classes), np.ones(classes)])
-        solution = np.linalg.lstsq(balance, np.append(np.zeros(classes), 1.0), rcond=None)[0]
-        share: NDArray[np.float64] = solution.clip(0) / solution.clip(0).sum()
-        return share
+        """(topics, classes): how frequent topic and class are together in the long run."""
+        shape = self.parameters.topics, self.parameters.classes
+        size = shape[0] * shape[1]
+        # Next (topic u, class d) after (t, c): the topic changes, then u moves the class.
+        step = np.einsum("tu,ucd->tcud", self.topic_changes, self.transitions).reshape(size, size)
+        balance = step.T - np.eye(size)
+        balance[-1] = 1.0  # one equation is redundant; shares sum to one instead
+        share = np.linalg.solve(balance, np.eye(size)[-1]).clip(0)
+        result: NDArray[np.float64] = (share / share.sum()).reshape(shape)
+        return result
+
+    @cached_property
+    def _next_topic(self) -> NDArray[np.float64]:
+        """(topics, classes): the next word's topic together with this word's class."""
+        together: NDArray[np.float64] = self.topic_changes.T @ self.stationary
+        return together
 
     @property
     def entropy_given_topic(self) -> float:
-        """Entropy of the next word for one who is told its topic: no loss can be lower.
-
-        Exact: entropy of the class transition plus entropy of Zipf's law.
-        """
-        return float(self.stationary @ _entropy(self.transitions)) + float(_entropy(self._zipf))
+        """Entropy of the next word for one who is told its topic: no loss can be lower. Exact."""
+        classes = (self._next_topic * _entropy(self.transitions)).sum()
+        return float(classes + _entropy(self._zipf))
 
     @property
     def entropy_without_topic(self) -> float:
-        """Loss of one who knows everything but never infers the topic. Exact."""
-        average = self.within_class.mean(axis=1)
-        by_class = np.bincount(self.class_of, weights=-average * np.log(average))
-        return float(self.stationary @ (_entropy(self.transitions) + self.transitions @ by_class))
+        """Loss of one who knows everything but looks at no word before the last. Exact."""
+        joint = np.einsum("tc,tcd->cd", self._next_topic, self.transitions)
+        seen = joint.sum(axis=1)
+        classes = seen @ _entropy(joint / seen[:, None])
+        return float(classes + _entropy(self._zipf))
 
     @property
     def entropy_of_words(self) -> float:
         """Entropy of single words, out of context. Exact."""
-        frequency = self.stationary[self.class_of] * self.within_class.mean(axis=1)
-        return float(_entropy(frequency))
+        return float(_entropy(self.stationary.sum(axis=0)) + _entropy(self._zipf))
 
     def optimal_losses(
         self, tokens: NDArray[np.int64], sequence_length: int | None = None
@@ -178,18 +199,18 @@ class Language:
         sequences = -(-count // length)
         padded = np.zeros(sequences * length + 1, dtype=np.int64)
         padded[: tokens.size] = tokens
-        given = padded[:-1].reshape(sequences, length)
-        target = padded[1:].reshape(sequences, length)
-        topics = self.parameters.topics
-        change = 1 / self.parameters.document_tokens
-        belief = np.full((sequences, topics), 1 / topics)
-        losses = -np.log(self.transitions[self.class_of[given], self.class_of[target]])
+        given = self.class_of[padded[:-1]].reshape(sequences, length)
+        target = self.class_of[padded[1:]].reshape(sequences, length)
+        losses = -np.log(self.within_class[padded[1:]]).reshape(sequences, length)
+        belief = self.stationary[:, given[:, 0]].T
+        belief = belief / belief.sum(axis=1, keepdims=True)
         for step in range(length):
-            belief *= self.within_class[given[:, step]]
-            belief /= belief.sum(axis=1, keepdims=True)
-            belief = (1 - change) * belief + change / topics
-            chance = (belief * self.within_class[target[:, step]]).sum(axis=1)
+            joint = (belief @ self.topic_changes) * self.transitions[
+                :, given[:, step], target[:, step]
+            ].T
+            chance = joint.sum(axis=1)
             losses[:, step] -= np.log(chance)
+            belief = joint / chance[:, None]
         return losses.ravel()[:count]
 
 
@@ -202,9 +223,11 @@ def generate(
     classes: int = 64,
     topics: int = 16,
     seed: int = 0,
-    document_tokens: float = 300.0,
+    document_tokens: float = 600.0,
     zipf_exponent: float = 1.0,
-    transition_concentration: float = 0.05,
+    transition_concentration: float = 1.0,
+    favoured_share: float = 0.15,
+    favour: float = 50.0,
 ) -> Manifest:
     """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
 
@@ -218,7 +241,15 @@ def generate(
     """
     folder = Path(to)
     parameters = LanguageParameters(
-        words, classes, topics, document_tokens, zipf_exponent, transition_concentration, seed
+        words,
+        classes,
+        topics,
+        document_tokens,
+        zipf_exponent,
+        transition_concentration,
+        favoured_share,
+        favour,
+        seed,
     )
     parameters.check()
     if min(tokens_train, tokens_validation) < 2:

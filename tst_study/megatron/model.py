@@ -25,6 +25,7 @@ from tst_study.superposition import (
     bag_log_probabilities,
     bag_loss,
     count_valid_targets,
+    linear_bag_loss,
 )
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
@@ -116,6 +117,27 @@ class SuperposedGPT(GPTModel):
             if sequence_parallel
             else reduce_from_tensor_model_parallel_region,
         )
+
+    def _postprocess(
+        self, hidden_states: Tensor, *more: Any, labels: Targets | None, **named: Any
+    ) -> Tensor:
+        """Megatron's last step: head and loss. hidden_states (l, b, d)."""
+        if labels is None or not self.post_process or not self._fits_one_pass(labels.objective):
+            return super()._postprocess(hidden_states, *more, labels=labels, **named)
+        tied = self.share_embeddings_and_output_weights
+        return linear_bag_loss(
+            hidden_states,
+            self.shared_embedding_or_output_weight() if tied else self.output_layer.weight,
+            labels.labels,
+            labels.objective.bag_size,
+            weighting=labels.objective.weighting,
+            stride=labels.objective.stride,
+            valid_counts=labels.valid_counts,
+        )
+
+    def _fits_one_pass(self, objective: Objective) -> bool:
+        """Head and loss in one pass over rows: where this rank has the whole vocabulary."""
+        return self.tp_group.size() == 1 and objective.kind == "mce"
 
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""

@@ -28,6 +28,7 @@ from tst_study.superposition.weighting import (
 if TYPE_CHECKING:
     from tst_study.superposition.bags import bag_inputs, bag_targets, count_valid_targets
     from tst_study.superposition.embedding import bag_embedding
+    from tst_study.superposition.linear_loss import linear_bag_loss
     from tst_study.superposition.log_probabilities import bag_log_probabilities
     from tst_study.superposition.losses import bag_loss
 
@@ -44,6 +45,7 @@ __all__ = [
     "bag_targets",
     "check_loss_kind",
     "count_valid_targets",
+    "linear_bag_loss",
     "mutual_information_weights",
     "offset_weights",
 ]
@@ -55,6 +57,7 @@ _MODULE_OF_TORCH_NAME = {
     "bag_loss": "losses",
     "bag_targets": "bags",
     "count_valid_targets": "bags",
+    "linear_bag_loss": "linear_loss",
 }
 
 

@@ -80,7 +80,6 @@ def bag_loss(
             or a weighting for a kind that has none.
     """
     check_loss_kind(kind, weighting)
-    weights = offset_weights(weighting, bag_size)
     targets = bag_targets(labels, bag_size, stride, ignore_index)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
         raise ValueError(
@@ -88,29 +87,12 @@ def bag_loss(
             f"{targets.shape[1]}, V) for labels {tuple(labels.shape)}, bag_size {bag_size} and "
             f"stride {bag_size if stride is None else stride}, got {tuple(logits.shape)}"
         )
-    if valid_counts is not None and valid_counts.shape != (bag_size,):
-        raise ValueError(
-            f"valid_counts must have one count per offset, ({bag_size},), "
-            f"got {tuple(valid_counts.shape)}"
-        )
     if logits.transpose(0, 1).is_contiguous():
         logits, targets = logits.transpose(0, 1), targets.transpose(0, 1)
-    logits, targets = logits.flatten(0, 1), targets.flatten(0, 1).long()
-
-    weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
-    if len(weighted_offsets) < bag_size:  # offsets of weight zero cost nothing
-        targets = targets[:, weighted_offsets]
-        valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
-    valid = targets != ignore_index
-    targets = torch.where(valid, targets, 0)
-
-    # share_i = g(i) / sum g, over the offsets that have a valid target somewhere in the batch.
-    counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(logits.device)
-    dtype = accumulation_dtype(logits.dtype)
-    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype, device=logits.device)
-    g = torch.where(counts > 0, g, 0.0)
-    share = g / g.sum()
-    counts = counts.clamp(min=1).to(dtype)
+    logits = logits.flatten(0, 1)
+    targets, valid, share, counts = weighted_targets(
+        targets.flatten(0, 1), weighting, ignore_index, valid_counts, logits.dtype
+    )
 
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
     if kind == "mce":
@@ -124,6 +106,44 @@ def bag_loss(
         row_losses = _one_vs_rest_means(logits, targets, valid, kind, shard, inplace)
     row_weights = torch.where(valid, share / counts, 0.0).sum(dim=1)
     return torch.dot(row_losses, row_weights) + 0.0 * share.sum()  # nan without a valid target
+
+
+def weighted_targets(
+    targets: Tensor,
+    weighting: Weighting,
+    ignore_index: int,
+    valid_counts: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What every bag loss makes of its targets (N, s), for logits of `dtype`.
+
+    Returns:
+        targets (N, s') int64, 0 where ignored; valid (N, s') bool; share (s',), g(i) / sum g over
+        the offsets that have a valid target somewhere in the batch; counts (s',), valid targets
+        per offset, at least 1. Offsets of weight zero are left out: s' of s.
+
+    Raises:
+        ValueError: an unknown weighting, or `valid_counts` that is not (s,).
+    """
+    bag_size = targets.shape[1]
+    weights = offset_weights(weighting, bag_size)
+    if valid_counts is not None and valid_counts.shape != (bag_size,):
+        raise ValueError(
+            f"valid_counts must have one count per offset, ({bag_size},), "
+            f"got {tuple(valid_counts.shape)}"
+        )
+    targets = targets.long()
+    weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
+    if len(weighted_offsets) < bag_size:
+        targets = targets[:, weighted_offsets]
+        valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+    valid = targets != ignore_index
+    targets = torch.where(valid, targets, 0)
+    counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
+    dtype = accumulation_dtype(dtype)
+    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype, device=targets.device)
+    g = torch.where(counts > 0, g, 0.0)
+    return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
 
 
 def _negative_sum_per_offset(log_probabilities: Tensor, valid: Tensor) -> Tensor:

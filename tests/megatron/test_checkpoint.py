@@ -1,0 +1,175 @@
+"""Checkpoints are whole or not there, and what cannot be written or read is said in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_runs import (
+    assert_same_run,
+    assert_same_tensors,
+    built,
+    checkpoint_folders,
+    last_tensors,
+    run,
+    tiny,
+)
+from tst_study import run_record
+from tst_study.errors import UserError
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+
+EVERY_FIVE = "execution.checkpoint_every=5"
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_last_ones_are_kept(words: Path, tmp_path: Path, keep: int) -> None:
+    run(words, tmp_path, EVERY_FIVE, f"execution.keep_checkpoints={keep}")
+    there = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert there == [f"step-{step:08d}" for step in (5, 10, 15, 20)[-keep:]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dtype: str) -> None:
+    config = tiny(words, f"numerics.dtype={dtype}")
+    places = Checkpoints(tmp_path, keep=1)
+    with built(config) as (model, _):
+        optimizer = AdamW(with_gradient_buffers(model), config.optimizer)
+        for _step in range(3):
+            for parameter in optimizer.parameters:
+                parameter.main_grad.normal_()  # type: ignore[attr-defined]
+            optimizer.step(1e-3)
+        torch.manual_seed(5)
+        places.save(3, model, optimizer, {"training_seconds": 1.5})
+        drawn = torch.rand(4)
+        before = [p.detach().clone() for p in [*model.parameters(), *optimizer.main]]
+        moments = [
+            {key: value.clone() for key, value in optimizer.adamw.state[main].items()}
+            for main in optimizer.main
+        ]
+    torch.manual_seed(0)
+    with built(config) as (model, _):
+        optimizer = AdamW(with_gradient_buffers(model), config.optimizer)
+        common = places.load_last(model, optimizer)
+        assert common is not None
+        assert (common["step"], common["training_seconds"]) == (3, 1.5)
+        assert torch.equal(torch.rand(4), drawn)
+        after = [*model.parameters(), *optimizer.main]
+        assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+        for main, expected in zip(optimizer.main, moments, strict=True):
+            assert_same_tensors(optimizer.adamw.state[main], expected)
+        # Fused AdamW counts in place: one shared counter would count once per parameter.
+        counters = [optimizer.adamw.state[main]["step"] for main in optimizer.main]
+        assert len({counter.data_ptr() for counter in counters}) == len(counters)
+
+
+def test_bfloat16_runs_keep_main_parameters_and_moments_in_float32(
+    words: Path, tmp_path: Path
+) -> None:
+    run(words, tmp_path, "numerics.dtype=bfloat16")
+    for name, tensor in last_tensors(tmp_path).items():
+        if name.startswith("optimizer."):
+            assert tensor.dtype == torch.float32, name
+        elif name.endswith("weight"):
+            assert tensor.dtype == torch.bfloat16, name
+
+
+@pytest.mark.parametrize("file", [".metadata", "metadata.json", "common.pt", "__0_0.distcp"])
+@pytest.mark.parametrize("damage", ["cut off", "missing", "garbage"])
+def test_a_damaged_checkpoint_is_named_in_one_line(
+    words: Path, tmp_path: Path, file: str, damage: str
+) -> None:
+    run(words, tmp_path, EVERY_FIVE)
+    newest = checkpoint_folders(tmp_path)[-1]
+    content = (newest / file).read_bytes()
+    (newest / file).write_bytes(
+        content[: len(content) // 2] if damage == "cut off" else b"x" * len(content)
+    )
+    if damage == "missing":
+        (newest / file).unlink()
+    with pytest.raises(UserError) as raised:
+        run(words, tmp_path, EVERY_FIVE)
+    message = str(raised.value)
+    assert message.startswith(f"{newest}: cannot be read")
+    assert "\n" not in message
+    record = run_record.read(tmp_path)
+    assert record.state == "failed"
+    assert [segment["ended"] for segment in record.segments] == ["done"]
+
+
+def test_without_its_damaged_checkpoint_a_run_goes_on_from_the_one_before(
+    words: Path, tmp_path: Path
+) -> None:
+    run(words, tmp_path / "whole")
+    run(words, tmp_path / "damaged", EVERY_FIVE)
+    newest = checkpoint_folders(tmp_path / "damaged")[-1]
+    for path in newest.iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="delete it to go on from the one before"):
+        run(words, tmp_path / "damaged", EVERY_FIVE)
+    newest.rmdir()
+    record = run(words, tmp_path / "damaged", EVERY_FIVE)
+    assert record.segments[-1]["resumed_from"] == 15
+    assert_same_run(tmp_path / "damaged", tmp_path / "whole")
+
+
+def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
+    words: Path, tmp_path: Path
+) -> None:
+    fsync = os.fsync
+
+    def full_at_step_ten(file: int) -> None:
+        if "partial-step-00000010" in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full_at_step_ten)
+        with pytest.raises(UserError) as raised:
+            run(words, tmp_path / "full", EVERY_FIVE)
+    message = str(raised.value)
+    assert "step-00000010: cannot be written" in message
+    assert "No space left on device" in message
+    assert "free some space" in message
+    assert "\n" not in message
+    assert [place.name for place in checkpoint_folders(tmp_path / "full")] == ["step-00000005"]
+    assert not list((tmp_path / "full" / "checkpoints").glob("partial-*"))
+    record = run_record.read(tmp_path / "full")
+    assert record.state == "failed"
+    assert record.segments[0]["ended"] == message
+    run(words, tmp_path / "full", EVERY_FIVE)
+    run(words, tmp_path / "whole")
+    assert_same_run(tmp_path / "full", tmp_path / "whole")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 500 kB, where this process may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(place)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_really_full(words: Path, tmp_path: Path, small_disk: Path) -> None:
+    folder = small_disk / "run"
+    with pytest.raises(UserError) as raised:
+        run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=4")
+    assert "No space left on device" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert checkpoint_folders(folder)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    run(words, folder, EVERY_FIVE)
+    run(words, tmp_path / "whole")
+    assert_same_run(folder, tmp_path / "whole")

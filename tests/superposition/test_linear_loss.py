@@ -1,0 +1,73 @@
+"""Head and loss in one pass are the head, then the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tst_study.superposition import bag_loss, count_valid_targets, linear_bag_loss
+
+POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
+
+
+def _inputs(
+    dtype: torch.dtype, bag_size: int, stride: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(bag_size + stride)
+    hidden = torch.randn(POSITIONS, BATCH, WIDTH, generator=generator).to(dtype)
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator).to(dtype)
+    labels = torch.randint(VOCABULARY, (BATCH, POSITIONS * stride), generator=generator)
+    labels[0, : stride + 2] = -100
+    return hidden.requires_grad_(), weight.requires_grad_(), labels
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)],
+)
+@pytest.mark.parametrize(("bag_size", "stride"), [(1, 1), (4, 4), (4, 1), (8, 8)])
+@pytest.mark.parametrize("weighting", ["uniform", "power_law", "first_token"])
+def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
+    dtype: torch.dtype,
+    tolerance: float,
+    bag_size: int,
+    stride: int,
+    weighting: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Chunks of 5 rows, the last one shorter.
+    monkeypatch.setattr("tst_study.superposition.linear_loss.CHUNK_ELEMENTS_CPU", 5 * VOCABULARY)
+    hidden, weight, labels = _inputs(dtype, bag_size, stride)
+    settings = {"weighting": weighting, "stride": stride}
+    one = linear_bag_loss(hidden, weight, labels, bag_size, **settings)
+    (3.0 * one).backward()  # an upstream gradient other than 1
+    found = one.detach(), hidden.grad, weight.grad
+    hidden.grad = weight.grad = None
+    logits = (hidden @ weight.t()).transpose(0, 1)
+    two = bag_loss(logits, labels, bag_size, **settings)
+    (3.0 * two).backward()
+    for got, expected in zip(found, (two.detach(), hidden.grad, weight.grad), strict=True):
+        error = (got.double() - expected.double()).norm() / expected.double().norm()
+        assert error < tolerance
+
+
+def test_parts_of_a_batch_add_up_to_its_loss() -> None:
+    hidden, weight, labels = _inputs(torch.float64, 4, 4)
+    whole = linear_bag_loss(hidden, weight, labels, 4)
+    counts = count_valid_targets(labels, 4)
+    parts = [
+        linear_bag_loss(hidden[:, i : i + 1], weight, labels[i : i + 1], 4, valid_counts=counts)
+        for i in range(BATCH)
+    ]
+    assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-12)
+
+
+def test_no_valid_target_is_nan_as_for_cross_entropy() -> None:
+    hidden, weight, labels = _inputs(torch.float32, 1, 1)
+    assert linear_bag_loss(hidden, weight, torch.full_like(labels, -100), 1).isnan()
+
+
+def test_hidden_states_that_do_not_fit_the_labels_are_refused() -> None:
+    hidden, weight, labels = _inputs(torch.float32, 4, 4)
+    with pytest.raises(ValueError, match=r"hidden must be \(latent positions, batch, d\)"):
+        linear_bag_loss(hidden.transpose(0, 1), weight, labels, 4)

@@ -1,0 +1,120 @@
+"""Output head and multi-hot cross-entropy in one pass that never holds the logits of a batch.
+
+Rows are taken chunk by chunk: logits, loss, gradient of the logits, gradients of hidden states
+and head, all while the chunk is in the cache (on a GPU: without the memory of N·V logits). The
+backward pass of the model then finds both gradients ready.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tst_study.superposition.bags import add_at_targets_, bag_targets
+from tst_study.superposition.losses import weighted_targets
+from tst_study.superposition.row_chunks import accumulation_dtype
+from tst_study.superposition.weighting import Weighting
+
+# Elements of a chunk of logits: a megabyte of float32 stays in a processor's second-level cache;
+# a GPU wants enough rows to fill it.
+CHUNK_ELEMENTS_CPU = 2**18
+CHUNK_ELEMENTS_GPU = 2**26
+
+
+def linear_bag_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bag_size: int,
+    *,
+    weighting: Weighting = "uniform",
+    stride: int | None = None,
+    ignore_index: int = -100,
+    valid_counts: Tensor | None = None,
+) -> Tensor:
+    """`bag_loss(hidden @ weight.T, …)` of kind "mce", up to the order of additions.
+
+    Args:
+        hidden: (l, B, d), Megatron's layout: positions first.
+        weight: (V, d), the whole vocabulary.
+        labels, bag_size, weighting, stride, ignore_index, valid_counts: as for `bag_loss`.
+
+    Returns:
+        A scalar in nats, float32 (float64 for float64 inputs).
+
+    Raises:
+        ValueError: shapes that do not fit together, or an unknown weighting.
+    """
+    targets = bag_targets(labels, bag_size, stride, ignore_index)
+    positions, batch, width = hidden.shape
+    if targets.shape[:2] != (batch, positions):
+        raise ValueError(
+            f"hidden must be (latent positions, batch, d) = ({targets.shape[1]}, "
+            f"{targets.shape[0]}, d) for labels {tuple(labels.shape)}, got {tuple(hidden.shape)}"
+        )
+    targets, valid, share, counts = weighted_targets(
+        targets.transpose(0, 1).flatten(0, 1), weighting, ignore_index, valid_counts, hidden.dtype
+    )
+    # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P.
+    coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
+    loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
+        hidden.reshape(-1, width), weight, targets, coefficients
+    )
+    return loss
+
+
+class _LinearMultiHot(torch.autograd.Function):
+    """hidden (N, d), weight (V, d), targets and coefficients (N, s) -> scalar."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, coefficients: Tensor
+    ) -> Tensor:
+        wants_gradients = any(ctx.needs_input_grad[:2])
+        dtype = accumulation_dtype(hidden.dtype)
+        vocabulary, elements = weight.shape[0], CHUNK_ELEMENTS_CPU
+        if hidden.is_cuda:
+            elements = CHUNK_ELEMENTS_GPU
+        size = min(max(1, elements // vocabulary), hidden.shape[0])
+        loss = hidden.new_zeros((), dtype=dtype)
+        grad_hidden = torch.empty_like(hidden) if wants_gradients else None
+        grad_weight = torch.zeros_like(weight, dtype=dtype) if wants_gradients else None
+        row_totals = coefficients.sum(dim=1, keepdim=True)
+        logits = hidden.new_empty(size, vocabulary)
+        work = logits if dtype == hidden.dtype else hidden.new_empty(size, vocabulary, dtype=dtype)
+        for start in range(0, hidden.shape[0], size):
+            rows = slice(start, min(start + size, hidden.shape[0]))
+            count = rows.stop - rows.start
+            chunk = torch.mm(hidden[rows], weight.t(), out=logits[:count])
+            scores = torch.log_softmax(chunk, dim=1, dtype=dtype, out=work[:count])
+            some_targets, some_coefficients = targets[rows], coefficients[rows]
+            loss -= (scores.gather(1, some_targets) * some_coefficients).sum()
+            if grad_hidden is None or grad_weight is None:
+                continue
+            gradient = scores.exp_().mul_(row_totals[rows])
+            add_at_targets_(gradient, some_targets, -some_coefficients)
+            if gradient.dtype != hidden.dtype:
+                gradient = logits[:count].copy_(gradient)
+            torch.mm(gradient, weight, out=grad_hidden[rows])
+            if grad_weight.dtype == gradient.dtype:
+                grad_weight.addmm_(gradient.t(), hidden[rows])
+            else:
+                grad_weight += gradient.t() @ hidden[rows]
+        ctx.gradients = grad_hidden, grad_weight
+        ctx.weight_dtype = weight.dtype
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (grad_loss,) = grads
+        grad_hidden, grad_weight = ctx.gradients
+        ctx.gradients = None
+        return (
+            grad_hidden.mul_(grad_loss),
+            grad_weight.mul_(grad_loss).to(ctx.weight_dtype),
+            None,
+            None,
+        )
