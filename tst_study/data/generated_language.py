@@ -50,12 +50,12 @@ class LanguageParameters:
     words: int = 2048
     classes: int = 64
     topics: int = 16
-    document_tokens: float = 600.0
+    document_tokens: float = 300.0
     """Mean tokens per document, hence of a topic."""
     zipf_exponent: float = 1.0
     transition_concentration: float = 1.0
     """Dirichlet parameter of the rows of class transitions; small: few classes follow a class."""
-    favoured_share: float = 0.15
+    favoured_share: float = 0.1
     """Share of the classes that a topic favours."""
     favour: float = 50.0
     """How many times likelier a favoured class is to come next than it would be otherwise."""
@@ -223,10 +223,10 @@ def generate(
     classes: int = 64,
     topics: int = 16,
     seed: int = 0,
-    document_tokens: float = 600.0,
+    document_tokens: float = 300.0,
     zipf_exponent: float = 1.0,
     transition_concentration: float = 1.0,
-    favoured_share: float = 0.15,
+    favoured_share: float = 0.1,
     favour: float = 50.0,
 ) -> Manifest:
     """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
