@@ -12,7 +12,7 @@ from experiments.corpora import Books, TopicalLanguage
 from experiments.generated_runs import Generated
 from experiments.prose_runs import MAIN, Prose, grid
 from experiments.study import Results, Study
-from tst_study.config import Config, Superposition
+from tst_study.config import Config
 
 NAME = "laptop"
 TITLE = "Token superposition on two cores"
@@ -23,7 +23,6 @@ ABLATIONS = (
     MAIN.model_copy(update={"reinitialize_at_switch": True}),
     MAIN.model_copy(update={"optimizer_at_switch": "reset"}),
     MAIN.model_copy(update={"weighting": "power_law"}),
-    Superposition(bag_size=8, step_ratio=0.2, weighting="power_law"),
 )
 
 
@@ -80,9 +79,9 @@ def _quick() -> Scale:
             validation_tokens=65_536,
             steps=3_000,
             seeds=2,
-            learning_rates=(2e-3, 4e-3, 8e-3),
+            learning_rates=(2e-3, 4e-3),
         ),
-        generated=_generated(language),
+        generated=_generated(language, steps=2_000),
         books=books,
         language=language,
     )
@@ -101,16 +100,16 @@ def _laptop() -> Scale:
             seeds=3,
             learning_rates=(1e-3, 2e-3, 4e-3),
         ),
-        generated=_generated(language),
+        generated=_generated(language, steps=3_000),
         books=books,
         language=language,
     )
 
 
 def _desktop() -> Scale:
-    """s at r = 0.2, r at s = 4, lengths, ablations; three seeds each. Runs of large s·r or
-    40,000 steps read more text than the books hold, and so some of it twice (their records say
-    how many epochs)."""
+    """s at r = 0.2, r at s = 4 and ablations at 10,000 steps; lengths; three seeds each. A
+    superposed run of 40,000 steps reads more text than the books hold, and so some of it twice
+    (its record says how many epochs)."""
     laptop = _laptop()
     others = (
         *grid((2, 3, 6, 8, 16), (0.2,)),
@@ -125,6 +124,7 @@ def _desktop() -> Scale:
         seeds=laptop.prose.seeds,
         learning_rates=laptop.prose.learning_rates,
         settings=(MAIN, *others),
+        settings_steps=10_000,
         other_lengths=(1_500, 3_000, 6_000, 10_000, 40_000),
     )
     return Scale(
@@ -137,13 +137,13 @@ def _desktop() -> Scale:
     )
 
 
-def _generated(language: TopicalLanguage) -> Generated:
+def _generated(language: TopicalLanguage, steps: int) -> Generated:
     return Generated(
         study=NAME,
         corpus=str(language.folder),
         vocabulary_size=language.words,
         validation_tokens=32_768,
-        steps=3_000,
+        steps=steps,
         seeds=3,
     )
 

@@ -48,6 +48,8 @@ class Prose:
     """Swept on the baseline of seed 0; all other runs use the best."""
     settings: tuple[Superposition, ...] = (MAIN,)
     """Against the baseline, each with all seeds, most urgent first."""
+    settings_steps: int | None = None
+    """Steps of all settings but the first; `steps` by default."""
     other_lengths: tuple[int, ...] = ()
     """More numbers of steps for baseline and `MAIN`, at the rate chosen at `steps`."""
     evaluations: int = 8
@@ -71,7 +73,9 @@ class Prose:
             runs += [
                 self.config(arm, rate, seed, steps) for seed in seeds for arm in (BASELINE, MAIN)
             ]
-        runs += [self.config(arm, rate, seed) for arm in others for seed in seeds]
+        runs += [
+            self.config(arm, rate, seed, self.settings_steps) for arm in others for seed in seeds
+        ]
         return runs
 
     def config(

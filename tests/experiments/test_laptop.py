@@ -84,7 +84,7 @@ def test_short_scales_repeat_no_text(scale: str) -> None:
 
 def test_desktop_covers_what_the_study_promises() -> None:
     runs = prose(study.load("laptop", "desktop").runs(Known(2e-3)))
-    main = [run for run in runs if run.schedule.steps == 20_000 and run.role == "superposition"]
+    main = [run for run in runs if run.schedule.steps == 10_000 and run.role == "superposition"]
     settings = {(run.superposition.bag_size, run.superposition.step_ratio) for run in main}
     assert {s for s, r in settings if r == 0.2} == {2, 3, 4, 6, 8, 16}
     assert {r for s, r in settings if s == 4} == {0.1, 0.2, 0.3, 0.4, 0.5}
