@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the machine need not have the package installed
 
@@ -49,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.part:  # this is the process of one part
         run_part(options.part, request)
         return 0
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
+        return 2
     if options.work is not None:
         record = measure(options)
     else:

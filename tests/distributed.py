@@ -13,6 +13,7 @@ where a torchrun takes more than ten. Closures and test-local functions work.
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -45,6 +46,8 @@ def run_ranks(
             answered after `timeout` seconds. All workers have ended by then.
     """
     context = multiprocessing.get_context("fork")
+    # A process group that is freed behind the fork waits for threads that are not there.
+    gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         workers: list[ForkProcess] = []
         pending: dict[Connection, int] = {}
@@ -99,6 +102,7 @@ def _work(
 ) -> None:
     # OpenMP's threads do not survive a fork: a second one here would be waited for, for ever.
     torch.set_num_threads(1)
+    gc.freeze()
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         dist.init_process_group(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -136,8 +137,11 @@ def fork(function: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
 
     def work() -> None:
         torch.set_num_threads(1)
+        gc.freeze()
         function()
 
+    # A process group that is freed behind the fork waits for threads that are not there.
+    gc.collect()
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
     return process

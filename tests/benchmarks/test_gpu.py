@@ -122,6 +122,14 @@ def test_without_its_checks_a_run_has_not_passed(tmp_path: Path) -> None:
     assert gpu.main([*arguments, "--parts", "correctness"]) == 1
 
 
+def test_a_machine_without_a_gpu_is_told_so_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu.main(["--to", str(tmp_path)]) == 2
+    assert capsys.readouterr().out.startswith("error: --device cuda: no GPU here")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_parts_run_as_processes_of_their_own(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--small", "--to", str(tmp_path)]

@@ -102,6 +102,7 @@ def _divide(parallel: Parallel) -> None:
         # gloo has no uneven all-gather over expert-tensor ranks, and with one expert rank
         # Megatron 0.16 gets expert gradients wrong unless expert and dense tensor sizes agree.
         expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
+        create_gloo_process_groups=False,  # second copies of the groups, which nothing here uses
     )
 
 
