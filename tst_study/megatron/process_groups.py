@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,7 +66,7 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
     if mine:
         _join(device)
     try:
-        _divide(execution.parallel)
+        _divide(execution.parallel, device)
         yield Ranks(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
@@ -79,9 +81,10 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
         if mine:
             dist.destroy_process_group()
+            gc.collect()  # models are reference cycles that hold groups and so their threads
 
 
-def _divide(parallel: Parallel) -> None:
+def _divide(parallel: Parallel, device: torch.device) -> None:
     """Divide the world into Megatron's groups."""
     world_size = dist.get_world_size()
     model_ranks = parallel.tensor * parallel.pipeline
@@ -95,15 +98,40 @@ def _divide(parallel: Parallel) -> None:
             f"execution.parallel.expert = {parallel.expert} does not divide the "
             f"{world_size // parallel.pipeline} processes of a pipeline stage"
         )
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=parallel.tensor,
-        pipeline_model_parallel_size=parallel.pipeline,
-        expert_model_parallel_size=parallel.expert,
-        # gloo has no uneven all-gather over expert-tensor ranks, and with one expert rank
-        # Megatron 0.16 gets expert gradients wrong unless expert and dense tensor sizes agree.
-        expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
-        create_gloo_process_groups=False,  # second copies of the groups, which nothing here uses
-    )
+    with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=parallel.tensor,
+            pipeline_model_parallel_size=parallel.pipeline,
+            expert_model_parallel_size=parallel.expert,
+            # gloo has no uneven all-gather over expert-tensor ranks, and with one expert rank
+            # Megatron 0.16 gets expert gradients wrong unless expert and dense tensor sizes agree.
+            expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
+            create_gloo_process_groups=False,  # second copies, which nothing here uses
+        )
+
+
+@contextmanager
+def _groups_shared_by_ranks() -> Iterator[None]:
+    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
+
+    It makes some 20 groups, most of them of the same ranks. With gloo each has a thread that wakes
+    a hundred times a second and two more, which a small model's training feels; nccl wants
+    communicators of their own for what overlaps.
+    """
+    original = parallel_state.create_group
+    groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
+
+    def create_group(ranks: list[int], **settings: Any) -> Any:
+        key = tuple(ranks)
+        if key not in groups:
+            groups[key] = original(ranks, **settings)
+        return groups[key]
+
+    parallel_state.create_group = create_group
+    try:
+        yield
+    finally:
+        parallel_state.create_group = original
 
 
 def choose_device(execution: Execution) -> torch.device:
