@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 from torch._C._distributed_c10d import HashStore
 
 from tst_study.config import Execution, Parallel
@@ -76,9 +77,10 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
         )
     finally:
         parallel_state.destroy_model_parallel()
-        # Megatron keeps two groups all the same; freed after a fork, they would crash the process.
+        # Megatron holds on to some groups; freed behind a fork, they would hang the process.
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+        get_moe_layer_wise_logging_tracker().clear()
         if mine:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
