@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -69,11 +70,14 @@ def train(
         print(describe(resolved))
         return
     folder = folder or _run_folder(resolved)
-    with run_lock.hold(folder):
+    # Of the ranks that torchrun starts, one holds the run and speaks for all.
+    first = os.environ.get("RANK", "0") == "0"
+    with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
         state = train_run(resolved, folder)
-    print(f"{state}: {folder}")
+    if first:
+        print(f"{state}: {folder}")
     if state != "done":
         raise typer.Exit(1)
 

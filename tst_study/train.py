@@ -31,6 +31,7 @@ from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron import experts
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.initialization import EMBEDDINGS, initialize
+from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import (
     NEXT_TOKEN,
     Objective,
@@ -89,8 +90,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
     stream, held_out = open_stream(config), open_held_out(config)
     model = build_model(config)
     if execution.compile:
-        for layer in model.decoder.layers:
-            layer.compile()
+        compile_layers(model.decoder.layers)
     data_parallel = with_gradient_buffers(model)
     optimizer = AdamW(data_parallel, config.optimizer)
     checkpoints = Checkpoints(folder / "checkpoints", execution.keep_checkpoints)

@@ -7,6 +7,7 @@ models their Python costs as much as the arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -154,6 +155,13 @@ class RMSNorm(torch.nn.RMSNorm):
         dtype = config.params_dtype
         super().__init__(hidden_size, eps=eps, dtype=dtype, device=torch.cuda.current_device())
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def compile_layers(layers: Iterable[TransformerLayer]) -> None:
+    """torch.compile, layer by layer; of a layer with experts its attention alone, since what a
+    router does with the tokens depends on the data and breaks into dozens of graphs."""
+    for layer in layers:
+        (layer if isinstance(layer.mlp, MLP) else layer.self_attention).compile()
 
 
 def block_specification(config: TransformerConfig) -> TransformerBlockSubmodules:

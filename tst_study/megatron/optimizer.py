@@ -67,7 +67,8 @@ class AdamW:
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
         """Update the weights from the gradient buffers; returns the global norm before clipping."""
-        finalize_model_grads([self.model])
+        if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
+            finalize_model_grads([self.model])
         gradients: list[Tensor] = [p.main_grad for p in self.parameters]  # type: ignore[attr-defined]
         norm = self._norm(gradients)
         if self.config.gradient_clip > 0:
