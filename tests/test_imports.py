@@ -11,9 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-TORCH_HALF = ("tst_study.megatron", "tst_study.train", "tst_study.evaluate")
+TORCH_HALF = (
+    "tst_study.megatron",
+    "tst_study.train",
+    "tst_study.evaluate",
+    "tst_study.step_clock",
+)
 """Beside these, names of `tst_study.superposition` are loaded on first use."""
 TORCH_IN_SUPERPOSITION = (
+    "linear_loss",
     "bags",
     "embedding",
     "log_probabilities",

@@ -18,7 +18,7 @@ JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "S
 def launch_facts() -> dict[str, Any]:
     return {
         "code": code_version(),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "host": socket.gethostname(),
         "process": os.getpid(),
         "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
