@@ -38,7 +38,8 @@ def test_only_the_sweep_is_decided_before_its_results(scale: str) -> None:
     runs = prose(study.load("laptop", scale).runs(NothingYet()))
     assert {run.role for run in runs} == {"baseline"}
     assert {run.seed for run in runs} == {0}
-    assert len({run.optimizer.learning_rate for run in runs}) == len(runs) > 1
+    assert len({run.optimizer.learning_rate for run in runs}) == len(runs)
+    assert len(runs) > 1 or scale == "quick"  # which takes the rate of a sweep that is on record
 
 
 @pytest.mark.parametrize("scale", laptop.SCALES)

@@ -11,5 +11,8 @@ import warnings
 # megatron.core says at import, once per module, that Apex and TransformerEngine are missing. Here
 # they are missing by choice: the same layers run on a CPU and on a GPU, so that tests cover both.
 warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", module="megatron.*")
+# And of its own defaults and of its own calls of torch that they are deprecated.
+warnings.filterwarnings("ignore", message="full scope is deprecated", module="megatron.*")
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
 
 from tst_study.megatron import cpu_backend as cpu_backend  # noqa: E402
