@@ -107,7 +107,7 @@ def assert_same_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> Non
     """Bit for bit."""
     assert one.keys() == other.keys()
     different = [name for name in one if not torch.equal(one[name], other[name])]
-    assert not different
+    assert not different, different
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -87,6 +87,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
     micro_batch = execution.micro_batch or share
     flops_per_step = count_flops(config).per_step
 
+    torch.manual_seed(config.seed)  # nothing draws from it today, but checkpoints hold its state
     stream, held_out = open_stream(config), open_held_out(config)
     model = build_model(config)
     if execution.compile:
