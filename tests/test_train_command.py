@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.tiny_runs import assert_same_run, logged_step, run, tiny
+from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study import run_record
+from tst_study.command_line import main
 from tst_study.config_toml import to_toml
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = ("schedule.steps=300", "execution.checkpoint_every=30", "execution.evaluate_every=100")
+SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
 
 
-def launch(config_file: Path, folder: Path, **environment: str) -> subprocess.Popen[str]:
+def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tst_study", "train", str(config_file)]
     return subprocess.Popen(
         [*command, "--folder", str(folder)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,44 +71,56 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
     assert_same_run(folder, tmp_path / "unbroken")
 
 
+def forked(
+    arguments: list[str], said: Path, prepare: Callable[[], None] = lambda: None
+) -> BaseProcess:
+    """The same command without the seconds of its imports; what it says lands in two files."""
+
+    def work() -> None:
+        prepare()
+        sys.argv = ["tst-study", "train", *arguments]
+        with open(f"{said}.out", "w") as sys.stdout, open(f"{said}.err", "w") as sys.stderr:
+            main()
+
+    return fork(work)
+
+
 def test_the_ranks_that_torchrun_starts_train_one_run(words: Path, tmp_path: Path) -> None:
     file, folder = tmp_path / "run.toml", tmp_path / "two"
     file.write_text(to_toml(tiny(words)))
-    ranks = [
-        # What torchrun sets, but for its rendezvous: a file instead of a port that may be taken.
-        launch(file, folder, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", **address())
-        for rank in range(2)
-    ]
-    said = [process.communicate() for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], said
-    assert said[0][0].splitlines()[-1] == f"done: {folder}"
-    assert said[1][0] == ""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def rank(number: int) -> BaseProcess:
+        variables = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        arguments = [str(file), "--folder", str(folder)]
+        return forked(arguments, tmp_path / str(number), lambda: os.environ.update(variables))
+
+    ranks = [rank(0), rank(1)]
+    for process in ranks:
+        process.join(300)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    assert (tmp_path / "0.out").read_text().splitlines()[-1] == f"done: {folder}"
+    assert (tmp_path / "1.out").read_text() == ""
     record = run_record.read(folder)
     assert record.segments[0]["devices"]["count"] == 2
     assert len(record.metrics) == 20
 
 
-def address() -> dict[str, str]:
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 10_000)}
-
-
 def test_a_full_disk_is_one_line_and_status_two(words: Path, tmp_path: Path) -> None:
-    """The limit on the size of a file stands for the disk: the kernel refuses to write on."""
+    """A limit on the size of files stands for the disk: it is the kernel that refuses to write."""
     file, folder = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(to_toml(tiny(words, "model.hidden_size=64", "schedule.steps=4")))
-    program = (
-        "import resource, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "from tst_study.command_line import main\n"
-        f"sys.argv = ['tst-study', 'train', {str(file)!r}, '--folder', {str(folder)!r}]\n"
-        "main()\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("error: ")
-    assert ended.stderr.count("\n") == 1
-    assert "step-00000004: cannot be written (" in ended.stderr
-    assert "File too large" in ended.stderr
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    process = forked([str(file), "--folder", str(folder)], tmp_path / "said", limit)
+    process.join(300)
+    assert process.exitcode == 2
+    (line,) = (tmp_path / "said.err").read_text().splitlines()
+    assert line.startswith(f"error: {folder}/checkpoints/step-00000004: cannot be written (")
+    assert "File too large" in line
     assert run_record.read(folder).state == "failed"

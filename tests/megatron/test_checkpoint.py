@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,13 +81,21 @@ def test_bfloat16_runs_keep_main_parameters_and_moments_in_float32(
             assert tensor.dtype == torch.bfloat16, name
 
 
+@pytest.fixture(scope="module")
+def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with its last two checkpoints; tests take copies."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    run(words, folder, EVERY_FIVE)
+    return folder
+
+
 @pytest.mark.parametrize("file", [".metadata", "metadata.json", "common.pt", "__0_0.distcp"])
 @pytest.mark.parametrize("damage", ["cut off", "missing", "garbage"])
 def test_a_damaged_checkpoint_is_named_in_one_line(
-    words: Path, tmp_path: Path, file: str, damage: str
+    words: Path, finished: Path, tmp_path: Path, file: str, damage: str
 ) -> None:
-    run(words, tmp_path, EVERY_FIVE)
-    newest = checkpoint_folders(tmp_path)[-1]
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    newest = checkpoint_folders(folder)[-1]
     content = (newest / file).read_bytes()
     (newest / file).write_bytes(
         content[: len(content) // 2] if damage == "cut off" else b"x" * len(content)
@@ -94,33 +103,32 @@ def test_a_damaged_checkpoint_is_named_in_one_line(
     if damage == "missing":
         (newest / file).unlink()
     with pytest.raises(UserError) as raised:
-        run(words, tmp_path, EVERY_FIVE)
+        run(words, folder, EVERY_FIVE)
     message = str(raised.value)
     assert message.startswith(f"{newest}: cannot be read")
     assert "\n" not in message
-    record = run_record.read(tmp_path)
+    record = run_record.read(folder)
     assert record.state == "failed"
     assert [segment["ended"] for segment in record.segments] == ["done"]
 
 
 def test_without_its_damaged_checkpoint_a_run_goes_on_from_the_one_before(
-    words: Path, tmp_path: Path
+    words: Path, finished: Path, tmp_path: Path
 ) -> None:
-    run(words, tmp_path / "whole")
-    run(words, tmp_path / "damaged", EVERY_FIVE)
-    newest = checkpoint_folders(tmp_path / "damaged")[-1]
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    newest = checkpoint_folders(folder)[-1]
     for path in newest.iterdir():
         path.unlink()
     with pytest.raises(UserError, match="delete it to go on from the one before"):
-        run(words, tmp_path / "damaged", EVERY_FIVE)
+        run(words, folder, EVERY_FIVE)
     newest.rmdir()
-    record = run(words, tmp_path / "damaged", EVERY_FIVE)
+    record = run(words, folder, EVERY_FIVE)
     assert record.segments[-1]["resumed_from"] == 15
-    assert_same_run(tmp_path / "damaged", tmp_path / "whole")
+    assert_same_run(folder, finished)
 
 
 def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
-    words: Path, tmp_path: Path
+    words: Path, finished: Path, tmp_path: Path
 ) -> None:
     fsync = os.fsync
 
@@ -144,8 +152,7 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     assert record.state == "failed"
     assert record.segments[0]["ended"] == message
     run(words, tmp_path / "full", EVERY_FIVE)
-    run(words, tmp_path / "whole")
-    assert_same_run(tmp_path / "full", tmp_path / "whole")
+    assert_same_run(tmp_path / "full", finished)
 
 
 @pytest.fixture
@@ -162,7 +169,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_disk_that_is_really_full(words: Path, tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Path) -> None:
     folder = small_disk / "run"
     with pytest.raises(UserError) as raised:
         run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=4")
@@ -171,5 +178,4 @@ def test_a_disk_that_is_really_full(words: Path, tmp_path: Path, small_disk: Pat
     assert checkpoint_folders(folder)
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     run(words, folder, EVERY_FIVE)
-    run(words, tmp_path / "whole")
-    assert_same_run(folder, tmp_path / "whole")
+    assert_same_run(folder, finished)
