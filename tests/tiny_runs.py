@@ -25,6 +25,11 @@ from tst_study.megatron.process_groups import Ranks, process_groups
 from tst_study.run_record import RunRecord
 from tst_study.train import train
 
+# Each run ends with a collection, which would else walk through all that torch and megatron.core
+# brought along at import: as long as the run itself.
+gc.collect()
+gc.freeze()
+
 VOCABULARY = 64
 TINY: dict[str, Any] = {
     "model": {

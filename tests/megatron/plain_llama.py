@@ -25,8 +25,10 @@ def embedded(weights: Weights, bags: Tensor) -> Tensor:
     return sum(table[bags[:, :, i]] for i in range(bags.shape[2])) / bags.shape[2]
 
 
-def logits(weights: Weights, model: Model, x: Tensor) -> Tensor:
-    """(b, l, d) embeddings -> (b, l, V)."""
+def logits(
+    weights: Weights, model: Model, x: Tensor, of_routers: list[Tensor] | None = None
+) -> Tensor:
+    """(b, l, d) embeddings -> (b, l, V); each layer's router loss is appended to `of_routers`."""
     for number in range(model.layers):
         prefix = f"decoder.layers.{number}."
         layer = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
@@ -36,10 +38,26 @@ def logits(weights: Weights, model: Model, x: Tensor) -> Tensor:
         if model.experts is None:
             x = x + swiglu(normed, layer["mlp.linear_fc1.weight"], layer["mlp.linear_fc2.weight"])
         else:
+            if of_routers is not None:
+                of_routers.append(router_losses(layer, model.experts, normed))
             x = x + mixture(layer, model.experts, normed)
     x = rms_norm(x, weights["decoder.final_layernorm.weight"], model.norm_epsilon)
     head = weights.get("output_layer.weight", weights["embedding.word_embeddings.weight"])
     return x @ head.T
+
+
+def router_losses(layer: Weights, experts: Experts, x: Tensor) -> Tensor:
+    """What one layer adds to the loss: balance per sequence (Switch Transformer), and z-loss."""
+    logits = x @ layer["mlp.router.weight"].T
+    probabilities = logits.softmax(dim=-1)
+    best = probabilities.topk(experts.per_token, dim=-1).indices
+    balance = []
+    for sequence in range(x.shape[0]):
+        chosen = torch.bincount(best[sequence].flatten(), minlength=experts.count)
+        share = chosen / chosen.sum()
+        balance.append(experts.count * (share * probabilities[sequence].mean(dim=0)).sum())
+    z = logits.logsumexp(dim=-1).square().mean()
+    return experts.balance_loss * torch.stack(balance).mean() + experts.router_z_loss * z
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

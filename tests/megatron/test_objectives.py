@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.megatron import plain_llama
+from tests.step_gradients import standing_still, step_gradients
 from tests.superposition.naive import multi_hot_loop
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, tiny
+from tst_study.data.of_config import open_stream
 from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, superposition_objective
+from tst_study.run_record import read
 
 MODES = ("full", "input_only", "output_only")
 
@@ -89,8 +93,31 @@ def test_input_only_predicts_the_token_right_behind_its_bag(words: Path) -> None
             objective.fold(ids), Targets(labels, objective.count_targets(labels), objective)
         )
         logits = model(objective.fold(ids))[0]  # 8 latent positions
-    expected = torch.nn.functional.cross_entropy(logits, torch.arange(4, 33, 4))
+    expected = F.cross_entropy(logits, torch.arange(4, 33, 4))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_routers_losses_are_means_over_sequences_and_positions(
+    words: Path, tmp_path: Path
+) -> None:
+    """They are in the gradient, not in the loss that is reported."""
+    experts = (
+        'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '
+        '"balance_loss"=0.5, "router_z_loss"=0.1}'
+    )
+    config = standing_still(words, experts, "model.initial_deviation=0.2")
+    gradients = step_gradients(config, tmp_path)[1]
+    ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(1))
+    with built(config) as (model, _):
+        weights = plain_llama.copied_weights(model)
+    of_routers: list[torch.Tensor] = []
+    x = plain_llama.embedded(weights, NEXT_TOKEN.fold(ids))
+    logits = plain_llama.logits(weights, config.model, x, of_routers)
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    (loss + sum(of_routers)).backward()
+    assert read(tmp_path).metrics[1]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, weight in weights.items():
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("overrides", [*[(f"superposition.mode={m}",) for m in MODES], MIXTURE])
