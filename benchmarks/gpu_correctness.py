@@ -88,7 +88,7 @@ def _cases(device: str, dtype: str, small: bool) -> Iterator[tuple[str, str, Pac
         # Every loss on the dense model; of experts and in small runs, one of each mode.
         names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
         config = step_config(shape, SEQUENCES, LENGTH, dtype=dtype, device=device)
-        with process_groups(config.execution) as ranks:
+        with process_groups(config) as ranks:
             steps = PackageSteps(config, ranks.device)
             objectives = {"next token": NEXT_TOKEN}
             for name in names:
@@ -198,7 +198,7 @@ def is_repeatable(device: str, model: str) -> bool:
     )
     ends = []
     for _ in range(2):
-        with process_groups(config.execution) as ranks:
+        with process_groups(config) as ranks:
             steps = PackageSteps(config, ranks.device)
             step = steps.step(superposition_objective(config.superposition))
             for _ in range(3):

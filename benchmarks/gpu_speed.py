@@ -106,7 +106,7 @@ def _may_fit(config: Config, device: str) -> bool:
 def _measure(
     who: str, config: Config, compiler: Compiler | None, request: Request
 ) -> dict[str, Any]:
-    with process_groups(config.execution) as ranks:
+    with process_groups(config) as ranks:
         if who == "plain":
             steps = {"phase 2": plain_step(config, ranks.device, compiler)}
         else:

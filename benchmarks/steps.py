@@ -6,7 +6,7 @@ the tokens and writing the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from benchmarks.plain_model import PlainModel
 from tst_study.config import Config, from_dict
-from tst_study.megatron import experts
+from tst_study.megatron.forward_backward import forward_backward
+from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.parallel_layout import layout_of
 
 Step = Callable[[], Tensor]
 Compiler = Literal["inductor", "eager"]
@@ -58,7 +60,7 @@ class PackageSteps:
         self.model = build_model(config)
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
-        self.data_parallel = with_gradient_buffers(self.model)
+        self.data_parallel = with_gradient_buffers(self.model, layout_of(config))
         self.optimizer = AdamW(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:
@@ -76,11 +78,8 @@ class PackageSteps:
         """Fill the gradient buffers; returns the loss. ids and labels (b, l·stride)."""
         self.optimizer.zero_gradients()
         valid_counts = objective.count_targets(labels)
-        if self.config.model.experts is not None:
-            experts.begin_step(labels.numel() // objective.stride, self.device)
-        loss = self.data_parallel(objective.fold(ids), Targets(labels, valid_counts, objective))
-        loss.backward()
-        return loss.detach()
+        targets = Targets(labels, valid_counts, objective)
+        return forward_backward(self.data_parallel, [(objective.fold(ids), targets)])
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:
@@ -102,18 +101,6 @@ def plain_step(config: Config, device: torch.device, compiler: Compiler | None =
         return loss.detach()
 
     return run
-
-
-def compile_layers(layers: Iterable[torch.nn.Module], compiler: Compiler) -> None:
-    """torch.compile, one graph for all layers; of a layer with experts its attention alone.
-
-    The exchange of tokens between experts depends on the data: whole, such a layer breaks into
-    some thirty graphs and takes a minute to compile.
-    """
-    for layer in layers:
-        has_router = hasattr(getattr(layer, "mlp", None), "router")
-        part = layer.self_attention if has_router else layer
-        part.compile(backend=compiler, dynamic=False)
 
 
 def synthetic_tokens(config: Config, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         step_ratio=0.5,
     )
     compiler: Compiler | None = "inductor" if options.compile else None
-    with process_groups(config.execution) as ranks:
+    with process_groups(config) as ranks:
         ours = PackageSteps(config, ranks.device, compiler)
         candidates = {
             OURS: ours.step(),

@@ -89,7 +89,7 @@ def rows(record: RunRecord) -> list[dict[str, Any]]:
 def last_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a run's last checkpoint by its name: weights and optimizer state."""
     place = checkpoint_folders(folder)[-1]
-    with process_groups(tiny(folder).execution):
+    with process_groups(tiny(folder)):
         return _flat(dist_checkpointing.load_plain_tensors(str(place)))
 
 
@@ -124,7 +124,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 @contextmanager
 def built(config: Config) -> Iterator[tuple[SuperposedGPT, Ranks]]:
     """The model of a run on one rank, as it stands before the first step."""
-    with process_groups(config.execution) as ranks:
+    with process_groups(config) as ranks:
         yield build_model(config), ranks
 
 

@@ -135,6 +135,11 @@ class Batch(Strict):
     sequences: Positive
     sequence_length: Annotated[int, Field(ge=2)]
 
+    @property
+    def positions(self) -> int:
+        """Latent positions of a step."""
+        return self.sequences * self.sequence_length
+
 
 class Optimizer(Strict):
     """AdamW. Decay, clipping and epsilon are not stated in the paper."""
@@ -179,12 +184,35 @@ class Numerics(Strict):
 
 
 class Parallel(Strict):
-    """How the work is laid out over ranks; data parallelism fills what is left."""
+    """How the work is laid out over ranks; data parallelism fills what is left.
+
+    What cannot work is refused by `parallel_layout.check`, which knows the number of ranks.
+    """
 
     tensor: Positive = 1
-    pipeline: Positive = 1
-    expert: Positive = 1
+    """Ranks that share each matrix."""
     sequence_parallel: bool = False
+    """Tensor ranks share the positions between the matrices, too."""
+    pipeline: Positive = 1
+    """Stages of layers, run by Megatron's 1F1B schedule over micro-batches."""
+    expert: Positive = 1
+    """Ranks that share the experts of a layer; taken from the data-parallel ones."""
+    expert_tensor: Positive | None = None
+    """Ranks that share one expert's matrices: by default `tensor` with one expert rank, else 1."""
+    context: Positive = 1
+    """Ranks that share a sequence in attention. Refused above 1: see `parallel_layout.py`."""
+    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
+    """How positions travel to their experts."""
+    optimizer: Literal["replicated", "distributed"] = "replicated"
+    """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
+    overlap_gradients: bool = False
+    """Sum gradients over ranks while the backward pass goes on, bucket by bucket."""
+
+    @property
+    def expert_tensor_ranks(self) -> int:
+        if self.expert_tensor is not None:
+            return self.expert_tensor
+        return self.tensor if self.expert == 1 else 1
 
 
 class Execution(Strict):
@@ -192,7 +220,12 @@ class Execution(Strict):
 
     micro_batch: Positive | None = None
     """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
-    parallel: Parallel = Parallel()
+    parallel: Parallel | Literal["auto"] = Parallel()
+    """`"auto"` picks a layout for the ranks that are there and their memory, and says why."""
+    recompute: Literal["none", "feed_forward", "layer"] = "none"
+    """What the backward pass computes again instead of keeping it."""
+    expert_products: Literal["grouped", "sequential"] = "grouped"
+    """All experts of a rank in one grouped matrix product, or one after another."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = None
     """Processor threads per rank; by default torch's own choice."""
@@ -231,8 +264,8 @@ class Config(Strict):
                 f"superposition.steps = {superposed} is more than schedule.steps = "
                 f"{self.schedule.steps}"
             )
-        parallel, model = self.execution.parallel, self.model
-        if parallel.expert > 1 and model.experts is None:
+        parallel = self.execution.parallel
+        if parallel != "auto" and parallel.expert > 1 and self.model.experts is None:
             raise ValueError(
                 f"execution.parallel.expert = {parallel.expert} needs a model with experts"
             )
@@ -318,7 +351,8 @@ def _to_json(values: Mapping[str, Any]) -> str:
 def _first_problem(error: ValidationError) -> str:
     problems = error.errors(include_url=False)
     first = problems[0]
-    key = ".".join(str(part) for part in first["loc"]) or "config"
+    # Of a key that may be a word or a table, the table's class is named too.
+    key = ".".join(str(part) for part in first["loc"] if part != "Parallel") or "config"
     if first["type"] == "extra_forbidden":
         message = "unknown key; `tst-study train --dry-run` prints every key there is"
     elif first["type"] == "missing":

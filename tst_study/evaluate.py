@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from tst_study.data.held_out import HeldOut
+from tst_study.megatron.forward_backward import next_token_losses
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.process_groups import Ranks
 
@@ -32,20 +34,29 @@ def evaluate(
     together, since nothing is kept for a backward pass.
     """
     model.eval()
-    sequences_at_once = max(micro_batch, POSITIONS_AT_ONCE // held_out.ids.shape[1])
     count = len(held_out.ids)
+    at_once = max(micro_batch, POSITIONS_AT_ONCE // held_out.ids.shape[1])
     # Per sequence: sum of losses and number of tokens. Ranks fill in their sequences; the sum over
     # ranks adds zeros only, so the result does not depend on how many there are.
     sums = torch.zeros(count, 2, dtype=torch.float64)
-    stride = ranks.data_size * sequences_at_once
-    for start in range(ranks.data_rank * sequences_at_once, count, stride):
-        rows = slice(start, min(start + sequences_at_once, count))
-        ids = torch.from_numpy(held_out.ids[rows]).to(ranks.device)
-        labels = torch.from_numpy(held_out.labels[rows]).to(ranks.device)
+    for first in range(0, count, ranks.data_size * at_once):
+        start = first + ranks.data_rank * at_once
+        rows = np.arange(start, start + at_once)
+        if ranks.data_size == 1:
+            rows = rows[rows < count]
+        # Ranks that share experts need each other: they all take as many sequences as often, the
+        # last ones from the beginning again, where they do not count.
+        ids, labels = (
+            torch.from_numpy(array[rows % count]).to(ranks.device)
+            for array in (held_out.ids, held_out.labels)
+        )
         with torch.compiler.set_stance("force_eager"):  # its shapes are not worth compiling for
-            losses = model.next_token_losses(ids, labels)
-        sums[rows] = torch.stack([losses.sum(1), (labels >= 0).sum(1)], dim=1).double().cpu()
-    sums = ranks.sum_over_data(sums.to(ranks.device)).cpu()
+            losses = next_token_losses(model, ids, labels)
+        if ranks.has_loss:
+            new = int((rows < count).sum())
+            values = torch.stack([losses.sum(1), (labels >= 0).sum(1)], dim=1)
+            sums[start : start + new] = values[:new].double().cpu()
+    sums = ranks.sum_over_batch(sums.to(ranks.device)).cpu()
     model.train()
     losses, tokens = sums.unbind(1)
     total = float(tokens.sum())

@@ -16,6 +16,7 @@ is an error that names file and line.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -69,14 +70,15 @@ class Metrics(TypedDict):
     bag_size: int
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
-    loss: float
-    """Nats, mean over all micro-batches and ranks of this step."""
+    loss: float | None
+    """Nats, mean over all micro-batches and ranks of this step; None where it is no number."""
     raw_tokens: int
     latent_tokens: int
     epochs: float
     flops: int
     learning_rate: float
-    gradient_norm: float
+    gradient_norm: float | None
+    """Before clipping; None where it is no number."""
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
@@ -87,7 +89,7 @@ class Metrics(TypedDict):
     peak_memory: int
     """Bytes: allocated on the GPU, or resident on a CPU."""
     moe: NotRequired[dict[str, Any]]
-    """Balance loss and router load, for a mixture of experts."""
+    """Health of a mixture of experts in this step: `RoutingLog.summary` says what."""
 
 
 @with_config(_STRICT)
@@ -307,15 +309,31 @@ class RunWriter:
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = _open_for_append(self.folder / name)
-        line = json.dumps(row, separators=(",", ":")) + "\n"
         try:
-            file.write(line.encode())
+            file.write(_line(row).encode())
             file.flush()
         except OSError as error:
             raise UserError(
                 f"{self.folder / name}: cannot be written ({error.strerror}); free some space and "
                 "start the run again: it goes on from its last checkpoint"
             ) from None
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """JSON has no infinity and no NaN: what is no number is null."""
+    try:
+        text = json.dumps(row, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(row), separators=(",", ":"), allow_nan=False)
+    return text + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _open_for_append(path: Path) -> IO[bytes]:

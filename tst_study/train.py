@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ from tst_study.compute_cost import count_flops
 from tst_study.config import Config
 from tst_study.data.of_config import fingerprints, open_held_out, open_stream
 from tst_study.data.token_stream import TokenStream
-from tst_study.errors import UserError
 from tst_study.evaluate import evaluate
 from tst_study.learning_rate import is_annealed, learning_rate_factor
-from tst_study.megatron import experts
 from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.experts import RoutingLog
+from tst_study.megatron.forward_backward import MicroBatch, forward_backward
 from tst_study.megatron.initialization import EMBEDDINGS, initialize
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import (
@@ -43,6 +42,7 @@ from tst_study.megatron.model import (
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
 from tst_study.megatron.process_groups import Ranks, process_groups
 from tst_study.memory_reuse import keep_freed_memory
+from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import plan_phases
 from tst_study.run_log import RunLog, run_log
 from tst_study.run_record import State
@@ -65,7 +65,6 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         UserError: config, data, folder or disk need the user's attention.
     """
     folder = Path(folder)
-    _refuse_untested_layouts(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     if not torch.cuda.is_available():
@@ -74,7 +73,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     data = fingerprints(config)
     with (
         listening() as stop,
-        process_groups(config.execution) as ranks,
+        process_groups(config) as ranks,
         run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
     ):
         ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
@@ -83,7 +82,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
 
 def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest) -> State:
     plan, execution = plan_phases(config), config.execution
-    share = _share_of_batch(config, ranks)
+    share = config.batch.sequences // ranks.data_size
     micro_batch = execution.micro_batch or share
     flops_per_step = count_flops(config).per_step
 
@@ -92,7 +91,8 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
     model = build_model(config)
     if execution.compile:
         compile_layers(model.decoder.layers)
-    data_parallel = with_gradient_buffers(model)
+    routing = RoutingLog.of(model)
+    data_parallel = with_gradient_buffers(model, layout_of(config))
     optimizer = AdamW(data_parallel, config.optimizer)
     checkpoints = Checkpoints(folder / "checkpoints", execution.keep_checkpoints)
 
@@ -114,18 +114,22 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
         objective = superposition if phase == "superposition" else NEXT_TOKEN
         learning_rate = config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
+        done = step + 1
+        last, switches = done == plan.steps, done == plan.superposed_steps
+        evaluates = last or _is_due(done, execution.evaluate_every)
+        logs = last or switches or _is_due(done, execution.log_every)
+
         with clock.step():
             # Parts add up, over micro-batches and ranks, to the exact mean loss of the step.
             optimizer.zero_gradients()
-            loss = torch.zeros((), device=ranks.device)
-            for bags, targets in _micro_batches(config, stream, step, objective, ranks, share):
-                part = data_parallel(bags, targets)
-                part.backward()
-                loss += part.detach()
+            if routing is not None:
+                routing.begin_step(config.batch.positions, ranks.device, recording=logs)
+            batch = _micro_batches(config, stream, step, objective, ranks, share)
+            loss = forward_backward(data_parallel, batch)
             gradient_norm = optimizer.step(learning_rate)
 
-        done = step + 1
-        last = done == plan.steps
+        stopped = ranks.any(stop.signal is not None) and not last
+        saves = last or stopped or _is_due(done, execution.checkpoint_every)
         counters: dict[str, Any] = {  # what has been done after `done` steps
             "step": done,
             "phase": phase,
@@ -134,22 +138,26 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
             "epochs": stream.epochs(done),
             "flops": flops_per_step * done,
         }
-        if _is_due(done, execution.log_every) or last or done == plan.superposed_steps:
+        if logs or evaluates or saves:
             with clock.waiting():
-                value, norm = float(ranks.sum_over_data(loss)), float(gradient_norm)
-            row = {
-                "bag_size": objective.bag_size,
-                "loss_name": objective.name,
-                "loss": value,
-                "learning_rate": learning_rate,
-                "gradient_norm": norm,
-            }
-            log.metrics(counters | row | clock.speed(plan, done), last=last)
-            if not math.isfinite(value) or value > config.numerics.divergence_loss:
+                value, norm = float(ranks.sum_over_batch(loss)), float(gradient_norm)
+            diverged = not math.isfinite(value) or value > config.numerics.divergence_loss
+            if logs or diverged:
+                row = {
+                    "bag_size": objective.bag_size,
+                    "loss_name": objective.name,
+                    "loss": value,
+                    "learning_rate": learning_rate,
+                    "gradient_norm": norm,
+                }
+                if routing is not None and logs:
+                    row["moe"] = routing.summary(every_expert=evaluates or switches)
+                log.metrics(counters | row | clock.speed(plan, done), last=last)
+            if diverged:
                 log.end("diverged", done, f"{objective.name} loss {value} at step {done}")
                 return "diverged"
 
-        if _is_due(done, execution.evaluate_every) or last:
+        if evaluates:
             began = time.perf_counter()
             result = evaluate(model, held_out, ranks, micro_batch)
             row = {
@@ -164,8 +172,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
             }
             log.evaluation(counters | row)
 
-        stopped = ranks.any(stop.signal is not None) and not last
-        if _is_due(done, execution.checkpoint_every) or last or stopped:
+        if saves:
             checkpoints.save(done, model, optimizer, {"training_seconds": clock.training_seconds})
             log.checkpoint(done)
         if stopped:
@@ -183,7 +190,7 @@ def _micro_batches(
     objective: Objective,
     ranks: Ranks,
     share: int,
-) -> Iterator[tuple[torch.Tensor, Targets]]:
+) -> list[MicroBatch]:
     """This rank's sequences of a step, folded, with what makes the step's mean loss exact."""
     start = ranks.data_rank * share
     ids, labels = (
@@ -192,12 +199,11 @@ def _micro_batches(
     )
     # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
     valid_counts = ranks.sum_over_data(objective.count_targets(labels))
-    if config.model.experts is not None:
-        positions = config.batch.sequences * config.batch.sequence_length
-        experts.begin_step(positions, ranks.device)
     size = config.execution.micro_batch or share
-    for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True):
-        yield objective.fold(some_ids), Targets(some_labels, valid_counts, objective)
+    return [
+        (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
+        for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
+    ]
 
 
 def _switch(config: Config, model: SuperposedGPT, optimizer: AdamW) -> None:
@@ -208,31 +214,6 @@ def _switch(config: Config, model: SuperposedGPT, optimizer: AdamW) -> None:
         optimizer.copy_from_model()
     if config.superposition.optimizer_at_switch == "reset":
         optimizer.reset()
-
-
-def _share_of_batch(config: Config, ranks: Ranks) -> int:
-    """Sequences per step and rank. `UserError` where they do not divide."""
-    share, left = divmod(config.batch.sequences, ranks.data_size)
-    if left:
-        raise UserError(
-            f"batch.sequences = {config.batch.sequences} does not divide by the {ranks.data_size} "
-            "data-parallel ranks; change one of them"
-        )
-    micro_batch = config.execution.micro_batch
-    if micro_batch is not None and share % micro_batch:
-        raise UserError(
-            f"execution.micro_batch = {micro_batch} does not divide the {share} sequences of a rank"
-        )
-    return share
-
-
-def _refuse_untested_layouts(config: Config) -> None:
-    parallel = config.execution.parallel
-    if parallel.tensor * parallel.pipeline * parallel.expert > 1 or parallel.sequence_parallel:
-        raise UserError(
-            "execution.parallel: tensor, pipeline, expert and sequence parallelism are not "
-            "supported yet; leave them at 1 and start several ranks for data parallelism"
-        )
 
 
 def _be_deterministic() -> None:

@@ -27,7 +27,7 @@ def test_the_plain_model_has_the_parameters_of_ours(preset: str) -> None:
 
 def test_the_plain_model_computes_the_loss_of_ours_from_the_same_weights() -> None:
     config = step_config({"preset": "laptop-64", "initial_deviation": 0.1}, 2, 16)
-    with process_groups(config.execution) as ranks:
+    with process_groups(config) as ranks:
         package = PackageSteps(config, ranks.device)
         plain = PlainModel(config.model)
         _copy_weights(package.model, plain, config.model.attention_heads)
@@ -61,7 +61,7 @@ def _copy_weights(model: torch.nn.Module, plain: PlainModel, heads: int) -> None
 
 def test_both_steps_learn_the_batch_that_they_repeat() -> None:
     config = step_config({"preset": "laptop-64"}, 2, 16)
-    with process_groups(config.execution) as ranks:
+    with process_groups(config) as ranks:
         for step in (PackageSteps(config, ranks.device).step(), plain_step(config, ranks.device)):
             first = float(step())
             for _ in range(5):

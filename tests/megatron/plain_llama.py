@@ -111,8 +111,8 @@ def mixture(layer: Weights, experts: Experts, x: Tensor) -> Tensor:
     chosen = torch.zeros_like(probabilities).scatter(-1, best, 1.0) * probabilities
     chosen = chosen / chosen.sum(dim=-1, keepdim=True)
     result = torch.zeros_like(x)
+    first, second = layer["mlp.experts.linear_fc1"], layer["mlp.experts.linear_fc2"]
     for number in range(experts.count):
-        name = f"mlp.experts.local_experts.{number}."
-        out = swiglu(x, layer[name + "linear_fc1.weight"], layer[name + "linear_fc2.weight"])
+        out = swiglu(x, first[number], second[number])
         result = result + chosen[..., number, None] * out
     return result

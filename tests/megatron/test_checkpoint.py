@@ -22,6 +22,7 @@ from tests.tiny_runs import (
     tiny,
 )
 from tst_study import run_record
+from tst_study.config import Parallel
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
@@ -41,7 +42,7 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
     config = tiny(words, f"numerics.dtype={dtype}")
     places = Checkpoints(tmp_path, keep=1)
     with built(config) as (model, _):
-        optimizer = AdamW(with_gradient_buffers(model), config.optimizer)
+        optimizer = AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
         for _step in range(3):
             for parameter in optimizer.parameters:
                 parameter.main_grad.normal_()  # type: ignore[attr-defined]
@@ -56,7 +57,7 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
         ]
     torch.manual_seed(0)
     with built(config) as (model, _):
-        optimizer = AdamW(with_gradient_buffers(model), config.optimizer)
+        optimizer = AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
         common = places.load_last(model, optimizer)
         assert common is not None
         assert (common["step"], common["training_seconds"]) == (3, 1.5)

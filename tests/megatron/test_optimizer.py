@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.tiny_runs import VOCABULARY, built, tiny
+from tst_study.config import Parallel
 from tst_study.megatron.initialization import EMBEDDINGS
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, Targets
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
@@ -20,7 +21,7 @@ from tst_study.train import _switch
 def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, AdamW]]:
     config = tiny(words, *overrides)
     with built(config) as (model, _):
-        yield model, AdamW(with_gradient_buffers(model), config.optimizer)
+        yield model, AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
 
 
 def fill_gradients(optimizer: AdamW, seed: int, scale: float = 1.0) -> None:
@@ -93,7 +94,7 @@ def test_bfloat16_weights_follow_float32_main_parameters(words: Path) -> None:
         ]
         assert min(moved) > 3e-4
         for parameter, main in zip(optimizer.parameters, optimizer.main, strict=True):
-            assert torch.equal(parameter, main.bfloat16())
+            assert torch.equal(parameter.flatten(), main.bfloat16())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -140,7 +141,7 @@ def test_reinitializing_replaces_embedding_and_head_and_nothing_else(
                 # New, but not the weights that the run began with.
                 assert not torch.equal(parameter, first[name])
                 assert parameter.float().std().item() == pytest.approx(0.02, rel=0.15)
-                assert torch.equal(optimizer.main[number].to(parameter.dtype), parameter)
+                assert torch.equal(optimizer.main[number].to(parameter.dtype), parameter.flatten())
         assert_equal(before, after, only=("exp_avg", "exp_avg_sq", "step"))
 
 

@@ -7,9 +7,30 @@ is the smallest that lets the same modules run on processors.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """Tensors asked for on "cuda", or moved there, stay on the processor."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if function is torch.Tensor.cuda:
+            return args[0]
+        if str(named.get("device", "")).startswith("cuda"):
+            named["device"] = "cpu"
+        return function(*args, **named)
+
+
+def cuda_means_cpu() -> AbstractContextManager[Any]:
+    """Around those parts of Megatron that name the device outright (schedules, tied embeddings)."""
+    return nullcontext() if torch.cuda.is_available() else _CudaMeansCpu()
 
 
 def _patch() -> None:
@@ -38,7 +59,19 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
     return tokens_per_expert
 
 
+class _NoRandomness:
+    """In the place of Megatron's bookkeeping of generator states per layout: it enters it around
+    whole layers, though nothing here draws random numbers behind the initial weights."""
+
+    def fork(self, *names: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def _patch_everywhere() -> None:
+    from megatron.core.tensor_parallel import random
+
+    random._CUDA_RNG_STATE_TRACKER = _NoRandomness()
+    random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
     # Named in the router's code, but only imported where TransformerEngine is (on GPUs as well).
     from megatron.core.transformer.moe import moe_utils
 

@@ -32,6 +32,7 @@ from megatron.core.transformer.transformer_layer import (
 from torch import Tensor
 
 from tst_study.megatron.experts import Router
+from tst_study.megatron.grouped_experts import GroupedExperts
 
 
 class ColumnLinear(ColumnParallelLinear):
@@ -157,21 +158,25 @@ class RMSNorm(torch.nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
-def compile_layers(layers: Iterable[TransformerLayer]) -> None:
+def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor") -> None:
     """torch.compile, layer by layer; of a layer with experts its attention alone, since what a
     router does with the tokens depends on the data and breaks into dozens of graphs."""
     for layer in layers:
-        (layer if isinstance(layer.mlp, MLP) else layer.self_attention).compile()
+        has_router = hasattr(getattr(layer, "mlp", None), "router")
+        part: Any = layer.self_attention if has_router else layer
+        part.compile(backend=backend)
 
 
-def block_specification(config: TransformerConfig) -> TransformerBlockSubmodules:
+def block_specification(
+    config: TransformerConfig, expert_products: str
+) -> TransformerBlockSubmodules:
     """This rank's layers and the norm behind the last one, which would else be whatever class is
     installed."""
-    layers = [_layer(config)] * get_num_layers_to_build(config)
+    layers = [_layer(config, expert_products)] * get_num_layers_to_build(config)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 
 
-def _layer(config: TransformerConfig) -> ModuleSpec:
+def _layer(config: TransformerConfig, expert_products: str) -> ModuleSpec:
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     return ModuleSpec(
         module=TransformerLayer,
@@ -190,17 +195,19 @@ def _layer(config: TransformerConfig) -> ModuleSpec:
             ),
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=RMSNorm,
-            mlp=_feed_forward(config),
+            mlp=_feed_forward(config, expert_products),
             mlp_bda=get_bias_dropout_add,
         ),
     )
 
 
-def _feed_forward(config: TransformerConfig) -> ModuleSpec:
+def _feed_forward(config: TransformerConfig, expert_products: str) -> ModuleSpec:
     if config.num_moe_experts is None:
         return ModuleSpec(
             module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
         )
     stock = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
     stock.submodules.mlp.submodules.router = Router
+    if expert_products == "grouped":
+        stock.submodules.mlp.submodules.experts = GroupedExperts
     return stock.submodules.mlp

@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
 from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
@@ -18,8 +23,11 @@ from torch import Tensor
 
 from tst_study.config import Config, Superposition
 from tst_study.config import Model as ModelConfig
+from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.layers import RotaryTable, block_specification
+from tst_study.megatron.recomputation import keep_less_for_backward
+from tst_study.parallel_layout import layout_of
 from tst_study.superposition import (
     bag_embedding,
     bag_log_probabilities,
@@ -28,6 +36,8 @@ from tst_study.superposition import (
     linear_bag_loss,
 )
 from tst_study.superposition.vocabulary_shard import VocabularyShard
+
+SPLIT_OVER_TENSOR_RANKS = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,6 @@ class SuperposedGPT(GPTModel):
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
         objective = labels.objective
-        start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
         return bag_loss(
             logits.transpose(0, 1),
             labels.labels,
@@ -151,26 +160,32 @@ class SuperposedGPT(GPTModel):
             weighting=objective.weighting,
             stride=objective.stride,
             valid_counts=labels.valid_counts,
-            vocabulary_start=start,
+            vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
             inplace=True,  # nothing reads the logits behind the loss
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative."""
-        logits = self(NEXT_TOKEN.fold(ids)).flatten(0, 1)
-        start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[1]
+        """(b, l) token ids and labels -> (b, l) losses in nats, 0 where a label is negative.
+
+        On a pipeline stage that is not the last, hidden states.
+        """
+        output = self(NEXT_TOKEN.fold(ids))
+        if not self.post_process:
+            return output
+        logits = output.flatten(0, 1)
+        width = logits.shape[1]
         log_probabilities = bag_log_probabilities(
             logits,
             labels.clamp(min=0).view(-1, 1),
-            shard=VocabularyShard.of(start, logits.shape[1], self.tp_group),
+            shard=VocabularyShard.of(self.tp_group.rank() * width, width, self.tp_group),
         )
         return torch.where(labels >= 0, -log_probabilities.view(labels.shape), 0.0)
 
 
 def transformer_config(config: Config) -> TransformerConfig:
     """Megatron's configuration of this model and layout."""
-    model, parallel = config.model, config.execution.parallel
+    model, parallel = config.model, layout_of(config)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
     if model.experts is not None:
@@ -183,7 +198,7 @@ def transformer_config(config: Config) -> TransformerConfig:
             "moe_aux_loss_coeff": model.experts.balance_loss,
             "moe_z_loss_coeff": model.experts.router_z_loss or None,
             "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": "alltoall",
+            "moe_token_dispatcher_type": parallel.dispatcher,
         }
     return TransformerConfig(
         num_layers=model.layers,
@@ -210,7 +225,7 @@ def transformer_config(config: Config) -> TransformerConfig:
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         expert_model_parallel_size=parallel.expert,
-        expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
+        expert_tensor_parallel_size=parallel.expert_tensor_ranks,
         sequence_parallel=parallel.sequence_parallel,
         gradient_accumulation_fusion=False,  # these fusions need TransformerEngine or Apex
         masked_softmax_fusion=False,
@@ -228,18 +243,31 @@ def _feed_forward_size(model: ModelConfig) -> int:
 
 def build_model(config: Config) -> SuperposedGPT:
     """The model on this rank's device, with the weights that `config.seed` names."""
-    megatron_config = transformer_config(config)
-    model = SuperposedGPT(
-        config=megatron_config,
-        transformer_layer_spec=block_specification(megatron_config),
-        vocab_size=config.model.vocabulary_size,
-        max_sequence_length=config.batch.sequence_length,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=config.model.tied_embeddings,
-        position_embedding_type="rope",
-        rotary_base=config.model.rope_theta,
-    )
-    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    model = empty_model(config)
     initialize(model, config.model, config.seed)
+    return model
+
+
+def empty_model(config: Config) -> SuperposedGPT:
+    """This rank's part of the model, its weights not filled yet; also on the meta device."""
+    megatron_config = transformer_config(config)
+    specification = block_specification(megatron_config, config.execution.expert_products)
+    with cuda_means_cpu():
+        model = SuperposedGPT(
+            config=megatron_config,
+            transformer_layer_spec=specification,
+            vocab_size=config.model.vocabulary_size,
+            max_sequence_length=config.batch.sequence_length,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+            share_embeddings_and_output_weights=config.model.tied_embeddings,
+            position_embedding_type="rope",
+            rotary_base=config.model.rope_theta,
+        )
+    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    for module in model.modules():
+        if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
+            # Megatron leaves this mark where it draws the weights, which `initialize` does here.
+            module.weight.tensor_model_parallel = True
+    keep_less_for_backward(model.decoder.layers, config.execution.recompute)
     return model

@@ -2,7 +2,8 @@
 
 Megatron's own AdamW path without TransformerEngine costs three to four times a fused torch step
 (one host synchronisation per parameter in its gradient norm); this is the same arithmetic in a
-handful of kernels. Parameters are replicated over data-parallel ranks.
+handful of kernels. Data-parallel ranks either all keep the whole optimizer state, or each its share
+of Megatron's buffers (`pieces.py`); checkpoints are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.dist_checkpointing.optimizer import (
     get_param_id_to_sharded_param_map,
     make_sharded_optimizer_tensor,
-    optim_state_to_sharding_state,
 )
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -24,17 +24,24 @@ from megatron.core.distributed import (
     finalize_model_grads,
 )
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
-from tst_study.config import Optimizer
+from tst_study.config import Optimizer, Parallel
 from tst_study.megatron.model import SuperposedGPT
+from tst_study.megatron.pieces import gathered, pieces_of_buffers
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def with_gradient_buffers(model: SuperposedGPT) -> DistributedDataParallel:
+def with_gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDataParallel:
     """Megatron's data parallelism: gradients summed in float32, over micro-batches and ranks."""
-    return DistributedDataParallel(
-        model.config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), model
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=parallel.optimizer == "distributed",
+        overlap_grad_reduce=parallel.overlap_gradients,
     )
+    return DistributedDataParallel(model.config, settings, model)
 
 
 class AdamW:
@@ -43,12 +50,22 @@ class AdamW:
     def __init__(self, model: DistributedDataParallel, config: Optimizer) -> None:
         self.model = model
         self.config = config
+        self.is_distributed = model.ddp_config.use_distributed_optimizer
         named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
         decayed = [p for name, p in named if _decays(name, p, config)]
         others = [p for name, p in named if not _decays(name, p, config)]
         self.parameters: list[Tensor] = decayed + others
-        self.main = [p if p.dtype == torch.float32 else p.detach().float() for p in self.parameters]
-        self._counted = [param_is_not_tensor_parallel_duplicate(p) for p in self.parameters]
+        shares = pieces_of_buffers(model) if self.is_distributed else {}
+        # What this rank updates of each parameter, as a range of its numbers in a row.
+        self.pieces = [shares.get(p, slice(0, p.numel())) for p in self.parameters]
+        self.main = [
+            piece if piece.dtype == torch.float32 else piece.float()
+            for piece in self._pieces([p.detach() for p in self.parameters])
+        ]
+        self._weights_of_norms = torch.tensor(
+            [_weight_of_norm(p, self.is_distributed) for p in self.parameters],
+            device=self.main[0].device,
+        )
         groups = [
             {"params": self.main[: len(decayed)], "weight_decay": config.weight_decay},
             {"params": self.main[len(decayed) :], "weight_decay": 0.0},
@@ -61,6 +78,10 @@ class AdamW:
             fused=True,
         )
 
+    def _pieces(self, tensors: list[Tensor]) -> list[Tensor]:
+        """This rank's share of one tensor per parameter, as views."""
+        return [x.view(-1)[piece] for x, piece in zip(tensors, self.pieces, strict=True)]
+
     def zero_gradients(self) -> None:
         self.model.zero_grad_buffer()
 
@@ -69,7 +90,7 @@ class AdamW:
         """Update the weights from the gradient buffers; returns the global norm before clipping."""
         if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
             finalize_model_grads([self.model])
-        gradients: list[Tensor] = [p.main_grad for p in self.parameters]  # type: ignore[attr-defined]
+        gradients = self._pieces([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
         norm = self._norm(gradients)
         if self.config.gradient_clip > 0:
             factor = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
@@ -86,73 +107,85 @@ class AdamW:
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
         """Global 2-norm, every weight of the whole model counted once."""
-        counted = [g for g, counts in zip(gradients, self._counted, strict=True) if counts]
-        norms = torch._foreach_norm(counted)
-        group = parallel_state.get_model_parallel_group()
-        if dist.get_world_size(group) == 1:
-            return torch.linalg.vector_norm(torch.stack(norms))
-        square = torch.stack(norms).square().sum()
-        dist.all_reduce(square, group=group)
+        norms = torch.stack(torch._foreach_norm(gradients))
+        if dist.get_world_size() == 1:
+            return torch.linalg.vector_norm(norms)
+        square = (norms.square() * self._weights_of_norms).sum()
+        dist.all_reduce(square)
         return square.sqrt()
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Write main parameters into the model, where they are not the same tensors."""
-        pairs = [(p, m) for p, m in zip(self.parameters, self.main, strict=True) if p is not m]
-        if pairs:
-            torch._foreach_copy_([p for p, _ in pairs], [m for _, m in pairs])
+        """Write main parameters into the model, where they are not the same numbers, and to the
+        ranks that do not have them."""
+        models = self._pieces([p.detach() for p in self.parameters])
+        if models[0].dtype != torch.float32:
+            torch._foreach_copy_(models, self.main)
+        if self.is_distributed:
+            self.model.start_param_sync()
 
     @torch.no_grad()
     def copy_from_model(self) -> None:
         """Take new weights of the model over into the main parameters."""
-        for parameter, main in zip(self.parameters, self.main, strict=True):
-            if main is not parameter:
-                # Where the model's weight is not new, the main one keeps the digits it has more.
-                is_new = main.to(parameter.dtype) != parameter
-                main.copy_(torch.where(is_new, parameter.float(), main))
+        for piece, main in zip(
+            self._pieces([p.detach() for p in self.parameters]), self.main, strict=True
+        ):
+            # Where the model's weight is not new, the main one keeps the digits it has more.
+            main.copy_(torch.where(main.to(piece.dtype) == piece, main, piece.float()))
 
     def reset(self) -> None:
         """Forget both moments and the step count, as a new optimizer would (an ablation)."""
         self.adamw.state.clear()
 
     def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
-        """The state as Megatron's distributed checkpoints want it, for saving and for loading."""
+        """The state as Megatron's distributed checkpoints want it, for saving and for loading.
+
+        All ranks together. Per parameter and in its shape, so that any layout can read it.
+        """
         self._fill_empty_state()
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
-        state = self.adamw.state_dict()
-        # AdamW counts steps per parameter; they all agree, so one number is stored.
-        state["steps_taken"] = float(state["state"][0]["step"])
-        state["state"] = {
-            number: {name: value for name, value in values.items() if name != "step"}
-            for number, values in state["state"].items()
+        numbers = {name: [self.adamw.state[m][name] for m in self.main] for name in MOMENTS}
+        if any(p.dtype != torch.float32 for p in self.parameters):
+            numbers["main"] = self.main
+        return {
+            # AdamW counts steps per parameter; they all agree, so one number is stored.
+            "steps_taken": float(self.adamw.state[self.main[0]]["step"]),
+            "tensors": {
+                name: [
+                    make_sharded_optimizer_tensor(of_parameter[i], whole, f"optimizer.{name}")
+                    for i, whole in enumerate(self._whole(pieces))
+                ]
+                for name, pieces in numbers.items()
+            },
         }
-        optim_state_to_sharding_state(state, of_parameter)
-        if any(p is not m for p, m in zip(self.parameters, self.main, strict=True)):
-            state["main_parameters"] = [
-                make_sharded_optimizer_tensor(of_parameter[number], main, "optimizer.main")
-                for number, main in enumerate(self.main)
-            ]
-        return state
 
+    def _whole(self, pieces: list[Tensor]) -> list[Tensor]:
+        """From this rank's pieces to tensors in the shape of the parameters."""
+        if self.is_distributed:
+            return gathered(self.model, dict(zip(self.parameters, pieces, strict=True)))
+        return [x.view(p.shape) for x, p in zip(pieces, self.parameters, strict=True)]
+
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        taken = state.pop("steps_taken")
-        main = state.pop("main_parameters", None)
-        for values in state["state"].values():
+        """What `sharded_state_dict` gave, filled in."""
+        tensors = {name: self._pieces(whole) for name, whole in state["tensors"].items()}
+        for number, main in enumerate(self.main):
+            if "main" in tensors:
+                main.copy_(tensors["main"][number])
+            of_main = self.adamw.state[main]
             # A tensor each: fused AdamW counts in place, and a shared one would count many times.
-            values["step"] = torch.tensor(taken, dtype=torch.float32)
-        self.adamw.load_state_dict(state)
-        if main is not None:
-            with torch.no_grad():
-                for mine, loaded in zip(self.main, main, strict=True):
-                    mine.copy_(loaded)
+            of_main["step"] = torch.tensor(
+                state["steps_taken"], dtype=torch.float32, device=main.device
+            )
+            for name in MOMENTS:
+                of_main[name].copy_(tensors[name][number])
 
     def _fill_empty_state(self) -> None:
         for main in self.main:
             if not self.adamw.state[main]:
                 self.adamw.state[main] = {
                     "step": torch.zeros((), dtype=torch.float32, device=main.device),
-                    "exp_avg": torch.zeros_like(main),
-                    "exp_avg_sq": torch.zeros_like(main),
+                    **{name: torch.zeros_like(main) for name in MOMENTS},
                 }
 
 
@@ -162,3 +195,17 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
         return False
     is_embedding = "word_embeddings" in name or "output_layer" in name
     return config.decay_embeddings or not is_embedding
+
+
+def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
+    """How much of its square a rank adds, so that over all ranks every weight counts once."""
+    of_experts = not getattr(parameter, "allreduce", True)
+    if not param_is_not_shared(parameter):  # the head's copy of a tied embedding, on another stage
+        return 0.0
+    if not of_experts and not param_is_not_tensor_parallel_duplicate(parameter):
+        return 0.0
+    if is_distributed:
+        return 1.0
+    if of_experts:
+        return 1.0 / parallel_state.get_expert_data_parallel_world_size()
+    return 1.0 / parallel_state.get_data_parallel_world_size()

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 from torch._C._distributed_c10d import HashStore
 
-from tst_study.config import Execution, Parallel
+from tst_study.config import Config, Execution, Parallel
 from tst_study.errors import UserError
+from tst_study.parallel_layout import check, layout_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Ranks:
     data_rank: int
     data_size: int
     device: torch.device
+    has_loss: bool = True
+    """Whether this is a rank of the last pipeline stage, which alone sees the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -38,6 +40,14 @@ class Ranks:
         """Sum over data-parallel ranks, in place; every rank gets it."""
         if self.data_size > 1:
             dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
+        return tensor
+
+    def sum_over_batch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over data-parallel ranks and pipeline stages, in place; stages that are not the
+        last have added zeros."""
+        self.sum_over_data(tensor)
+        if parallel_state.get_pipeline_model_parallel_world_size() > 1:
+            dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
         return tensor
 
     def any(self, flag: bool) -> bool:
@@ -53,34 +63,35 @@ class Ranks:
 
 
 @contextmanager
-def process_groups(execution: Execution) -> Iterator[Ranks]:
+def process_groups(config: Config) -> Iterator[Ranks]:
     """Set up the groups of `execution.parallel`, and take them down at the end.
 
     Ranks come from the environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: what
     torchrun sets); without it, this process is the only one. A default process group that is there
     already is used and left alone.
 
-    Raises `UserError` for a layout that does not divide the world, or a device that is not there.
+    Raises `UserError` for a layout that cannot work, or a device that is not there.
     """
-    device = choose_device(execution)
+    device = choose_device(config.execution)
     mine = not dist.is_initialized()
     if mine:
         _join(device)
     try:
-        _divide(execution.parallel, device)
+        check(config, dist.get_world_size())
+        _divide(layout_of(config), device)
         yield Ranks(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
             data_rank=parallel_state.get_data_parallel_rank(),
             data_size=parallel_state.get_data_parallel_world_size(),
             device=device,
+            has_loss=parallel_state.is_pipeline_last_stage(),
         )
     finally:
         parallel_state.destroy_model_parallel()
         # Megatron holds on to some groups; freed behind a fork, they would hang the process.
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
-        get_moe_layer_wise_logging_tracker().clear()
         if mine:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
@@ -88,26 +99,12 @@ def process_groups(execution: Execution) -> Iterator[Ranks]:
 
 def _divide(parallel: Parallel, device: torch.device) -> None:
     """Divide the world into Megatron's groups."""
-    world_size = dist.get_world_size()
-    model_ranks = parallel.tensor * parallel.pipeline
-    if world_size % model_ranks:
-        raise UserError(
-            f"execution.parallel: tensor · pipeline = {model_ranks} does not divide the "
-            f"{world_size} processes; start a multiple of {model_ranks}"
-        )
-    if world_size // parallel.pipeline % parallel.expert:
-        raise UserError(
-            f"execution.parallel.expert = {parallel.expert} does not divide the "
-            f"{world_size // parallel.pipeline} processes of a pipeline stage"
-        )
     with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=parallel.tensor,
             pipeline_model_parallel_size=parallel.pipeline,
             expert_model_parallel_size=parallel.expert,
-            # gloo has no uneven all-gather over expert-tensor ranks, and with one expert rank
-            # Megatron 0.16 gets expert gradients wrong unless expert and dense tensor sizes agree.
-            expert_tensor_parallel_size=1 if parallel.expert > 1 else parallel.tensor,
+            expert_tensor_parallel_size=parallel.expert_tensor_ranks,
             create_gloo_process_groups=False,  # second copies, which nothing here uses
         )
 

@@ -1,0 +1,93 @@
+"""What is compared between parallel layouts: tensors by their global names, losses, gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.optimizer import (
+    get_param_id_to_sharded_param_map,
+    make_sharded_optimizer_tensor,
+)
+from torch import Tensor
+
+from tests.distributed import run_ranks
+from tst_study.config import Config
+from tst_study.megatron.optimizer import AdamW
+from tst_study.train import train
+
+Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]
+"""Global name, global shape, offset in it, and what this rank has of it."""
+
+
+def gradients_of_run(config: Config, folder: Path) -> list[Shards]:
+    """On every rank: train, and keep what each optimizer step was given, by global name."""
+    seen: list[Shards] = []
+    step = AdamW.step
+
+    def recording_step(self: AdamW, learning_rate: float) -> Tensor:
+        norm = step(self, learning_rate)
+        # Behind the reduction: a distributed optimizer has the sums of its own pieces alone.
+        own = self._pieces([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
+        seen.append(_shards(self, [x.clone() for x in self._whole(own)]))
+        return norm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdamW, "step", recording_step)
+        train(config, folder, progress=False)
+    return seen
+
+
+def gradients_on(ranks: int, config: Config, folder: Path) -> list[dict[str, Tensor]]:
+    """Per step, whole gradients by global name, put together from all ranks."""
+    of_ranks = run_ranks(ranks, gradients_of_run, config, folder, timeout=60.0)
+    return [assembled([rank[step] for rank in of_ranks]) for step in range(len(of_ranks[0]))]
+
+
+def assembled(of_ranks: list[Shards]) -> dict[str, Tensor]:
+    """Whole tensors; ranks that hold the same part must agree on it."""
+    whole: dict[str, Tensor] = {}
+    for name, shape, offset, part in (shard for rank in of_ranks for shard in rank):
+        into = whole.setdefault(name, torch.full(shape, torch.nan))
+        at = tuple(slice(o, o + n) for o, n in zip(offset[-part.dim() :], part.shape, strict=True))
+        place = into[offset[: len(shape) - part.dim()] + at]
+        if not place.isnan().all():
+            torch.testing.assert_close(place, part, rtol=1e-4, atol=1e-7, msg=name)
+        place.copy_(part)
+    assert not any(tensor.isnan().any() for tensor in whole.values())
+    return whole
+
+
+def _shards(optimizer: AdamW, tensors: list[Tensor]) -> Shards:
+    model = optimizer.model.module
+    of_parameter = get_param_id_to_sharded_param_map(
+        model.sharded_state_dict(), optimizer.parameters
+    )
+    sharded: Any = {
+        number: make_sharded_optimizer_tensor(of_parameter[number], tensor, "gradient")
+        for number, tensor in enumerate(tensors)
+    }
+    dict_list_map_inplace(
+        lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded
+    )
+    return [
+        (x.key, x.global_shape, x.global_offset, x.data)
+        for x in nested_values(sharded)
+        if isinstance(x, ShardedTensor)
+    ]
+
+
+def assert_close_tensors(
+    mine: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float
+) -> None:
+    """Relative to the norm of each tensor."""
+    assert mine.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        if not tensor.is_floating_point():  # state of a random generator
+            continue
+        difference = float((mine[name] - tensor).norm() / tensor.norm().clamp(min=1e-12))
+        assert difference <= tolerance, f"{name}: {difference:.2g}"
