@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.errors import UserError
@@ -61,7 +62,7 @@ class Checkpoints:
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
             dist.barrier()
-            model_state = model.sharded_state_dict()
+            model_state = _weights(model)
             state = {
                 "model": model_state,
                 "optimizer": optimizer.sharded_state_dict(model_state),
@@ -79,7 +80,9 @@ class Checkpoints:
         if first:
             if place.exists():  # a launch that was killed behind its rename saves the step again
                 shutil.rmtree(place)
+            _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
+            _sync(self.folder)
             for old in self.steps()[: -self.keep]:
                 shutil.rmtree(self.folder / f"{PREFIX}{old:08d}")
         dist.barrier()
@@ -90,7 +93,7 @@ class Checkpoints:
         if not steps:
             return None
         place = self.folder / f"{PREFIX}{steps[-1]:08d}"
-        model_state = model.sharded_state_dict()
+        model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
             state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
@@ -99,11 +102,27 @@ class Checkpoints:
                 f"{place}: cannot be read ({_reason(error)}); delete it to go on from the one "
                 "before"
             ) from error
-        model.load_state_dict(state["model"])
+        model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["common"]["random_state"])
         common: dict[str, Any] = state["common"]
         return common
+
+
+def _weights(model: SuperposedGPT) -> ShardedStateDict:
+    """Without the empty extra states that some of Megatron's classes have, and others have not."""
+    state = model.sharded_state_dict()
+    return {name: value for name, value in state.items() if not name.endswith("_extra_state")}
+
+
+def _sync(*paths: Path) -> None:
+    """To the disk, so that a rename never outlives what it names, even when the power goes."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _reason(error: BaseException) -> str:
