@@ -238,6 +238,8 @@ class Execution(Strict):
     """Steps between checkpoints; by default only after the last step."""
     keep_checkpoints: Positive = 2
     tensorboard: bool = False
+    timeout_seconds: Positive = 600
+    """How long ranks wait for each other before they give up."""
 
 
 class Config(Strict):
