@@ -54,7 +54,9 @@ class Queue:
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Done or diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Failed or preempted in this call, and why."""
+    """Failed in this call, or preempted without having got any further, and why."""
+    begun_at: dict[str, int] = field(default_factory=dict)
+    """Step from which each run of this call was last started."""
     slots: int = 1
 
     @property
@@ -132,7 +134,11 @@ def _start(queue: Queue, children: dict[str, BaseProcess], target: Callable[...,
     for one in queue.waiting:
         if run_lock.is_held(one.folder):
             queue.elsewhere[one.fingerprint] = one
+        elif one.trunk and one.trunk.fingerprint not in queue.over:
+            if one.trunk.fingerprint in queue.failed:
+                queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         elif len(children) < queue.slots:
+            queue.begun_at[one.fingerprint] = _step(one)
             child = _context().Process(
                 target=target, args=(one.config, one.folder), name=one.run_id
             )
@@ -155,9 +161,15 @@ def _reap(queue: Queue, children: dict[str, BaseProcess]) -> list[PlannedRun]:
         elif planner.state(one) in FINAL_STATES:
             queue.over[key] = one
             over.append(one)
-        else:
+        elif planner.state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
             queue.failed[key] = (one, _reason(one, code))
+        # What was preempted behind a checkpoint waits for its next turn.
     return over
+
+
+def _step(one: PlannedRun) -> int:
+    status = run_record.read_status(one.folder)
+    return status["step"] if status else 0
 
 
 def _reason(one: PlannedRun, code: int) -> str:

@@ -210,6 +210,39 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert not run_lock.is_held(folder)
 
 
+def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:
+    queue = submit(
+        study_of(config("preempt", "seed=0"), config("preempt_always", "seed=1")), tmp_path
+    )
+    assert [run.config.name for run in queue.over.values()] == ["preempt"]
+    assert launches(tmp_path) == {"preempt": 3, "preempt_always": 2}
+
+
+def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    planned = [run.config.name for run in Planner(study_of(*branches), tmp_path).decided()]
+    assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
+    submit(study_of(*branches), tmp_path)
+    trunk, *others = (
+        path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
+    )
+    assert all(trunk < other for other in others)
+
+
+def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path) -> None:
+    study = study_of(config("sleep_3", "seed=0"), config("sleep_3.5", "seed=1"))
+    submitter = multiprocessing.get_context("fork").Process(target=submit, args=(study, tmp_path))
+    submitter.start()
+    deadline = time.monotonic() + 20
+    while len(launches(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    submitter.kill()
+    submitter.join()
+    queue = submit(study, tmp_path)
+    assert len(queue.over) == 2
+    assert launches(tmp_path) == {"sleep_3": 1, "sleep_3.5": 1}
+
+
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     study = study_of(config("run"))
     submit(study, tmp_path)
@@ -222,7 +255,7 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.submit, experiments.plan_table, experiments.laptop\n"
+        "import sys, experiments.submit, experiments.plan_table, experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

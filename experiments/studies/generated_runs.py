@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.prose_runs import BASELINE, WARMUP_RATIO, execution, label, role
+from experiments.naming import label, role
+from experiments.studies.prose_runs import BASELINE, WARMUP_RATIO, execution
 from tst_study.config import Batch, Config, Corpus, Data, Model, Optimizer, Schedule, Superposition
 from tst_study.model_presets import PRESETS
 
