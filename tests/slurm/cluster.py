@@ -222,7 +222,7 @@ class Cluster:
             "AuthType": "auth/munge",
             "CredType": "cred/munge",
             # How long a requeued job waits, too.
-            "AuthInfo": f"socket={self.folder}/munge/socket,cred_expire=3",
+            "AuthInfo": f"socket={self.folder}/munge/socket,cred_expire=5",
             "PluginDir": f"{self.prefix}/{LIBRARIES}/slurm-wlm",
             "StateSaveLocation": f"{self.folder}/state",
             "SlurmdSpoolDir": f"{self.folder}/spool/%n",

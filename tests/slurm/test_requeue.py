@@ -11,7 +11,8 @@ from experiments.slurm.cancel import cancel_jobs
 from experiments.slurm.profile import Resources
 from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import profile
+from tests.slurm.conftest import enter, profile
+from tests.slurm.fake_site.sitecustomize import DATA
 from tests.slurm.test_launching import (
     launches,
     run_state,
@@ -22,8 +23,22 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tst_study import run_record
+from tst_study.data import of_config
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+TIMED = "seconds_34"
+
+
+@pytest.fixture(scope="module")
+def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose time is up in the middle of it, beside the other tests: Slurm limits time in
+    minutes and looks at it twice a minute, so that the warning comes within 30 seconds."""
+    root = tmp_path_factory.mktemp("timed")
+    with pytest.MonkeyPatch.context() as patch:
+        enter(running_cluster, patch)
+        patch.setattr(of_config, "fingerprints", lambda config: DATA)
+        submit(seeded(TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
+    return root
 
 
 def is_training(root: Path, name: str, step: int = 5) -> bool:
@@ -41,21 +56,10 @@ def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
     return next(row.job for row in rows if row.run_id.startswith(name))
 
 
-def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, tmp_path: Path) -> None:
-    """A minute is the least that Slurm allows; the warning comes 57 seconds before its end."""
-    short = profile(resources=Resources(time="1"), signal_seconds=57)
-    submit(seeded("seconds_8"), tmp_path, short)
-    wait_for_end(tmp_path)
-    first, *later = resumed_from(tmp_path, "seconds_8")
-    assert first is None
-    assert later
-    assert all(step for step in later)
-    assert state(tmp_path, "seconds_8") == "done"
-
-
-def test_preemption_checkpoints_and_requeues(cluster: Cluster, tmp_path: Path) -> None:
-    everything = {"nodes": 4, "cpus_per_task": 8}
+def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_path: Path) -> None:
+    everything = {"nodes": 3, "cpus_per_task": 8}
     low = profile(resources=Resources(partition="low", time="10", **everything))
+    wait_until(lambda: is_training(timed, TIMED))
     submit(seeded("seconds_4"), tmp_path / "low", low)
     wait_until(lambda: is_training(tmp_path / "low", "seconds_4"))
     high = profile(resources=Resources(partition="high", time="10", **everything))
@@ -101,3 +105,12 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)
     assert state(tmp_path, "seconds_6") == "done"
+
+
+def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path) -> None:
+    wait_for_end(timed)
+    first, *later = resumed_from(timed, TIMED)
+    assert first is None
+    assert later
+    assert all(step for step in later)
+    assert state(timed, TIMED) == "done"

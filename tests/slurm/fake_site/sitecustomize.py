@@ -40,6 +40,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     from tst_study.run_record import RunWriter
     from tst_study.stop_request import listening
 
+    if int(os.environ.get("RANK", "0")):
+        return _other_rank(folder)
     behaviour, _, argument = config.name.partition("_")
     healed = (folder.parent / "healed").exists()
     writer = RunWriter(folder, header_of(config, DATA))
@@ -73,6 +75,22 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer.status("done", end, loss=3.0)
     writer.end_segment("done")
     return "done"
+
+
+def _other_rank(folder: Path) -> str:
+    """Ends with the first rank, or at a signal."""
+    import time
+
+    from tst_study.run_record import read_status
+    from tst_study.stop_request import listening
+
+    with listening() as stop:
+        while stop.signal is None:
+            time.sleep(0.05)
+            status = read_status(folder)
+            if status and status["state"] == "done":
+                return "done"
+    return "preempted"
 
 
 def _evaluation(segment: int, step: int) -> dict[str, Any]:
