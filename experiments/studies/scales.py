@@ -63,6 +63,7 @@ _ONE_GPU = Setting(
     warmup_steps=500,
     learning_rate=1e-3,
     dtype="bfloat16",
+    micro_batch=8,
     validation_tokens=4_194_304,
 )
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))

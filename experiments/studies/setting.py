@@ -43,6 +43,8 @@ class Setting:
     logged_as: int | None = None
     """Log and evaluate as a run of so many steps does, so that lengths can share their rows."""
     validation_tokens: int | None = None
+    micro_batch: int | None = None
+    """Sequences per forward pass and rank; how, not what."""
     tags: tuple[str, ...] = field(default=())
     """More words for the runs' names."""
 
@@ -65,6 +67,7 @@ class Setting:
             schedule=Schedule(steps=self.steps, warmup_steps=self.warmup_steps),
             numerics=Numerics(dtype="bfloat16" if self.dtype == "bfloat16" else "float32"),
             execution=Execution(
+                micro_batch=self.micro_batch,
                 threads=self.threads,
                 log_every=max(10, length // 400),
                 evaluate_every=max(1, length // EVALUATIONS),
