@@ -145,6 +145,18 @@ def totals(rows: Iterable[StatusRow]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
 
 
+def sums(rows: Sequence[StatusRow]) -> str:
+    """Counts of states; speed and time left of what runs."""
+    text = totals(rows)
+    speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
+    left = [one.seconds_left for one in rows if one.seconds_left]
+    if speeds:
+        text += f" | {sum(speeds):,.0f} tokens/s"
+    if left:
+        text += f" | running ones end within {duration(max(left))}"
+    return text
+
+
 def table(rows: Sequence[StatusRow], title: str) -> Table:
     from rich.table import Table
     from rich.text import Text

@@ -292,9 +292,9 @@ class RunWriter:
                 row["step"] % execution.log_every == 0 or row["step"] == switch
             ):
                 self.metrics({**row, "segment": segment})
-        for row in trunk.evals:
-            if row["step"] <= step and row["step"] % (execution.evaluate_every or step + 1) == 0:
-                self.evaluation({**row, "segment": segment})
+        for done in trunk.evals:
+            if done["step"] <= step and done["step"] % (execution.evaluate_every or step + 1) == 0:
+                self.evaluation({**done, "segment": segment})
         self.end_segment("forked")
 
     def metrics(self, row: Mapping[str, Any]) -> None:

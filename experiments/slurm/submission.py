@@ -84,7 +84,7 @@ def submit(one: Submission, root: Path, profile: Profile, resources: Resources, 
         out = f"job {next(iter(there.values())).id.partition('_')[0]}"
     from submitit import SlurmExecutor
 
-    job = SlurmExecutor._get_job_id_from_submission_command(out)
+    job: str = SlurmExecutor._get_job_id_from_submission_command(out)
     write_json(folder / "job.json", {"job": job})
     return job
 
@@ -128,7 +128,9 @@ def _script(
     python = shlex.quote(profile.python or sys.executable)
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     words = f"{python} -P -u {shlex.join(command)}"
-    return executor._make_submission_file_text(f"{profile.container} {words}".strip(), uid="")
+    command_line = f"{profile.container} {words}".strip()
+    text: str = executor._make_submission_file_text(command_line, uid="")
+    return text
 
 
 def _parameters(

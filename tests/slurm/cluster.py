@@ -132,6 +132,11 @@ class Cluster:
             "slurmctld", "-D", *(["-i"] if not any((self.folder / "state").iterdir()) else [])
         )
 
+    def forget(self) -> None:
+        """A controller started behind this knows of no job, and begins its ids anew."""
+        shutil.rmtree(self.folder / "state")
+        (self.folder / "state").mkdir()
+
     def start_node(self, node: str) -> None:
         (self.folder / "spool" / node).mkdir(exist_ok=True)
         stepd = self.prefix / "usr/sbin/slurmstepd"
