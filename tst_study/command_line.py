@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from tst_study.errors import OtherRankError, UserError
+from tst_study.study_verbs import register
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -29,12 +30,6 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Make token files.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
-
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: laptop.")]
-ScaleName = Annotated[str, typer.Option(help="Scale of the study: smoke, quick, laptop, desktop.")]
-RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
-]
 
 
 @app.callback()
@@ -91,53 +86,7 @@ def train(
         raise typer.Exit(1)
 
 
-@app.command()
-def plan(study: StudyName, scale: ScaleName = "quick", runs: RunsFolder = None) -> None:
-    """List the runs of a study, what they cost and which are done."""
-    from experiments.plan_table import lines
-    from experiments.study import load
-
-    chosen = load(study, scale)
-    for line in lines(chosen, runs or chosen.folder):
-        print(line)
-
-
-@app.command()
-def submit(
-    study: StudyName,
-    scale: ScaleName = "quick",
-    launcher: Annotated[str, typer.Option(help="Where the runs are trained: local.")] = "local",
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; by default what the cores hold.")
-    ] = None,
-    runs: RunsFolder = None,
-) -> None:
-    """Run a study: data, runs, figures, report. What is done is skipped."""
-    from experiments.study import load
-    from experiments.submit import submit_locally
-
-    if launcher != "local":
-        raise UserError(f"--launcher {launcher}: not known; there is: local")
-    chosen = load(study, scale)
-    raise typer.Exit(submit_locally(chosen, runs or chosen.folder, parallel))
-
-
-@app.command()
-def status(
-    study: Annotated[str, typer.Argument(metavar="STUDY|DIR", help="A study or runs' folder.")],
-    scale: ScaleName = "quick",
-) -> None:
-    """Show how far the runs of a study, or of any folder of runs, are."""
-    from rich.console import Console
-
-    from experiments.status import rows_below, table, totals
-    from experiments.study import STUDIES, load
-
-    root = load(study, scale).folder if study in STUDIES else Path(study)
-    rows = rows_below(root)
-    console = Console()
-    console.print(table(rows, str(root)))
-    print(totals(rows))
+register(app)
 
 
 @app.command()

@@ -94,12 +94,14 @@ def count_flops(config: Config) -> Flops:
     positions = config.batch.sequences * config.batch.sequence_length
     per_step = positions * flops_per_position(config.model, config.batch.sequence_length)
     extra = plan.tokens_per_position("superposition") - 1
+    end = config.schedule.stop_after or plan.steps
+    superposed = min(plan.superposed_steps, end)
     return Flops(
         per_step=per_step,
         bag_sum_per_step=2 * positions * extra * config.model.hidden_size,
-        superposition=per_step * plan.superposed_steps,
-        recovery=per_step * (plan.steps - plan.superposed_steps),
-        total=per_step * plan.steps,
+        superposition=per_step * superposed,
+        recovery=per_step * (end - superposed),
+        total=per_step * end,
     )
 
 

@@ -166,9 +166,15 @@ class Schedule(Strict):
     decay_shape: Literal["linear", "sqrt"] = "linear"
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
+    stop_after: Positive | None = None
+    """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
+        if self.stop_after is not None and self.stop_after >= self.steps:
+            raise ValueError(
+                f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
@@ -215,6 +221,14 @@ class Parallel(Strict):
         return self.tensor if self.expert == 1 else 1
 
 
+class ForkPoint(Strict):
+    """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
+
+    folder: str
+    """The trunk's run folder."""
+    step: Positive
+
+
 class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
 
@@ -237,6 +251,10 @@ class Execution(Strict):
     checkpoint_every: Positive | None = None
     """Steps between checkpoints; by default only after the last step."""
     keep_checkpoints: Positive = 2
+    keep_steps: tuple[Positive, ...] = ()
+    """Steps behind which a checkpoint is written and never removed: where others fork off."""
+    fork_from: ForkPoint | None = None
+    """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
     timeout_seconds: Positive = 600
     """How long ranks wait for each other before they give up."""
@@ -247,7 +265,7 @@ class Config(Strict):
 
     study: str = "single"
     name: str = "run"
-    role: Literal["baseline", "superposition", "ablation", "pilot"] = "superposition"
+    role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
     model: Model
     superposition: Superposition = Superposition()

@@ -29,6 +29,7 @@ from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
+from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward
 from tst_study.megatron.initialization import EMBEDDINGS, initialize
 from tst_study.megatron.layers import compile_layers
@@ -99,9 +100,15 @@ def _run(
     routing = RoutingLog.of(model)
     data_parallel = with_gradient_buffers(model, layout_of(config))
     optimizer = AdamW(data_parallel, config.optimizer)
-    checkpoints = Checkpoints(folder / "checkpoints", execution.keep_checkpoints)
+    checkpoints = Checkpoints(
+        folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
+    )
 
-    resumed = checkpoints.load_last(model, optimizer) or {"step": None, "training_seconds": 0.0}
+    resumed = (
+        checkpoints.load_last(model, optimizer)
+        or fork_from_trunk(config, model, optimizer, log)
+        or {"step": None, "training_seconds": 0.0}
+    )
     clock = StepClock(
         ranks.device,
         ranks.world_size,
@@ -112,7 +119,8 @@ def _run(
     log.start(config, resumed_from=resumed["step"], layout_chosen=why_layout, **_devices(ranks))
     superposition = superposition_objective(config.superposition)
 
-    for step in range(resumed["step"] or 0, plan.steps):
+    end = config.schedule.stop_after or plan.steps
+    for step in range(resumed["step"] or 0, end):
         if step == plan.superposed_steps > 0:
             _switch(config, model, optimizer)
         phase = plan.phase(step)
@@ -120,9 +128,10 @@ def _run(
         learning_rate = config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
         done = step + 1
-        last, switches = done == plan.steps, done == plan.superposed_steps
+        last, switches = done == end, done == plan.superposed_steps
+        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
         evaluates = last or _is_due(done, execution.evaluate_every)
-        logs = last or switches or _is_due(done, execution.log_every)
+        logs = last or switches or forks or _is_due(done, execution.log_every)
 
         with clock.step():
             # Parts add up, over micro-batches and ranks, to the exact mean loss of the step.
@@ -134,7 +143,7 @@ def _run(
             gradient_norm = optimizer.step(learning_rate)
 
         stopped = ranks.any(stop.signal is not None) and not last
-        saves = last or stopped or _is_due(done, execution.checkpoint_every)
+        saves = last or stopped or forks or _is_due(done, execution.checkpoint_every)
         counters: dict[str, Any] = {  # what has been done after `done` steps
             "step": done,
             "phase": phase,
@@ -156,7 +165,7 @@ def _run(
                     "gradient_norm": norm,
                 }
                 if routing is not None and logs:
-                    row["moe"] = routing.summary(every_expert=evaluates or switches)
+                    row["moe"] = routing.summary(every_expert=evaluates or switches or forks)
                 log.metrics(counters | row | clock.speed(plan, done), last=last)
             if diverged:
                 log.end("diverged", done, f"{objective.name} loss {value} at step {done}")
@@ -184,7 +193,7 @@ def _run(
             log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
             return "preempted"
 
-    log.end("done", plan.steps)
+    log.end("done", end)
     return "done"
 
 
