@@ -12,10 +12,11 @@ from experiments.status import StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.compute_cost import gpu_hours
-from tst_study.config import Batch, Model
+from tst_study.config import Batch, Config, Model
 from tst_study.devices import peak_flops
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
+from tst_study.parallel_layout import layout_of, least_ranks
 from tst_study.phase_plan import plan_phases
 
 Shape = tuple[Model, Batch]
@@ -74,12 +75,19 @@ def _line(run: PlannedRun, width: int, hours: _Hours) -> str:
     """Steps are written from–to where the run forks behind a trunk."""
     plan = plan_phases(run.config)
     steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
-    memory = estimate_memory(run.config).total / 2**30
     tokens = plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)
     return (
         f"{run.run_id:<{width}} {steps:>15} {total_flops([run]):>9.3g} {tokens:>8.3g} "
-        f"{_number(hours.of(run)):>8} {memory:>5.3g} GiB"
+        f"{_number(hours.of(run)):>8} {_memory(run.config):>9}"
     )
+
+
+def _memory(config: Config) -> str:
+    """Of one rank, with as few as the layout needs."""
+    if config.execution.parallel == "auto":
+        return "–"
+    ranks = least_ranks(layout_of(config))
+    return f"{estimate_memory(config, ranks).total / 2**30:.3g} GiB"
 
 
 def _sums(
