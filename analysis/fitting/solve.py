@@ -241,7 +241,7 @@ def _least_squares(problem: Problem, theta: Floats) -> Floats:
             theta,
             jacobian,
             method="lm",
-            max_nfev=5000,
+            max_nfev=1000,
             ftol=1e-15,
             xtol=1e-15,
             gtol=1e-15,
