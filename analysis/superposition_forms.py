@@ -1,7 +1,8 @@
 """Candidate laws L(N, steps, s, r): the one that is used, and four that it is compared with.
 
-Every form is E_N + D(u) − gain, with u = steps / 20,000, D(u) = B u^−β what more steps of baseline
-training would bring, and a gain that vanishes at s = 1 and at r = 0. s enters twice: as tokens read
+Every form is L_N + D(u) − D(1) − gain, with u = steps / 20,000, L_N the baseline's loss at 20,000
+steps, D(u) = B u^−β what more steps of baseline training would bring, and a gain that vanishes at
+s = 1 and at r = 0. s enters twice: as tokens read
 (s) and as ŝ = exp(entropy of the target weights), the number of targets that count, which is s
 under uniform weights and fewer under 1/i.
 
@@ -48,7 +49,7 @@ def columns(
     step_ratio: Sequence[float] | Floats,
     targets: Sequence[float] | Floats | None = None,
 ) -> dict[str, Floats]:
-    """Columns that all forms read; `targets` is ŝ (`effective_targets`), s where it is not given."""
+    """Columns that all forms read; `targets` is ŝ (`effective_targets`), s by default."""
     s = np.asarray(bag_size, dtype=float)
     return {
         "n": np.log(np.asarray(params, dtype=float) / PARAMS_UNIT),
@@ -67,19 +68,21 @@ def effective_targets(bag_size: int, weighting: Weighting = "uniform") -> float:
 
 
 def data_term(p: Mapping[str, Any], u: Any) -> Any:
-    """D(u), nats per token."""
-    return p["data"] * u ** -p["data_exponent"]
+    """D(u) = B u^−β, nats. In place of B stands what 20,000 → 100,000 steps bring, B (1 − 5^−β),
+    which data of these two lengths know far better."""
+    return p["fivefold"] * u ** -p["data_exponent"] / (1 - 5.0 ** -p["data_exponent"])
 
 
 def worth(p: Mapping[str, Any], c: Columns) -> Any:
     """What the superposed phase brings, in nats, before the recovery has to be paid.
 
-    A share of D that saturates with the bag (one e-fold per `width` further targets, more in
-    longer runs), less a blur that grows with log s whatever the length; both come with the first
-    per cents of superposed steps (`onset`), earlier for larger bags.
+    It shrinks with the length of the run as D does, and saturates with the bag (one e-fold per
+    `width` further targets, more in longer runs), less a blur that grows with log s whatever the
+    length; both come with the first per cents of superposed steps (`onset`), earlier for larger
+    bags.
     """
     kept = 1 - np.exp(-(c["t"] - 1) / (p["width"] * c["u"] ** p["width_length"]))
-    full = p["ceiling"] * data_term(p, c["u"]) * kept - p["blur"] * np.log(c["s"])
+    full = p["worth"] * c["u"] ** -p["data_exponent"] * kept - p["blur"] * np.log(c["s"])
     onset = p["onset"] * c["s"] ** -p["onset_bag"] * c["u"] ** p["onset_length"]
     return full * c["r"] / (c["r"] + onset)
 
@@ -101,7 +104,7 @@ _DEBT = {
     "debt_length": 0.45,
     "debt_size": 0.1,
 }
-_DATA = {"data": 0.4, "data_exponent": 0.2}
+_DATA = {"fivefold": 0.12, "data_exponent": 0.2}
 
 
 def _worth_and_debt(p: Mapping[str, Any], c: Columns) -> Any:
@@ -158,7 +161,7 @@ def _surface(p: Mapping[str, Any], c: Columns) -> Any:
 
 
 _WORTH = {
-    "ceiling": 0.3,
+    "worth": 0.12,
     "width": 1.6,
     "width_length": 0.12,
     "blur": 0.013,

@@ -58,8 +58,9 @@ SPLITS: tuple[Split, ...] = (
 
 def predicted_gains(law: Law, rows: pd.DataFrame) -> pd.Series:
     """Gains of the given rows by a law fitted to others."""
-    parts = (rows[name].to_numpy() for name in ("params", "steps", "bag_size", "step_ratio"))
-    gains = law.form.gain(law.values, columns(*parts, rows["targets"].to_numpy()))
+    names = ("params", "steps", "bag_size", "step_ratio", "targets")
+    params, steps, bags, ratios, targets = (rows[name].to_numpy(dtype=float) for name in names)
+    gains = law.form.gain(law.values, columns(params, steps, bags, ratios, targets))
     return pd.Series(gains, index=rows.index)
 
 
@@ -85,7 +86,7 @@ def held_out(
     rows = law_rows() if rows is None else rows
     observed, found = observed_gains(rows), []
     for split in splits:
-        known = rows[split.fitted(rows) | (rows["bag_size"] == 1) & split.fitted(rows)]
+        known = rows[split.fitted(rows)]
         out = rows[split.predicted(rows) & (rows["bag_size"] > 1)]
         law = fit_law(known.reset_index(drop=True), form, strict=False, whole=whole)
         error = predicted_gains(law, out) - observed[out.index]

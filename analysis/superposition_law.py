@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import pandas as pd
 from scipy import optimize
 
 from analysis import published
-from analysis.fitting import Bootstrap, Fit, Fixed, LeastSquares, Model, Problem, bootstrap, fit
+from analysis.fitting import Fit, Fixed, LeastSquares, Model, Problem, fit
 from analysis.fitting.formula import Columns, Formula
 from analysis.fitting.objectives import Floats
+from analysis.fitting.solve import refit
 from analysis.superposition_forms import (
     FORMS,
     STEPS_UNIT,
@@ -82,21 +83,24 @@ class Law:
 
     def loss(self, size: str, steps: float, bag_size: int, step_ratio: float) -> float:
         """Final training loss of one of the fitted sizes (`270M`, `600M`), uniform weights."""
-        floor = f"floor {size}"
-        if floor not in self.values:
+        name = f"loss {size}"
+        if name not in self.values:
             raise UserError(f"size {size}: not fitted; give `gain` its number of parameters")
-        data = float(self.form.baseline(self.values, steps / STEPS_UNIT))
         gain = self.gain(published.PARAMS[size], steps, bag_size, step_ratio)
-        return self.values[floor] + data - gain
+        return self.values[name] + self.steps_bring(STEPS_UNIT, steps) - gain
+
+    def steps_bring(self, steps: float, others: float) -> float:
+        """By how much the baseline's loss at `others` steps exceeds that at `steps`."""
+        here, there = steps / STEPS_UNIT, others / STEPS_UNIT
+        form = self.form.baseline
+        return float(form(self.values, there) - form(self.values, here))
 
     def baseline_steps(self, steps: float, gain: float) -> float | None:
         """Steps at which the baseline would have this gain over itself at `steps`; None where the
         gain exceeds all that more steps could bring."""
 
         def short(log_steps: float) -> float:
-            u = float(np.exp(log_steps)) / STEPS_UNIT
-            there = self.form.baseline(self.values, u)
-            return float(self.form.baseline(self.values, steps / STEPS_UNIT) - gain - there)
+            return -gain - self.steps_bring(steps, float(np.exp(log_steps)))
 
         low, high = np.log(steps) - 5, np.log(steps) + 12
         if short(high) < 0 or short(low) > 0:
@@ -107,18 +111,25 @@ class Law:
         """The same law at other parameters, those of a bootstrap draw."""
         return Law(self.form, self.fit, dict(values), self.noise, self.residuals)
 
-    def drawn(self, drawn: Bootstrap) -> list[Law]:
-        """One law per bootstrap draw."""
-        names = [str(name) for name in drawn.draws.columns]
-        return [
-            self.with_values({**self.values, **dict(zip(names, row, strict=True))})
-            for row in drawn.draws.to_numpy()
-        ]
+    def drawn(self, draws: int = 200, seed: int = 0) -> list[Law]:
+        """The law refitted to data drawn from itself and its noise: trunk errors and cell errors.
 
-    def bootstrap(self, draws: int = 200, seed: int = 0) -> Bootstrap:
-        """Refits to trunks (table, s) drawn with replacement."""
-        trunks = list(map(int, self.residuals["trunk"]))
-        return bootstrap(self.fit, draws, clusters=trunks, name="trunks", seed=seed)
+        Drawing rows or trunks with replacement would now and then draw no baseline of one length,
+        and with it no law. Misfit of the form is in the noise, and so in the spread. Refits that do
+        not converge are left out.
+        """
+        random = np.random.default_rng(seed)
+        rows, problem, found = self.residuals, self.fit.problem, []
+        codes = np.unique(rows["trunk"], return_inverse=True)[1]
+        for _ in range(draws):
+            trunk = self.noise.trunk * random.standard_normal(codes.max() + 1)[codes]
+            cell = self.noise.cell * random.standard_normal(len(rows))
+            drawn = rows["predicted"].to_numpy() + trunk + cell
+            theta, gradient = refit(replace(problem, observed=drawn), self.fit.theta)
+            if gradient < 1e-3:
+                values = dict(zip(problem.model.parameters, map(float, theta), strict=True))
+                found.append(replace(self, values={**self.values, **values}))
+        return found
 
 
 def law_rows(grid: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -154,7 +165,7 @@ def fit_law(
     chosen = form if isinstance(form, Form) else _form(form)
     sizes = list(dict.fromkeys(rows["size"]))
     table = _columns(rows, sizes)
-    names = (*(f"floor {size}" for size in sizes), *chosen.starts[0])
+    names = (*(f"loss {size}" for size in sizes), *chosen.starts[0])
     formula = Formula(names, _loss_of(chosen, sizes), table)
     held = dict.fromkeys(chosen.of_size, 0.0) if len(sizes) == 1 else {}
     model: Model = Fixed(formula, held) if held else formula
@@ -168,7 +179,7 @@ def fit_law(
         last = turn == 3
         found = fit(
             problem,
-            starts if found is None or last else [found.theta],
+            starts if found is None or last else found.theta[None],
             refine=_STARTS * len(chosen.starts) + len(whole) + 1,
             strict=strict and last,
         )
@@ -211,8 +222,8 @@ def _columns(rows: pd.DataFrame, sizes: Sequence[str]) -> dict[str, Any]:
 
 def _loss_of(form: Form, sizes: Sequence[str]) -> Any:
     def loss(p: Mapping[str, Any], c: Columns) -> Any:
-        floors = sum(p[f"floor {size}"] * c[f"is {size}"] for size in sizes)
-        return floors + form.baseline(p, c["u"]) - form.gain(p, c)
+        own = sum(p[f"loss {size}"] * c[f"is {size}"] for size in sizes)
+        return own + form.baseline(p, c["u"]) - form.baseline(p, 1.0) - form.gain(p, c)
 
     return loss
 
@@ -230,9 +241,8 @@ def _starts(
     for start in (*form.starts, *whole):
         values = dict(start)
         for size in sizes:
-            above = float(form.baseline(values, 1.0))
-            lowest = float(rows.loc[rows["size"] == size, "loss"].max())
-            values.setdefault(f"floor {size}", lowest - above)
+            alone = rows[(rows["size"] == size) & (rows["bag_size"] == 1)]
+            values.setdefault(f"loss {size}", float(alone["loss"].mean()))
         theta = np.array([values[name] for name in model.parameters])
         found.append(theta)
         copies = _STARTS - 1 if start in form.starts else 0

@@ -23,7 +23,7 @@ class Dual(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Dual:
         if method != "__call__" or options:
-            return NotImplemented
+            raise TypeError(f"no derivative known of {ufunc.__name__}.{method}")
         values = [part.value if isinstance(part, Dual) else part for part in inputs]
         result = ufunc(*values)
         slope: Any = 0.0

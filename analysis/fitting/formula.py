@@ -29,7 +29,9 @@ class Formula:
     def loss(self, theta: Floats) -> Floats:
         """Shape (n,), nats per token."""
         with np.errstate(all="ignore"):
-            value: Floats = self.formula(dict(zip(self.parameters, theta, strict=True)), self.columns)
+            value: Floats = self.formula(
+                dict(zip(self.parameters, theta, strict=True)), self.columns
+            )
         return value
 
     def log_loss(self, theta: Floats) -> tuple[Floats, Floats]:

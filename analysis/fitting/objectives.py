@@ -72,8 +72,8 @@ class LeastSquares:
             axis=1,
         )
         shrink = 1.0 - 1.0 / np.sqrt(1.0 + sizes * self.ratio)
-        out = flat - (shrink[:, None] * means)[groups]
-        return out if values.ndim == 2 else out[:, 0]
+        out: Floats = flat - (shrink[:, None] * means)[groups]
+        return out.reshape(values.shape)
 
     def of_rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> LeastSquares:
         if self.groups is None:

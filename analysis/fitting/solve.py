@@ -133,9 +133,11 @@ def fit(
     rest = np.random.default_rng(seed).permutation(order[best_half.size :])
     chosen = [candidates[place] for place in [*best_half, *rest[: refine - best_half.size]]]
     ends = [_descend(problem, theta) for theta in chosen]
-    values = np.array([problem.value(theta) for theta in ends])
-    place = int(np.nanargmin(values))
-    gap = values - values[place]
+    with np.errstate(all="ignore"):
+        values = np.array([problem.value(theta) for theta in ends])
+    values = np.where(np.isfinite(values), values, np.inf)
+    place = int(np.argmin(values))
+    gap = np.where(np.isfinite(values), values - values[place], np.inf)
     # Below residuals of 1e-9 all is rounding.
     nothing = float(problem.objective.losses(np.full(len(problem.observed), 1e-9)).sum())
     agreed = int((gap <= AGREEMENT * values[place] + nothing).sum())
@@ -200,7 +202,10 @@ def _gradient(problem: Problem, theta: Floats) -> float:
     if isinstance(problem.objective, LeastAbsolute):
         # No gradient where residuals are 0: what a linear programme could still gain instead.
         return _programme(problem, theta, 1.0)[1]
-    residuals, jacobian = problem.residuals(theta)
+    with np.errstate(all="ignore"):
+        residuals, jacobian = problem.residuals(theta)
+    if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
+        return float("inf")
     if np.abs(residuals).mean() < 1e-10:
         return 0.0
     slopes = problem.objective.slopes(residuals)
@@ -212,7 +217,7 @@ def _gradient(problem: Problem, theta: Floats) -> float:
 
 def _descend(problem: Problem, theta: Floats) -> Floats:
     objective = problem.objective
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         if isinstance(objective, LeastSquares):
             return _least_squares(problem, theta)
         if isinstance(objective, Huber):
@@ -241,7 +246,7 @@ def _least_squares(problem: Problem, theta: Floats) -> Floats:
             theta,
             jacobian,
             method="lm",
-            max_nfev=1000,
+            max_nfev=500,
             ftol=1e-15,
             xtol=1e-15,
             gtol=1e-15,
@@ -322,4 +327,4 @@ def _programme(problem: Problem, theta: Floats, radius: float) -> tuple[Floats, 
     if done.x is None:
         return np.zeros_like(theta), float("inf")
     value = float((weights * np.abs(residuals)).sum())
-    return axes @ done.x[:parameters], max(0.0, (value - float(done.fun)) / value)
+    return axes @ done.x[:parameters], max(0.0, (value - float(done.fun or 0.0)) / value)
