@@ -198,4 +198,5 @@ def _edge_sentence(edge: float, along: Along, smallest: Floats, largest: Floats)
 def _back(x: Floats | float, along: Along) -> Floats:
     """s or r of a coordinate."""
     value = np.asarray(x, dtype=float)
-    return np.exp(value) if along == "bag_size" else 1.0 / (1.0 + np.exp(-value))
+    back: Floats = np.exp(value) if along == "bag_size" else 1.0 / (1.0 + np.exp(-value))
+    return back

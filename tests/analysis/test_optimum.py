@@ -62,7 +62,7 @@ def test_fewer_than_four_values_are_no_curve() -> None:
 
 
 def test_published_optima_fall_with_r_as_a_parabola_in_log_s_says() -> None:
-    """270M, 20,000 steps: read elsewhere as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4 (window not said)."""
+    """270M, 20,000 steps: also read as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4."""
     grid = published.loss_grid().query("table == 4")
     table = optima(grid, forms=["parabola"], windows=[None]).set_index("step_ratio")
     assert table["best"].loc[[0.2, 0.3, 0.4]].to_numpy() == pytest.approx([8.6, 7.3, 6.3], abs=0.6)
