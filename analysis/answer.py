@@ -28,7 +28,7 @@ class Answer:
     inputs: Mapping[str, str]
     """Fingerprints of everything that was read, by name."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs left out, each with its reason."""
+    """Runs left out, each with its `reason`: counted on the terminal, listed in the JSON."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -37,7 +37,8 @@ class Answer:
             text += [title, *(f"  {line}" for line in table_lines(table)), ""]
         text += self.sentences
         if len(self.excluded):
-            text += ["", "left out:", *(f"  {line}" for line in table_lines(self.excluded))]
+            counts = self.excluded["reason"].value_counts()
+            text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
         return text
 
     def write_json(self, path: str | Path) -> None:

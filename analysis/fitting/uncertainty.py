@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.fitting.models import Fixed
-from analysis.fitting.objectives import Floats, LeastSquares
+from analysis.fitting.objectives import Floats
 from analysis.fitting.solve import GRADIENT_TOLERANCE, Fit, Problem, fit, refit
 
 
@@ -105,10 +105,10 @@ class Profile:
 def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
     """Profile likelihood of a parameter over `values`.
 
-    The scale of the residuals is taken as unknown and fitted: n log of the sum of squares, and
-    twice that of the sum of absolute or Huber losses (a Laplace likelihood; a Huber delta far
-    below the residuals is one). The best point may lie away from `found`: the deviance is counted
-    from the lowest objective seen, which the table shows.
+    The scale of the residuals is taken as unknown and fitted: the deviance is (n − p) log of the
+    sum of squares (normal errors), twice that of a sum of absolute residuals (Laplace), and for a
+    Huber loss what lies between, by how many residuals are beyond its delta. It is counted from
+    the lowest objective seen, which may lie away from `found`.
     """
     names = found.problem.model.parameters
     place = names.index(name)
@@ -125,15 +125,20 @@ def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
             whole, value = held.whole(theta), problem.value(theta)
             if ordered[at] not in rows or value < rows[ordered[at]][0]:
                 rows[ordered[at]] = (value, whole)
-    factor = 1.0 if isinstance(found.problem.objective, LeastSquares) else 2.0
-    lowest = min(value for value, _ in rows.values())
-    count = len(found.problem.observed)
+    lowest, best = min(rows.values(), key=lambda row: row[0])
+    residuals = found.problem.residuals(best)[0]
+    objective = found.problem.objective
+    # 2 where the objective is quadratic in the residuals, 1 where it is linear.
+    power = float((objective.slopes(residuals) * residuals).sum()) / float(
+        objective.losses(residuals).sum()
+    )
+    count = 2.0 / power * (len(residuals) - len(names))
     table = pd.DataFrame(
         [
             {
                 "value": at,
                 "objective": value,
-                "deviance": factor * count * np.log(value / lowest),
+                "deviance": count * np.log(value / lowest),
                 **{other: whole[i] for i, other in enumerate(names) if other != name},
             }
             for at, (value, whole) in sorted(rows.items())
