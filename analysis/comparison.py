@@ -121,6 +121,8 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
 
 def _unfit(run: dict[str, Any]) -> str | None:
     """Why a run's final loss may not be compared with any other, or None."""
+    if run["exclusion"]:
+        return f"excluded by hand: {run['exclusion']}"
     if run["state"] == "diverged":
         return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
     if run["state"] != "done":

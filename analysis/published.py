@@ -183,6 +183,7 @@ def _row(
         "evaluated_step": steps,
         "evaluated_phase": "superposition" if superposed == steps else "recovery",
         "annealed": True,
+        "exclusion": "",
         "group": f"paper {size}, {steps} steps",
         "family": f"paper {size}",
         "fingerprint": f"paper-{name}",
