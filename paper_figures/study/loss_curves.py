@@ -16,9 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.summary import Summary
 from analysis.wording import group_details, group_label, number
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import (
-    SCALE_HINT,
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study.selection import (
     folders_of,
     main_groups,
     pairs_of,
@@ -43,9 +44,10 @@ POINTS = 500
 """Points drawn per curve: more than a printed column can show."""
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """Per corpus and model, at its main length: the whole run, and its end."""
-    found: list[Picture | Missing] = []
+    summary = sources.summary
+    found: list[Item | Missing] = []
     for group, rows in main_groups(summary):
         chosen = representative(rows)
         if len(chosen):
@@ -55,7 +57,7 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
             KIND,
             TITLE,
             "Needs a finished baseline and a finished superposed run of one seed: "
-            f"`{SCALE_HINT.format(scale='quick')}`.",
+            f"`{command('laptop', 'quick')}`.",
         )
     ]
 
