@@ -39,9 +39,7 @@ class Built:
         return self.sources.summary
 
 
-def build(
-    runs: Path | str | None, to: Path | str, only: Sequence[str] | None = None
-) -> Built:
+def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = None) -> Built:
     """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace beside each, and
     the pages `report.html` and `reproduction.md`.
 

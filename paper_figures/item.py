@@ -1,4 +1,4 @@
-"""What this package makes: pictures and tables, each with what it was made from; and what is missing.
+"""What this package makes: pictures and tables, each with what it was made from, and what lacks.
 
 The data comes first and is cheap; the drawing is made only when data, caption or code changed.
 All files of an item are the same bytes for the same inputs.
@@ -22,7 +22,7 @@ import tst_study
 from analysis.run_row import rows_of
 from paper_figures.published_numbers import file_digest
 
-Verdict = Literal["agrees", "disagrees", "undecided", "not measured", "published only"]
+Verdict = Literal["agrees", "disagrees", "undecided", "not measured", "not in the paper"]
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def _caption(task: str, data: pd.DataFrame, measured: pd.DataFrame) -> str:
         )
     metrics = ", ".join(sorted(set(measured["metric"])))
     return text + (
-        f"Measured: {number(len(measured), 'run')}, metric {metrics} (the paper does not say which)."
+        f"Measured: {number(len(measured), 'run')}, metric {metrics} (the paper does not say "
+        "which)."
     )
 
 

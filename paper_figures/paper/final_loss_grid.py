@@ -16,8 +16,8 @@ from paper_figures.item import Finding, Item, Missing, command
 from paper_figures.measured import Arm, folders, grid_arm
 from paper_figures.published_numbers import LOSSES, loss_grid
 from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, number_entry
 from paper_figures.table import Entry as Cell
+from paper_figures.table import Grid, Table, number_entry
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,7 @@ def _pivot(
     """Rows s, columns r; the best next-token loss of each r is marked."""
     cells = data[(data["bag_size"] > 1) & data[column].notna()]
     wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
-    best = {
-        ratio: wide[ratio].min() if lowest and ratio < 1 else None for ratio in wide.columns
-    }
+    best = {ratio: wide[ratio].min() if lowest and ratio < 1 else None for ratio in wide.columns}
     rows = tuple(
         (
             Cell(str(size), value=float(size)),
@@ -178,18 +176,24 @@ def _caption(which: Published, data: pd.DataFrame, arm: Arm | None) -> str:
     best = tokens.loc[tokens["published_loss"].idxmin()]
     r_one = (data["step_ratio"] == 1).any()
     text = (
-        f"Final training loss in nats per token, {number(int(data['published_loss'].count()), 'published run')} "
+        "Final training loss in nats per token, "
+        f"{number(int(data['published_loss'].count()), 'published run')} "
         f"of one seed each. Bold: the lowest of each r; the lowest of all is "
-        f"{best['published_loss']:.4f} at s = {best['bag_size']:.0f}, r = {best['step_ratio']:.3g}, "
+        f"{best['published_loss']:.4f} at s = {best['bag_size']:.0f}, r = "
+        f"{best['step_ratio']:.3g}, "
         f"{_baseline(data) - best['published_loss']:.4f} below the baseline. "
     )
     if r_one:
         text += "r = 1 was never recovered: a loss of bags, another quantity. "
     if arm is None:
-        return text + f"Nothing measured: `{command(which.study, 'paper')}`" + (
-            f" at the paper's scale, `{command(which.study, 'one-gpu')}` smaller."
-            if which.any_scale
-            else " makes the runs."
+        return (
+            text
+            + f"Nothing measured: `{command(which.study, 'paper')}`"
+            + (
+                f" at the paper's scale, `{command(which.study, 'one-gpu')}` smaller."
+                if which.any_scale
+                else " makes the runs."
+            )
         )
     return text + (
         f"Measured: {number(len(arm.rows), 'setting')}, {arm.scale}; gains are paired by seed."
@@ -202,7 +206,8 @@ def _finding(which: Published, data: pd.DataFrame, arm: Arm | None) -> Finding:
     many = int(cells["published_gain"].count())
     at = cells[cells["step_ratio"] <= 0.5]
     published = (
-        f"{better} of {many} settings below the baseline, all {at['published_gain'].count()} with r ≤ 0.5"
+        f"{better} of {many} settings below the baseline, all {at['published_gain'].count()} "
+        "with r ≤ 0.5"
         if (at["published_gain"].dropna() > 0).all()
         else f"{better} of {many} settings below the baseline"
     )

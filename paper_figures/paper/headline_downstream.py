@@ -109,7 +109,11 @@ def _finding(data: pd.DataFrame, used: pd.DataFrame) -> Finding:
         if {"baseline", "TST"} <= set(by_method.index):
             for task in TASKS:
                 change = by_method.loc["TST", task] - by_method.loc["baseline", task]
-                wins, ties, losses = wins + (change > 0), ties + (change == 0), losses + (change < 0)
+                wins, ties, losses = (
+                    wins + (change > 0),
+                    ties + (change == 0),
+                    losses + (change < 0),
+                )
     published = (
         f"at equal steps TST is above the baseline in {wins} of {wins + ties + losses} tasks, "
         f"below in {losses}"

@@ -129,5 +129,7 @@ def _finding(found: list[Arm]) -> Finding:
         f"re-initialised {worse:+.3f} nats against TST and {over:+.3f} against the baseline"
     ).replace("-", "−")
     tested = set(fresh["verdict"])
-    verdict = "agrees" if tested == {"worse"} else "disagrees" if "better" in tested else "undecided"
+    verdict = (
+        "agrees" if tested == {"worse"} else "disagrees" if "better" in tested else "undecided"
+    )
     return Finding(published, measured, arm.scale, verdict)  # type: ignore[arg-type]

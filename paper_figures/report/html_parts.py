@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-
 FILTERED = 8
 """Rows from which on a table has a field that filters them."""
 
@@ -62,7 +61,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) ->
             'aria-label="Filter rows">\n'
         )
     return (
-        f'{search}<div class="scroll"><table class="sortable" id="{name}"><thead><tr>{head}</tr></thead>\n'
+        f'{search}<div class="scroll"><table class="sortable" id="{name}">'
+        f"<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}</tbody></table></div>\n"
     )
 

@@ -70,9 +70,7 @@ def _line(line: Line) -> list[Cell]:
 
 
 def _grid(grid: Grid, name: str) -> str:
-    rows = [
-        [Cell(entry.text, entry.value, bold=entry.best) for entry in row] for row in grid.rows
-    ]
+    rows = [[Cell(entry.text, entry.value, bold=entry.best) for entry in row] for row in grid.rows]
     heading = f"<h3>{text(grid.title)}</h3>\n" if grid.title else ""
     return heading + table(grid.headings, rows, name)
 

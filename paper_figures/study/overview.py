@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from analysis.summary import Summary
 from analysis.wording import group_label, number
-from paper_figures.study import gains, loss_curves
 from paper_figures.item import Item, Missing, command
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
+from paper_figures.study import gains, loss_curves
 from paper_figures.study.selection import (
     folders_of,
     main_groups,
