@@ -51,6 +51,7 @@ CATALOGUE: tuple[Named, ...] = (
     *_named("paper", bag_weightings=["figure9"]),
     *_named(
         "beyond",
+        law_of_superposition=["law_of_superposition"],
         effects=["effects"],
         expert_load=["expert_load"],
         shared_trunks=["shared_trunks"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.wording import number
 from paper_figures.item import Item, Missing
 from paper_figures.picture import Picture
 from paper_figures.report.html_parts import Cell, bullets, paragraph, table, text
@@ -13,13 +14,17 @@ from paper_figures.report.reproduction import Line, lines
 from paper_figures.style import COLUMN
 from paper_figures.table import Grid, Table
 
+STUDY = "paper_figures.study"
 WIDE = "overview"
 """Its two panels follow one by one, so a telephone leaves it out."""
 
 
 def figures(items: Sequence[Item], to: Path) -> str:
     parts = []
-    for place, picture in enumerate(item for item in items if isinstance(item, Picture)):
+    pictures = [item for item in items if isinstance(item, Picture)]
+    # A study's own pictures say what was found; the paper's come behind them.
+    pictures.sort(key=lambda picture: not picture.draw.__module__.startswith(STUDY))
+    for place, picture in enumerate(pictures):
         svg = to.joinpath(f"{picture.name}.svg").read_text("utf8")
         drawing = inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
         kinds = ["wide"] if _width(svg) > 1.3 * COLUMN * 72 else []
@@ -50,23 +55,28 @@ def tables(items: Sequence[Item]) -> str:
 def not_reproduced(items: Sequence[Item], missing: Sequence[Missing]) -> str:
     """What agrees, what does not and what was not measured; then what could not be drawn."""
     found = lines(items, missing)
-    rows = [_line(line) for line in found]
-    headings = ["item", "published", "measured here", "runs", "verdict", "to measure it"]
-    page = table(headings, rows, "reproduction-table") if rows else ""
+    done = [_done(line) for line in found if line.finding.measured]
+    open_ = [_open(line) for line in found if not line.finding.measured]
+    headings = ["item", "published", "measured here", "runs", "verdict"]
+    page = table(headings, done, "reproduction-table") if done else ""
+    if open_:
+        listed = table(["item", "published", "to measure it"], open_, "not-reproduced-table")
+        summary = f"Not reproduced: {number(len(open_), 'item')}, and what would measure each"
+        page += f"<details><summary>{summary}</summary>\n{listed}</details>\n"
     undrawn = [f"{entry.title}. {entry.sentence}" for entry in missing]
     return page + (f"<h3>Not drawn</h3>\n{bullets(undrawn)}" if undrawn else "")
 
 
-def _line(line: Line) -> list[Cell]:
-    command = f"`{line.finding.needs}`" if line.finding.needs else ""
-    return [
-        Cell(line.label),
-        Cell(line.finding.published, words=True),
-        Cell(line.finding.measured, words=True),
-        Cell(line.finding.scale, words=True),
-        Cell(line.finding.verdict),
-        Cell(command, words=True),
-    ]
+def _done(line: Line) -> list[Cell]:
+    found = line.finding
+    words = (line.label, found.published, found.measured, found.scale)
+    return [*(Cell(text, words=True) for text in words), Cell(found.verdict, bold=True)]
+
+
+def _open(line: Line) -> list[Cell]:
+    command = f"`{line.finding.needs}`" if line.finding.needs else "published numbers alone"
+    words = (line.label, line.finding.published, command)
+    return [Cell(text, words=True) for text in words]
 
 
 def _grid(grid: Grid, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -170,8 +171,8 @@ def excluded(summary: Summary) -> str:
 
 
 def runs(summary: Summary, to: Path) -> str:
-    headings = ["run", "state", "setting", "seed", "learning rate", "steps", "role", "time"]
-    headings += ["tokens/s", "held-out loss", "annealed", "launches", "rows dropped"]
+    headings = ["run", "state", "setting", "seed", "learning rate", "steps", "time", "tokens/s"]
+    headings += ["held-out loss", "notes"]
     rows = []
     for row in rows_of(summary.tables.runs):
         loss, rate = row["nats_per_token"], row["tokens_per_second"]
@@ -183,18 +184,29 @@ def runs(summary: Summary, to: Path) -> str:
                 Cell(str(row["seed"]), row["seed"]),
                 Cell(f"{row['learning_rate']:g}", row["learning_rate"]),
                 Cell(f"{row['step']:,} of {row['steps']:,}", row["step"]),
-                Cell(row["role"]),
                 Cell(duration(row["training_seconds"]), row["training_seconds"]),
                 Cell("" if pd.isna(rate) else f"{rate:,.0f}", rate),
                 Cell("" if pd.isna(loss) else f"{loss:.4f}", loss),
-                Cell("yes" if row["annealed"] else "no"),
-                Cell(str(row["segments"]), row["segments"]),
-                Cell(str(row["dropped_rows"]), row["dropped_rows"]),
+                Cell("; ".join(_notes(row)), words=True),
             ]
         )
     if not rows:
         return ""
     return table(headings, rows, "runs-table")
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    """What is out of the ordinary about a run."""
+    notes = [row["message"]] if row["message"] and row["state"] != "done" else []
+    if row["role"] not in ("baseline", "superposition"):
+        notes.append(row["role"])
+    if row["state"] == "done" and not row["annealed"]:
+        notes.append("not annealed")
+    if row["segments"] > 1:
+        notes.append(number(row["segments"], "launch").replace("launchs", "launches"))
+    if row["dropped_rows"]:
+        notes.append(f"{number(row['dropped_rows'], 'row')} written twice")
+    return notes
 
 
 def _relative(folder: str, to: Path) -> str:
