@@ -8,7 +8,7 @@ dark values.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ PAGE = 7.0
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
+
+ON_MAP = "#000000"
+"""Lines on a coloured map: unlike `INK`, the same under a dark theme, as the map is."""
 
 _FILE = Path(__file__).with_name("tst_study.mplstyle")
 
@@ -117,11 +120,11 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, li
 
 
 def new_grid(
-    width: float, height: float, rows: int, panels: int
+    width: float, height: float, rows: int, panels: int, heights: Sequence[float] | None = None
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Like `new_figure`, several rows of panels."""
+    """Like `new_figure`, several rows of panels; `heights` of the rows, one to another."""
     figure = Figure(figsize=(width, height))
-    axes = figure.subplots(rows, panels, squeeze=False)
+    axes = figure.subplots(rows, panels, squeeze=False, height_ratios=heights)
     return figure, [list(row) for row in axes]
 
 

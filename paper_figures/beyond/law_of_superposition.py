@@ -1,4 +1,5 @@
-"""One law of superposition over Tables 4 to 7, and what it predicts of runs it was not fitted to."""
+"""One law of superposition over Tables 4 to 7, and what it predicts of runs it was not fitted "
+"to."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from paper_figures.published_numbers import LOSSES
 from paper_figures.sources import Sources
 from paper_figures.style import MUTED, PAGE, cycle_mark, new_figure
 
-DATA = ("panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted", "rmse", "bias")
+DATA = (
+    "panel",
+    "group",
+    "table",
+    "bag_size",
+    "step_ratio",
+    "observed",
+    "predicted",
+    "rmse",
+    "bias",
+)
 SHOWN = SPLITS[0]
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""
 
@@ -141,9 +152,10 @@ def _rmse(law: Law) -> float:
 
 def _caption(law: Law, errors: pd.DataFrame) -> str:
     return (
-        f"The form \"{law.form.name}\" with {number(len(law.fit.theta), 'parameter')}, fitted at once "
+        f'The form "{law.form.name}" with {number(len(law.fit.theta), "parameter")}, fitted at once '
         f"to {number(len(law.residuals), 'published run')} (one seed each, r < 1): RMSE "
-        f"{1000 * _rmse(law):.1f} mnats. Middle: fitted to 270M alone, 600M predicted. Right: RMSE of "
+        f"{1000 * _rmse(law):.1f} mnats. Middle: fitted to 270M alone, 600M predicted. Right: "
+        "RMSE of "
         "predicted gains where the law saw only what stands before the arrow. Gains are over the "
         "baseline of the same size and length. No runs of this package took part."
     )
