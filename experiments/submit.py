@@ -42,7 +42,7 @@ def submit_locally(study: Study, root: Path, parallel: int | None) -> int:
 def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
     from paper_figures.build import build
 
-    built = build(root, report)
+    built = build(root, report, only=("study", "report"))
     _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
     _say(console, *built.summary.lines(), "")
     _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")

@@ -84,8 +84,13 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
 
 
 def _entries(wanted: Wanted, only: Sequence[str] | None, no_runs: bool) -> list[Named]:
-    """A page tells of everything; a study's own pictures need runs, and are not missed without."""
+    """A page tells of everything; that of a study of what runs can have a part in.
+
+    A study's own pictures need runs, and are not missed without.
+    """
     entries = list(find(None).entries if wanted.pages else wanted.entries)
+    if wanted.pages == {"report"} and not no_runs:
+        entries = [entry for entry in entries if entry.from_runs or entry in wanted.entries]
     return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
 
 

@@ -23,6 +23,11 @@ class Named:
     module: str
     group: Group
 
+    @property
+    def from_runs(self) -> bool:
+        """Whether runs can have a part in it."""
+        return self.name not in PUBLISHED_ONLY
+
     def items(self, sources: Sources) -> list[Item | Missing]:
         """Every module has `items(sources, name)`; one of a study's may give several pictures."""
         module = import_module(f"paper_figures.{self.group}.{self.module}")
@@ -69,6 +74,8 @@ CATALOGUE: tuple[Named, ...] = (
     ),
 )
 """In the paper's order, then what it does not show, then pictures of a study's own runs."""
+
+PUBLISHED_ONLY = ("law_of_superposition", "disagreements")
 
 PAGES = ("report", "reproduction")
 GROUPS = ("paper", "beyond", "study", "tables", "figures")

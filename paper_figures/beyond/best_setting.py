@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,10 +54,7 @@ PLACES = (
 
 def items(sources: Sources, name: str) -> list[Item | Missing]:
     """Above the law's maps, below the gains that were measured here."""
-    law = published_law()
-    draws = law.drawn(DRAWS)
-    advice = [recommend(place.params, place.steps, law, draws) for place in PLACES]
-    maps = [law.gains(place.params, place.steps, BAGS, RATIOS) for place in PLACES]
+    advice, maps = _advice()
     found = _arms(sources.summary)
     data = pd.concat(
         [*(_of_place(*both) for both in zip(PLACES, advice, strict=True)), *map(_of_arm, found)],
@@ -76,6 +74,15 @@ def items(sources: Sources, name: str) -> list[Item | Missing]:
             finding=_finding(advice, found),
         )
     ]
+
+
+@functools.cache
+def _advice() -> tuple[list[Recommendation], list[np.ndarray[Any, Any]]]:
+    """What the law recommends, and its gains (bags, ratios), place by place; once per process."""
+    law = published_law()
+    draws = law.drawn(DRAWS)
+    advice = [recommend(place.params, place.steps, law, draws) for place in PLACES]
+    return advice, [law.gains(place.params, place.steps, BAGS, RATIOS) for place in PLACES]
 
 
 def _of_place(place: Place, best: Recommendation) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pandas as pd
@@ -35,11 +36,7 @@ SHOWN = SPLITS[0]
 
 
 def items(sources: Sources, name: str) -> list[Item | Missing]:
-    rows, law = law_rows(), published_law()
-    errors = held_out(law.form, rows)
-    data = pd.concat(
-        [_fitted(law), _predicted(law, rows, SHOWN), _errors(errors)], ignore_index=True
-    ).reindex(columns=list(DATA))
+    law, errors, data = _fits()
     return [
         Picture(
             "law_of_superposition",
@@ -60,19 +57,30 @@ def items(sources: Sources, name: str) -> list[Item | Missing]:
     ]
 
 
+@functools.cache
+def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
+    """The law, its held-out errors, and what is drawn: published numbers alone, once per "
+    "process."""
+    rows, law = law_rows(), published_law()
+    errors = held_out(law.form, rows)
+    data = pd.concat(
+        [_fitted(law), _predicted(law, rows, SHOWN), _errors(errors)], ignore_index=True
+    )
+    return law, errors, data.reindex(columns=list(DATA))
+
+
 def _fitted(law: Law) -> pd.DataFrame:
     """Gains of all runs that the law was fitted to."""
     rows = law.residuals
-    return _gains(rows, rows["predicted"], law).assign(panel="fitted")
+    return _gains(rows, rows["predicted"]).assign(panel="fitted")
 
 
-def _gains(rows: pd.DataFrame, predicted: pd.Series, law: Law) -> pd.DataFrame:
+def _gains(rows: pd.DataFrame, predicted: pd.Series) -> pd.DataFrame:
     level = rows[rows["bag_size"] == 1].set_index(["size", "steps"])["predicted"]
     keys = pd.MultiIndex.from_frame(rows[["size", "steps"]])
     table = rows.assign(
         observed=observed_gains(rows), predicted=level.reindex(keys).to_numpy() - predicted
     )
-    del law
     return _named(table[table["bag_size"] > 1])
 
 
@@ -152,7 +160,8 @@ def _rmse(law: Law) -> float:
 
 def _caption(law: Law, errors: pd.DataFrame) -> str:
     return (
-        f'The form "{law.form.name}" with {number(len(law.fit.theta), "parameter")}, fitted at once '
+        f'The form "{law.form.name}" with {number(len(law.fit.theta), "parameter")}, fitted at '
+        "once "
         f"to {number(len(law.residuals), 'published run')} (one seed each, r < 1): RMSE "
         f"{1000 * _rmse(law):.1f} mnats. Middle: fitted to 270M alone, 600M predicted. Right: "
         "RMSE of "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -146,7 +147,8 @@ def _figure(data: pd.DataFrame, found: pd.DataFrame) -> Figure:
 
 def _draw_whole(axes: Axes, data: pd.DataFrame) -> None:
     """Every curve as far as it stays near the baseline, its r at its end."""
-    level, low = float(data["baseline"].iloc[0]), float(data["loss"].min())
+    level = float(data["baseline"].iloc[0])
+    low = float(np.nanmin(data[["loss", "low"]].astype(float)))
     top = level + 0.35 * abs(level - low)
     axes.axhline(level, color=INK, linewidth=0.9)
     axes.annotate(
@@ -223,8 +225,7 @@ def _draw_near(axes: Axes, data: pd.DataFrame, found: pd.DataFrame) -> None:
         ends.append((float(last["bag_size"]), float(last["loss"]), f"{ratio:.3g}"))
     for row in rows_of(found[found["step_ratio"] <= NEAR]):
         if pd.notna(row["best"]):
-            ends = _ends(row, near)
-            axes.plot(ends, [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
+            axes.plot(_ends(row, near), [row["loss"]] * 2, color=INK, linewidth=1.0, zorder=5)
             axes.plot(row["best"], row["loss"], "|", color=INK, markersize=6, mew=1.2, zorder=5)
     low, high = float(near["loss"].min()), float(near["loss"].quantile(0.9))
     if near["low"].notna().any():
@@ -252,7 +253,9 @@ def _draw_best(axes: Axes, found: pd.DataFrame) -> None:
             if pd.notna(row[end]):
                 axes.plot([row["best"], row[end]], [ratio] * 2, color=mark.colour, linewidth=1.1)
             else:
-                axes.plot(row["best"], ratio, marker, color=mark.colour, markersize=7, mfc="none")
+                edge = 2.0 if end == "low" else 16.0
+                axes.plot([row["best"], edge], [ratio] * 2, color=mark.colour, linewidth=1.1)
+                axes.plot(edge, ratio, marker, color=mark.colour)
         axes.plot(row["best"], ratio, mark.marker, color=mark.colour)
     axes.set_xscale("log")
     ticks = [2, 3, 4, 6, 8, 12, 16]
