@@ -33,7 +33,7 @@ TASKS = {
 def table(name: str) -> pd.DataFrame:
     """A published file; the frame is shared, so change copies only."""
     text = {"panel": str, "params": str, "bag_weighting": str, "run": str}
-    return pd.read_csv(FOLDER / name, dtype=text, keep_default_na=True)  # type: ignore[arg-type]
+    return pd.read_csv(FOLDER / name, dtype=text, keep_default_na=True)
 
 
 @functools.cache

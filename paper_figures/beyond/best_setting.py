@@ -99,7 +99,7 @@ def _of_place(place: Place, best: Recommendation) -> pd.DataFrame:
     if place.table is not None:
         grid = loss_grid(place.table)
         level = float(grid[grid["bag_size"] == 1]["final_loss"].iloc[0])
-        cell = grid.loc[grid["final_loss"].idxmin()]
+        cell = next(rows_of(grid.sort_values("final_loss")))
         rows.append(
             {
                 "source": "lowest published cell",
@@ -226,7 +226,7 @@ def _finding(advice: Sequence[Recommendation], found: list[Arm]) -> Finding:
         return Finding(published, needs=command("bag-grid", "one-gpu"))
     texts = []
     for arm in found:
-        row = arm.rows.loc[arm.rows["gain"].idxmax()]
+        row = next(rows_of(arm.rows.sort_values("gain", ascending=False)))
         texts.append(
             f"{arm.members['corpus'].iloc[0]}: largest mean gain at {row['setting']} of "
             f"{number(len(arm.rows), 'setting')}"

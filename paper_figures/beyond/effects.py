@@ -122,7 +122,8 @@ def _draw(axes: Axes, data: pd.DataFrame, groups: list[str]) -> None:
             places.append(place)
             names.append(f"{row['setting']}, {row['seeds']} seeds")
             place += 1
-    for text in axes.set_yticks(places, names) and axes.get_yticklabels():
+    axes.set_yticks(places, names)
+    for text in axes.get_yticklabels():
         if text.get_text().endswith(":"):
             text.set_fontweight("bold")
     axes.set_ylim(place - 0.4, -0.6)

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.bag_size_optimum import optimum
+from analysis.optimum import FormName, optimum
 from analysis.run_row import rows_of
 from analysis.wording import number
 from paper_figures.item import Finding, Item, Missing, Verdict, command
@@ -27,7 +27,7 @@ from paper_figures.style import FAINT, INK, MUTED, PAGE, new_grid, ratio_mark
 from tst_study.errors import UserError
 
 TABLE_OF = {"figure4": "table4", "figure5": "table5", "figure8": "table6", "figure11": "table7"}
-FORM = "asymmetric"
+FORM: FormName = "asymmetric"
 """a + b/s + c log s through all bag sizes (`analysis.optimum`)."""
 NEAR = 0.55
 """Step ratios up to here are shown once more, near their optimum."""
@@ -162,8 +162,9 @@ def _draw_whole(axes: Axes, data: pd.DataFrame) -> None:
         va="top",
     )
     ends: list[tuple[float, float, str]] = []
-    for ratio, curve in data.groupby("step_ratio"):
-        mark = ratio_mark(float(ratio))
+    for _, curve in data.groupby("step_ratio"):
+        ratio = float(curve["step_ratio"].iloc[0])
+        mark = ratio_mark(ratio)
         inside = curve[curve["loss"] <= top]
         axes.plot(
             curve["bag_size"],
@@ -216,8 +217,9 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
 def _draw_near(axes: Axes, data: pd.DataFrame, found: pd.DataFrame) -> None:
     near = data[data["step_ratio"] <= NEAR]
     ends: list[tuple[float, float, str]] = []
-    for ratio, curve in near.groupby("step_ratio"):
-        mark = ratio_mark(float(ratio))
+    for _, curve in near.groupby("step_ratio"):
+        ratio = float(curve["step_ratio"].iloc[0])
+        mark = ratio_mark(ratio)
         look: dict[str, Any] = {"color": mark.colour, "markersize": 3, "linewidth": 0.7}
         axes.plot(curve["bag_size"], curve["loss"], mark.marker, linestyle="-", **look)
         axes.vlines(curve["bag_size"], curve["low"], curve["high"], color=mark.colour, lw=0.8)

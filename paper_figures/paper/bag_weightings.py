@@ -71,8 +71,9 @@ def _arms(summary: Summary) -> list[Arm]:
             & arm.rows["weighting"].isin(list(WEIGHTINGS))
         ]
         found: dict[int, Arm] = {}
-        for (size, _), same in rows.groupby(["bag_size", "superposed_steps"]):
-            if len(same) >= 2 and len(same) > len(found.get(size, Arm(same[:0], same, False)).rows):
+        for _, same in rows.groupby(["bag_size", "superposed_steps"]):
+            size = int(same["bag_size"].iloc[0])
+            if len(same) >= 2 and (size not in found or len(same) > len(found[size].rows)):
                 found[size] = Arm(same, arm.members, False)
         sizes = sorted(found)
         ends = [found[size] for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])]

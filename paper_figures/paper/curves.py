@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def draw(
     *,
     window: tuple[float, float],
     loss: tuple[float, float] | None = None,
-    legend: str | None = "lower left",
+    legend: Literal["lower left", "upper right"] | None = "lower left",
     mark_switch: bool = True,
 ) -> None:
     """The curves of one panel between two steps; `loss`: its limits, or None for a whole run."""
@@ -77,7 +78,7 @@ def draw(
         for quantity, part in rows.groupby("quantity"):
             bags = quantity == "bag_loss"
             width, alpha = (0.6, 0.45) if bags else (0.9, 1.0)
-            line = {"color": mark.colour, "linestyle": "-" if bags else mark.dash}
+            line: dict[str, Any] = {"color": mark.colour, "linestyle": "-" if bags else mark.dash}
             axes.plot(part["step"], part["loss"], linewidth=width, alpha=alpha, **line)
             if part["low"].notna().any():
                 axes.fill_between(

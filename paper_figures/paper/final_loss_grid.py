@@ -137,7 +137,8 @@ def _pivot(
     """Rows s, columns r; the best next-token loss of each r is marked."""
     cells = data[(data["bag_size"] > 1) & data[column].notna()]
     wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
-    best = {ratio: wide[ratio].min() if lowest and ratio < 1 else None for ratio in wide.columns}
+    ratios = [float(ratio) for ratio in wide.columns]
+    best = {ratio: wide[ratio].min() if lowest and ratio < 1 else None for ratio in ratios}
     rows = tuple(
         (
             Cell(str(size), value=float(size)),
@@ -173,7 +174,7 @@ def _gains(data: pd.DataFrame) -> Grid:
 
 def _caption(which: Published, data: pd.DataFrame, arm: Arm | None) -> str:
     tokens = data[(data["step_ratio"] < 1) & (data["bag_size"] > 1)]
-    best = tokens.loc[tokens["published_loss"].idxmin()]
+    best = next(rows_of(tokens.sort_values("published_loss")))
     r_one = (data["step_ratio"] == 1).any()
     text = (
         "Final training loss in nats per token, "

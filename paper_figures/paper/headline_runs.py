@@ -202,7 +202,7 @@ def _finding(found: list[Arm]) -> Finding:
 
 
 def _words(rows: pd.DataFrame) -> str:
-    best = rows.loc[rows["gain"].idxmax()]
+    best = next(rows_of(rows.sort_values("gain", ascending=False)))
     counts = counts_in_words(verdict_counts(rows))
     return f"{counts}; the largest gain is {gain(best)} ({best['setting']})"
 

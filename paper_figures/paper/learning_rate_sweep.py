@@ -135,7 +135,7 @@ def _finding(data: pd.DataFrame) -> Finding:
     verdict: Verdict = "undecided"
     for panel, rows in data[data["loss"].notna()].groupby("panel", sort=False):
         best = {
-            str(setting): float(part.loc[part["loss"].idxmin(), "learning_rate"])
+            str(setting): float(part.sort_values("loss")["learning_rate"].iloc[0])
             for setting, part in rows.groupby("setting", sort=False)
         }
         said.append(f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in best.items()))

@@ -56,10 +56,11 @@ def _arm(summary: Summary) -> Arm | None:
 
 def reached(data: pd.DataFrame) -> dict[str, Any]:
     """Last losses and steps of both curves."""
-    rows = dict(list(data.groupby("label")))
-    ends = {label: (int(part["step"].max()), curves.last(part)) for label, part in rows.items()}
-    base = next(end for label, end in ends.items() if label.startswith("baseline"))
-    other = next(end for label, end in ends.items() if not label.startswith("baseline"))
+    is_baseline = data["label"].str.startswith("baseline")
+    base, other = (
+        (int(part["step"].max()), curves.last(part))
+        for part in (data[is_baseline], data[~is_baseline])
+    )
     return {"baseline": base, "tst": other, "steps_ratio": base[0] / other[0]}
 
 
