@@ -62,6 +62,7 @@ CATALOGUE: tuple[Named, ...] = (
         effects=["effects"],
         expert_load=["expert_load"],
         shared_trunks=["shared_trunks"],
+        disagreements=["disagreements"],
     ),
     *_named(
         "study",

@@ -138,13 +138,14 @@ def _pivot(
     cells = data[(data["bag_size"] > 1) & data[column].notna()]
     wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
     ratios = [float(ratio) for ratio in wide.columns]
-    best = {ratio: wide[ratio].min() if lowest and ratio < 1 else None for ratio in ratios}
+    lows = dict(zip(ratios, wide.min(axis=0), strict=True))
+    best = {ratio: low if lowest and ratio < 1 else None for ratio, low in lows.items()}
     rows = tuple(
         (
             Cell(str(size), value=float(size)),
             *(
                 number_entry(wide.loc[size, ratio], 4, wide.loc[size, ratio] == best[ratio], sign)
-                for ratio in wide.columns
+                for ratio in ratios
             ),
         )
         for size in wide.index
@@ -185,7 +186,9 @@ def _caption(which: Published, data: pd.DataFrame, arm: Arm | None) -> str:
         f"{_baseline(data) - best['published_loss']:.4f} below the baseline. "
     )
     if r_one:
-        text += "r = 1 was never recovered: a loss of bags, another quantity. "
+        text += "r = 1 was never recovered: a loss of bags, another quantity"
+        odd = " (Table 7's entry looks like a next-token loss all the same)"
+        text += (odd if which.number == 7 else "") + ". "
     if arm is None:
         return (
             text
