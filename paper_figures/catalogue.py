@@ -57,6 +57,7 @@ CATALOGUE: tuple[Named, ...] = (
     *_named("paper", bag_size_curves=["figure11"]),
     *_named(
         "beyond",
+        compute_multiplier=["compute_multiplier"],
         law_of_superposition=["law_of_superposition"],
         best_setting=["best_setting"],
         effects=["effects"],

@@ -143,5 +143,11 @@ def switch_line(axes: Axes, x: float, words: str = "switch", *, bottom: bool = F
     )
 
 
+def say_missing(axes: Axes, words: str) -> None:
+    """Words in the middle of a panel that has nothing to show."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+
+
 def thousands(value: float, _position: object = None) -> str:
     return f"{value:,.0f}"

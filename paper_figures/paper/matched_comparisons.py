@@ -18,7 +18,7 @@ from paper_figures.paper.measured_curves import SMOOTHED, of_runs
 from paper_figures.picture import Picture
 from paper_figures.published_numbers import CURVES
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, new_grid
+from paper_figures.style import PAGE, new_grid, say_missing
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
@@ -140,7 +140,7 @@ def _figure(data: pd.DataFrame) -> Figure:
         loss = _limits([mine[mine["panel"] == panel] for panel in there])
         for axes, panel in zip(row, PANELS, strict=True):
             if panel not in there:
-                axes.set_axis_off()
+                say_missing(axes, f"no baseline of {PANELS[panel][0]}\namong the runs:\n{NEEDS}")
                 continue
             part = mine[mine["panel"] == panel]
             window = (0.0, curves.end_of(part))
