@@ -54,7 +54,7 @@ CATALOGUE: tuple[Named, ...] = (
         learning_rate_sweep=["figure7"],
     ),
     *_named("paper", bag_size_curves=["figure8"], bag_weightings=["figure9"]),
-    *_named("paper", bag_size_curves=["figure11"]),
+    *_named("paper", mutual_information=["figure10"], bag_size_curves=["figure11"]),
     *_named(
         "beyond",
         compute_multiplier=["compute_multiplier"],
