@@ -60,6 +60,7 @@ CATALOGUE: tuple[Named, ...] = (
         compute_multiplier=["compute_multiplier"],
         law_of_superposition=["law_of_superposition"],
         best_setting=["best_setting"],
+        data_constrained=["data_constrained"],
         effects=["effects"],
         expert_load=["expert_load"],
         shared_trunks=["shared_trunks"],
