@@ -7,10 +7,11 @@ from matplotlib.figure import Figure
 
 from analysis.summary import Summary
 from analysis.wording import group_label, number
-from paper_figures import gains, loss_curves
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import (
-    SCALE_HINT,
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study import gains, loss_curves
+from paper_figures.study.selection import (
     folders_of,
     main_groups,
     plain_rows,
@@ -24,8 +25,9 @@ MOST_ROWS = 6
 """Settings per corpus in the right panel."""
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """Left a run on natural text (or on what there is), right the gain by setting."""
+    summary = sources.summary
     groups = [(group, rows) for group, rows in main_groups(summary) if len(plain_rows(rows))]
     if not groups:
         return [
@@ -33,7 +35,7 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
                 KIND,
                 TITLE,
                 "Needs a finished baseline and a finished superposed run of one seed: "
-                f"`{SCALE_HINT.format(scale='quick')}`.",
+                f"`{command('laptop', 'quick')}`.",
             )
         ]
     runs = summary.tables.runs

@@ -13,8 +13,16 @@ from analysis.comparison import SETTING, Comparison
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import big, duration, gain, setting_label, setting_order
+from paper_figures.item import Item, Missing, command
+from paper_figures.sources import Sources
+from paper_figures.table import Entry, Grid, Table
 
 KIND = "headline_table"
+TITLE = "Cost and loss by setting"
+CAPTION = (
+    "Means over seeds; ± is the standard deviation over seeds. Time is training alone, on the "
+    "machine at hand, other runs beside it."
+)
 
 COLUMNS = (
     "corpus",
@@ -124,24 +132,26 @@ def loss_text(row: dict[str, Any]) -> str:
     return f"{row['loss']:.4f} ± {row['loss_deviation']:.4f}"
 
 
-def markdown(table: pd.DataFrame, columns: Sequence[Column] = PRINTED) -> str:
-    aligned = ["---:" if column.key else "---" for column in columns]
-    lines = [[column.heading for column in columns], aligned]
-    lines += [[column.cell(row) for column in columns] for row in rows_of(table)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def grid(table: pd.DataFrame, columns: Sequence[Column] = PRINTED) -> Grid:
+    return Grid(
+        title="",
+        headings=tuple(column.heading for column in columns),
+        rows=tuple(
+            tuple(
+                Entry(column.cell(row), value=row[column.key] if column.key else None)
+                for column in columns
+            )
+            for row in rows_of(table)
+        ),
+    )
 
 
-def latex(table: pd.DataFrame, columns: Sequence[Column] = PRINTED) -> str:
-    """A booktabs tabular."""
-    lines = [[column.heading for column in columns]]
-    lines += [[column.cell(row) for column in columns] for row in rows_of(table)]
-    heading, *body = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
-    spec = "".join("r" if column.key else "l" for column in columns)
-    inner = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", heading, r"\midrule", *body]
-    return "\n".join([*inner, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _escaped(text: str) -> str:
-    for sign, command in (("&", r"\&"), ("%", r"\%"), ("_", r"\_"), ("#", r"\#")):
-        text = text.replace(sign, command)
-    return text.replace("±", r"$\pm$").replace("−", "$-$").replace("×", r"$\times$")
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
+    """The table, or what it lacks."""
+    found = headline_table(sources.summary)
+    if found.empty:
+        needs = f"Needs a finished baseline and a superposed run: `{command('laptop', 'quick')}`."
+        return [Missing(KIND, TITLE, needs)]
+    eligible = sources.summary.comparison.eligible
+    folders = tuple(sorted(eligible["folder"]))
+    return [Table(KIND, KIND, TITLE, CAPTION, found, folders, (grid(found),))]

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_details, group_label, number
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import SCALE_HINT, folders_of, pairs_of, plain_rows, slug
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study.selection import folders_of, pairs_of, plain_rows, slug
 from paper_figures.style import COLUMN, INK, MUTED, cycle_mark, new_figure
 
 KIND = "loss_over_bag_size"
@@ -26,9 +28,10 @@ READING = (
 )
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """One per comparison group that has two or more bag sizes of the plain method."""
-    found: list[Picture | Missing] = []
+    summary = sources.summary
+    found: list[Item | Missing] = []
     for _, rows in summary.comparison.table.groupby(["group", "learning_rate", "eval_set"]):
         plain = plain_rows(rows)
         if plain["bag_size"].nunique() >= 2:
@@ -38,8 +41,8 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
             KIND,
             TITLE,
             "Needs two or more bag sizes beside their baseline: generated language has them at "
-            f"`{SCALE_HINT.format(scale='quick')}`, prose at "
-            f"`{SCALE_HINT.format(scale='desktop')}`.",
+            f"`{command('laptop', 'quick')}`, prose at "
+            f"`{command('laptop', 'desktop')}`.",
         )
     ]
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+FILTERED = 8
+"""Rows from which on a table has a field that filters them."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -18,6 +21,7 @@ class Cell:
     link: str | None = None
     words: bool = False
     """A sentence, which may wrap."""
+    bold: bool = False
 
 
 def text(words: str) -> str:
@@ -36,7 +40,10 @@ def bullets(sentences: Iterable[str]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> str:
-    """A table that sorts by a click on a heading; `name` is its id."""
+    """A table that sorts by a click on a heading; a longer one has a field that filters its rows.
+
+    `name` is its id.
+    """
     lines = [list(row) for row in rows]
     numeric = [
         any(isinstance(line[place].value, int | float) for line in lines)
@@ -47,14 +54,23 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) ->
         for heading, right in zip(headings, numeric, strict=True)
     )
     body = "".join(f"<tr>{''.join(map(_cell, line, numeric))}</tr>\n" for line in lines)
+    search = ""
+    if len(lines) >= FILTERED:
+        search = (
+            f'<input type="search" data-filters="{name}" placeholder="Filter rows" '
+            'aria-label="Filter rows">\n'
+        )
     return (
-        f'<div class="scroll"><table class="sortable" id="{name}"><thead><tr>{head}</tr></thead>\n'
+        f'{search}<div class="scroll"><table class="sortable" id="{name}">'
+        f"<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}</tbody></table></div>\n"
     )
 
 
 def _cell(cell: Cell, right: bool) -> str:
     content = text(cell.text)
+    if cell.bold:
+        content = f"<b>{content}</b>"
     if cell.link is not None:
         content = f'<a href="{escape(cell.link, quote=True)}">{content}</a>'
     value: Any = cell.value

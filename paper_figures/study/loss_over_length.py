@@ -10,17 +10,20 @@ from matplotlib.figure import Figure
 
 from analysis.summary import Summary
 from analysis.wording import number
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import SCALE_HINT, file_part, folders_of, plain_rows
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study.selection import file_part, folders_of, plain_rows
 from paper_figures.style import COLUMN, MUTED, bag_size_mark, new_figure, thousands
 
 KIND = "loss_over_length"
 TITLE = "Gain against the number of steps"
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """One per corpus, model and learning rate with the same setting at two or more lengths."""
-    found: list[Picture | Missing] = []
+    summary = sources.summary
+    found: list[Item | Missing] = []
     table = plain_rows(summary.comparison.table)
     for _, rows in table.groupby(["family", "learning_rate", "eval_set"], sort=False):
         lengths = rows.groupby("setting")["steps"].transform("nunique")
@@ -32,7 +35,7 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
             KIND,
             TITLE,
             "Needs one setting and its baseline at two or more numbers of steps: "
-            f"`{SCALE_HINT.format(scale='desktop')}`.",
+            f"`{command('laptop', 'desktop')}`.",
         )
     ]
 

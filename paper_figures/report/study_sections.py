@@ -1,73 +1,24 @@
-"""`report.html`: what a study found, in one page that needs nothing but itself.
-
-Styles, script and pictures are inside; nothing is fetched. Links to run folders are relative.
-"""
+"""Sections of the report that come from a study's runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from analysis.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import duration, gain, gain_sentence, number, setting_label, signed
-from paper_figures.headline_table import PRINTED, headline_table
-from paper_figures.html_parts import Cell, bullets, paragraph, table, text
-from paper_figures.inline_svg import inline
-from paper_figures.limits import limits
-from paper_figures.picture import Missing, Picture
+from paper_figures.report.html_parts import Cell, bullets, paragraph, table, text
+from paper_figures.study.headline_table import CAPTION, PRINTED, headline_table
 
-KIND = "report"
 FEW = 8
 """Settings of one corpus and length that are all said in words; of more, a fold-out holds them."""
-WIDE = "overview"
 
 
-def html(
-    summary: Summary, pictures: Sequence[Picture], missing: Sequence[Missing], to: Path
-) -> str:
-    """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes."""
-    sections = {
-        "Findings": _findings(summary),
-        "Figures": _figures(pictures, missing, to),
-        "Comparisons": _comparisons(summary),
-        "Equal loss": _equal_loss(summary),
-        "Cost and loss": _headline(summary),
-        "Learning rates": _learning_rates(summary),
-        "What these numbers cannot say": bullets(limits(summary)),
-        "Not compared": _excluded(summary),
-        "Runs": _runs(summary, to),
-    }
-    kept = {title: content for title, content in sections.items() if content}
-    names = {title: title.lower().replace(" ", "-") for title in kept}
-    links = "".join(f'<a href="#{names[title]}">{text(title)}</a>' for title in kept)
-    body = "".join(
-        f'<section id="{names[title]}"><h2>{text(title)}</h2>\n{content}</section>\n'
-        for title, content in kept.items()
-    )
-    here = Path(__file__).parent
-    title = f"Token superposition: {_studies(summary)}"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n"
-        f"<style>\n{here.joinpath('report.css').read_text('utf8')}</style></head>\n"
-        f"<body><main><header><h1>{escape(title)}</h1>\n{_facts(summary)}"
-        f"{paragraph(summary.headline(), 'lead')}<nav>{links}</nav></header>\n{body}</main>\n"
-        f"<script>\n{here.joinpath('report.js').read_text('utf8')}</script></body></html>\n"
-    )
-
-
-def _studies(summary: Summary) -> str:
-    names = sorted(set(summary.tables.runs["study"]))
-    return f"study {', '.join(names)}" if names else "no runs yet"
-
-
-def _facts(summary: Summary) -> str:
+def facts(summary: Summary) -> str:
     runs = summary.tables.runs
     states = runs["state"].value_counts()
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
@@ -82,7 +33,7 @@ def _facts(summary: Summary) -> str:
     return paragraph(" · ".join(facts), "facts")
 
 
-def _findings(summary: Summary) -> str:
+def findings(summary: Summary) -> str:
     parts = []
     for problem in summary.tables.problems:
         parts.append(paragraph(f"Not read: {problem}", "note"))
@@ -112,7 +63,7 @@ def _marked(sentence: str, row: dict[str, object]) -> str:
     return shown.replace(f" {verdict}", f" <b>{verdict}</b>", 1)
 
 
-def _equal_loss(summary: Summary) -> str:
+def equal_loss(summary: Summary) -> str:
     if summary.equal_loss.empty:
         return ""
     note = (
@@ -138,26 +89,7 @@ def _equal_loss(summary: Summary) -> str:
     return paragraph(note, "note") + table(headings, rows, "equal-loss-table")
 
 
-def _figures(pictures: Sequence[Picture], missing: Sequence[Missing], to: Path) -> str:
-    parts = []
-    for place, picture in enumerate(pictures):
-        svg = to.joinpath(f"{picture.name}.svg").read_text("utf8")
-        drawing = inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
-        wide = picture.kind == WIDE
-        parts.append(
-            f"<figure{' class=' + chr(34) + 'wide' + chr(34) if wide else ''}>"
-            f"<h3>{text(picture.title)}</h3>\n"
-            f'<div class="scroll">{drawing}</div>\n'
-            f"<figcaption>{text(picture.caption)}</figcaption></figure>\n"
-        )
-    grid = f'<div class="figures">\n{"".join(parts)}</div>\n' if parts else ""
-    if missing:
-        said = bullets(f"{entry.title}. {entry.sentence}" for entry in missing)
-        grid += f"<h3>Not drawn</h3>\n{said}"
-    return grid
-
-
-def _comparisons(summary: Summary) -> str:
+def comparisons(summary: Summary) -> str:
     if summary.comparison.table.empty:
         return ""
     note = (
@@ -188,23 +120,19 @@ def _comparisons(summary: Summary) -> str:
     return paragraph(note, "note") + table(headings, rows, "comparison-table")
 
 
-def _headline(summary: Summary) -> str:
+def headline(summary: Summary) -> str:
     found = headline_table(summary)
     if found.empty:
         return ""
-    note = (
-        "Means over seeds; ± is the standard deviation over seeds. Time is training alone, on the "
-        "machine at hand, other runs beside it."
-    )
     rows = [
         [Cell(column.cell(row), row[column.key] if column.key else None) for column in PRINTED]
         for row in rows_of(found)
     ]
     headings = [column.heading for column in PRINTED]
-    return paragraph(note, "note") + table(headings, rows, "headline-table")
+    return paragraph(CAPTION, "note") + table(headings, rows, "headline-table")
 
 
-def _learning_rates(summary: Summary) -> str:
+def learning_rates(summary: Summary) -> str:
     parts = []
     for place, sweep in enumerate(summary.sweeps):
         rows = []
@@ -224,7 +152,7 @@ def _learning_rates(summary: Summary) -> str:
     return "".join(parts)
 
 
-def _excluded(summary: Summary) -> str:
+def excluded(summary: Summary) -> str:
     excluded = summary.comparison.excluded
     problems = bullets(f"Not read: {problem}" for problem in summary.tables.problems)
     if excluded.empty:
@@ -242,9 +170,9 @@ def _excluded(summary: Summary) -> str:
     return found + (problems if summary.tables.problems else "")
 
 
-def _runs(summary: Summary, to: Path) -> str:
-    headings = ["run", "state", "setting", "seed", "learning rate", "steps", "role", "time"]
-    headings += ["tokens/s", "held-out loss", "annealed", "launches", "rows dropped"]
+def runs(summary: Summary, to: Path) -> str:
+    headings = ["run", "state", "setting", "seed", "learning rate", "steps", "time", "tokens/s"]
+    headings += ["held-out loss", "notes"]
     rows = []
     for row in rows_of(summary.tables.runs):
         loss, rate = row["nats_per_token"], row["tokens_per_second"]
@@ -256,19 +184,29 @@ def _runs(summary: Summary, to: Path) -> str:
                 Cell(str(row["seed"]), row["seed"]),
                 Cell(f"{row['learning_rate']:g}", row["learning_rate"]),
                 Cell(f"{row['step']:,} of {row['steps']:,}", row["step"]),
-                Cell(row["role"]),
                 Cell(duration(row["training_seconds"]), row["training_seconds"]),
                 Cell("" if pd.isna(rate) else f"{rate:,.0f}", rate),
                 Cell("" if pd.isna(loss) else f"{loss:.4f}", loss),
-                Cell("yes" if row["annealed"] else "no"),
-                Cell(str(row["segments"]), row["segments"]),
-                Cell(str(row["dropped_rows"]), row["dropped_rows"]),
+                Cell("; ".join(_notes(row)), words=True),
             ]
         )
     if not rows:
         return ""
-    search = '<input type="search" data-filters="runs-table" placeholder="Filter runs" aria-label='
-    return f'{search}"Filter runs">\n' + table(headings, rows, "runs-table")
+    return table(headings, rows, "runs-table")
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    """What is out of the ordinary about a run."""
+    notes = [row["message"]] if row["message"] and row["state"] != "done" else []
+    if row["role"] not in ("baseline", "superposition"):
+        notes.append(row["role"])
+    if row["state"] == "done" and not row["annealed"]:
+        notes.append("not annealed")
+    if row["segments"] > 1:
+        notes.append(number(row["segments"], "launch").replace("launchs", "launches"))
+    if row["dropped_rows"]:
+        notes.append(f"{number(row['dropped_rows'], 'row')} written twice")
+    return notes
 
 
 def _relative(folder: str, to: Path) -> str:

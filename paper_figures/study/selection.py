@@ -12,8 +12,6 @@ from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import is_plain
 
-SCALE_HINT = "tst-study submit laptop --scale {scale}"
-
 
 def plain_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Settings of the paper's plain method: ablations have their own figure."""

@@ -6,6 +6,7 @@ named so. Everything else is next-token loss.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.summary import Summary
 from analysis.wording import group_details, group_label, number
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import (
-    SCALE_HINT,
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study.selection import (
     folders_of,
     main_groups,
     pairs_of,
@@ -43,9 +45,10 @@ POINTS = 500
 """Points drawn per curve: more than a printed column can show."""
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """Per corpus and model, at its main length: the whole run, and its end."""
-    found: list[Picture | Missing] = []
+    summary = sources.summary
+    found: list[Item | Missing] = []
     for group, rows in main_groups(summary):
         chosen = representative(rows)
         if len(chosen):
@@ -55,7 +58,7 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
             KIND,
             TITLE,
             "Needs a finished baseline and a finished superposed run of one seed: "
-            f"`{SCALE_HINT.format(scale='quick')}`.",
+            f"`{command('laptop', 'quick')}`.",
         )
     ]
 
@@ -105,22 +108,27 @@ def _pictures_of_group(summary: Summary, group: str, chosen: pd.DataFrame) -> li
 
 def curve_data(summary: Summary, chosen: pd.DataFrame) -> pd.DataFrame:
     """Smoothed curves: setting, bag_size, quantity, step, loss (mean), low and high over seeds."""
-    curves = summary.tables.curves
     parts = []
     for setting, bag_size, steps, folders in _arms(summary, chosen):
-        mine = curves[curves["folder"].isin(folders)]
-        mine = mine.assign(folder=mine["folder"].astype(str))
-        smooth = [
-            _smoothed(rows, steps)
-            for _, rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
-        ]
-        by_step = pd.concat(smooth).groupby(["quantity", "step"], sort=True)["loss"]
-        table = by_step.agg(loss="mean", low="min", high="max").reset_index()
-        table = _thinned(table, steps)
+        table = curve_of(summary, folders, steps)
         table.insert(0, "setting", setting)
         table.insert(1, "bag_size", bag_size)
         parts.append(table)
     return pd.concat(parts, ignore_index=True)
+
+
+def curve_of(summary: Summary, folders: Sequence[str], steps: int) -> pd.DataFrame:
+    """The smoothed curve of runs that differ in their seed alone: quantity, step, loss, low, "
+    "high."""
+    curves = summary.tables.curves
+    mine = curves[curves["folder"].isin(folders)]
+    mine = mine.assign(folder=mine["folder"].astype(str))
+    smooth = [
+        _smoothed(rows, steps)
+        for _, rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
+    ]
+    by_step = pd.concat(smooth).groupby(["quantity", "step"], sort=True)["loss"]
+    return _thinned(by_step.agg(loss="mean", low="min", high="max").reset_index(), steps)
 
 
 def evaluation_data(summary: Summary, chosen: pd.DataFrame) -> pd.DataFrame:

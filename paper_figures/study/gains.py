@@ -13,8 +13,10 @@ from matplotlib.ticker import MaxNLocator
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number
-from paper_figures.picture import Missing, Picture
-from paper_figures.selection import SCALE_HINT, folders_of, main_groups, pairs_of, slug
+from paper_figures.item import Item, Missing, command
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.study.selection import folders_of, main_groups, pairs_of, slug
 from paper_figures.style import COLUMN, MUTED, bag_size_mark, new_figure
 
 KIND = "gains"
@@ -27,9 +29,10 @@ READING = (
 )
 
 
-def pictures(summary: Summary) -> list[Picture | Missing]:
+def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
     """One picture per corpus and model, at its main length (`loss_over_length` has the others)."""
-    found: list[Picture | Missing] = []
+    summary = sources.summary
+    found: list[Item | Missing] = []
     for group, rows in main_groups(summary):
         runs = summary.tables.runs
         data = gain_data(summary, rows)
@@ -50,7 +53,7 @@ def pictures(summary: Summary) -> list[Picture | Missing]:
             KIND,
             TITLE,
             "Needs a finished baseline and a finished superposed run of one seed: "
-            f"`{SCALE_HINT.format(scale='quick')}`.",
+            f"`{command('laptop', 'quick')}`.",
         )
     ]
 
