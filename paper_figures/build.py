@@ -9,6 +9,7 @@ from pathlib import Path
 
 from analysis.summary import Summary, summarise
 from paper_figures import (
+    context_checks,
     gains,
     headline_table,
     loss_curves,
@@ -22,7 +23,14 @@ from tst_study.errors import UserError
 
 PICTURES: dict[str, Callable[[Summary], list[Picture | Missing]]] = {
     module.KIND: module.pictures
-    for module in (overview, gains, loss_curves, loss_over_bag_size, loss_over_length)
+    for module in (
+        overview,
+        gains,
+        loss_curves,
+        loss_over_bag_size,
+        loss_over_length,
+        context_checks,
+    )
 }
 OTHERS = (headline_table.KIND, report.KIND)
 

@@ -27,7 +27,10 @@ def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[st
     superposition["steps"] = plan.superposed_steps
     if plan.superposed_steps == 0:
         superposition = {"steps": 0}
+    start = config.initial_weights
     return {
+        # Left out where weights are drawn, so that such runs keep the identity they always had.
+        **({} if start is None else {"initial_weights": start.fingerprint}),
         "schema_version": SCHEMA_VERSION,
         "seed": values["seed"],
         "model": values["model"],

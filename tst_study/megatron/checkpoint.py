@@ -13,6 +13,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tst_study.checkpoint_pickles import read_pickles_as_data
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
@@ -25,6 +26,7 @@ PARTIAL = "partial-"
 FAILURES = (Exception, CheckpointException)
 
 write_in_this_process()
+read_pickles_as_data()
 
 
 class Checkpoints:
