@@ -75,6 +75,9 @@ def read_description(place: str | Path) -> Metadata:
     return found
 
 
+_TORCHS_LOAD_BYTES = DefaultLoadPlanner.load_bytes
+
+
 def read_pickles_as_data() -> None:
     """Make torch and Megatron read checkpoints this way, for the whole program."""
     FileSystemReader.read_metadata = _read_metadata  # type: ignore[method-assign]
@@ -91,10 +94,13 @@ def _read_metadata(self: FileSystemReader, *args: Any, **kwargs: Any) -> Metadat
 
 
 def _load_bytes(self: DefaultLoadPlanner, read_item: Any, value: io.BytesIO) -> None:
-    """Same contract as torch's, for the flat state that Megatron loads."""
-    name = read_item.dest_index.fqn
+    """Same contract as torch's."""
     try:
-        self.state_dict[name] = torch.load(value, weights_only=True)
+        torch.load(value, weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{name}: is not plain data; it is refused ({reason})") from None
+        raise UserError(
+            f"{read_item.dest_index.fqn}: is not plain data; it is refused ({reason})"
+        ) from None
+    value.seek(0)
+    _TORCHS_LOAD_BYTES(self, read_item, value)  # where it goes in the state is torch's matter

@@ -11,6 +11,7 @@ from tst_study.context_checks import context_checks
 from tst_study.errors import UserError
 from tst_study.evaluate_domains import domains_of_run, evaluate_domains
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
+from tst_study.launch_facts import code_version
 from tst_study.run_record import append_task_results
 from tst_study.trained_model import TrainedModel, trained_model
 from tst_study.trained_run import TrainedRun
@@ -88,8 +89,9 @@ def _tasks(
 
 
 def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    code = code_version()
     for result in found:
-        details = {**result["details"], "through": through}
+        details = {**result["details"], "through": through, "code": code}
         append_task_results(run.folder, [{**run.counters(), **result, "details": details}])
         yield _line(result)
 

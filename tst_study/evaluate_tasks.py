@@ -7,12 +7,12 @@ backend the export. Task data come from the hub, or from a local folder that mir
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.launch_facts import package_version
 from tst_study.trained_model import TrainedModel
 
 PAPER_TASKS = (
@@ -39,7 +40,9 @@ PAPER_TASKS = (
 """Table 3 and Tables 8–28, all 0-shot."""
 
 POSITIONS_AT_ONCE = 4096
-PACKAGES = ("lm_eval", "datasets", "torch", "tst-study")
+BOOTSTRAPS = 1000
+"""For the standard errors of the few metrics that are no means; none at all would be had with 0."""
+PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
 class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
@@ -155,14 +158,13 @@ def evaluate_tasks(
     Raises:
         UserError: a task is not known, or its data are not there.
     """
-    own = None if definitions is None else str(Path(definitions).resolve())
-    manager = TaskManager(include_path=own)
+    manager = _manager(None if definitions is None else str(Path(definitions).resolve()))
     names = list(tasks)
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(
-                f"--tasks {name}: lm-eval {version('lm_eval')} knows no such task; `lm-eval ls "
-                "tasks` lists them, --task-definitions names a folder with your own"
+                f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
+                "`lm-eval ls tasks` lists them, --task-definitions names a folder with your own"
             )
     for name in names:
         began = time.perf_counter()
@@ -174,7 +176,7 @@ def evaluate_tasks(
                     num_fewshot=shots,
                     limit=limit,
                     task_manager=manager,
-                    bootstrap_iters=0,
+                    bootstrap_iters=BOOTSTRAPS,
                     log_samples=True,
                 )
         except (FileNotFoundError, ConnectionError, OSError) as error:
@@ -184,6 +186,12 @@ def evaluate_tasks(
                 "--task-data, under the name that it has on the hub"
             ) from None
         yield {**_row(name, found, shots, limit), "seconds": time.perf_counter() - began}
+
+
+@functools.cache
+def _manager(definitions: str | None) -> TaskManager:
+    """It reads thousands of files."""
+    return TaskManager(include_path=definitions)
 
 
 @contextlib.contextmanager
@@ -228,7 +236,7 @@ def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dic
             "shots": shots,
             "limit": limit,
             "task_version": str(found["versions"].get(name)),
-            "versions": {package: version(package) for package in PACKAGES},
+            "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(found["results"][leaf]) for leaf in leaves if leaf != name},
         },
     }

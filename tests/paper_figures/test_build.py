@@ -14,7 +14,7 @@ import pytest
 
 from analysis.summary import summarise
 from paper_figures import loss_curves, loss_over_bag_size, loss_over_length
-from paper_figures.build import Built, build
+from paper_figures.build import PICTURES, Built, build
 from paper_figures.picture import Missing, Picture
 from tests.analysis.made_runs import config, write_run, write_study
 from tst_study.errors import UserError
@@ -133,7 +133,7 @@ def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path: Path) -> Non
     (bad / "run.json").write_text("{<b>")
     result = build(runs, tmp_path / "to")
     page = (tmp_path / "to" / "report.html").read_text("utf8")
-    assert len(result.missing) == 5
+    assert len(result.missing) == len(PICTURES)
     assert not result.pictures
     assert "diverged at step 500 of 1,000: loss above 100 nats" in page
     assert "run.json" in page
