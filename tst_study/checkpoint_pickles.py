@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from tst_study.errors import UserError
@@ -86,7 +87,7 @@ def read_pickles_as_data() -> None:
 
 def _read_metadata(self: FileSystemReader, *args: Any, **kwargs: Any) -> Metadata:
     """Same contract as torch's."""
-    metadata = read_description(self.path)
+    metadata = read_description(str(self.path))
     if metadata.storage_meta is None:
         metadata.storage_meta = StorageMeta()
     metadata.storage_meta.load_id = self.load_id

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ class CheckpointReader:
         path = self.place / info.relative_path
         try:
             with open(path, "rb") as file:
-                view = _create_file_view(file, info.offset, info.length)
+                view: Any = _create_file_view(file, info.offset, info.length)
                 loaded: Tensor = torch.load(view, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged files fail in more ways than a list could name
             reason = str(error).splitlines()[0] if str(error) else repr(error)

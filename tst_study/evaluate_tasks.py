@@ -91,10 +91,11 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
             batch, order = order[:count], order[count:]
             logits = self._trained.logits(_padded([lines[number][:-1] for number in batch]))
             for row, number in zip(logits, batch, strict=True):
-                length, ending = len(lines[number]) - 1, torch.tensor(requests[number][2])
-                scores = row[length - len(ending) : length].log_softmax(-1)
-                greedy = bool((scores.argmax(-1) == ending).all())
-                answers[number] = float(scores.gather(1, ending[:, None]).sum()), greedy
+                wanted = torch.tensor(requests[number][2])
+                end = len(lines[number]) - 1
+                scores = row[end - len(wanted) : end].log_softmax(-1)
+                greedy = bool((scores.argmax(-1) == wanted).all())
+                answers[number] = float(scores.gather(1, wanted[:, None]).sum()), greedy
         return [answers[number] for number in range(len(lines))]
 
     def loglikelihood_rolling(

@@ -29,7 +29,8 @@ class TrainedModel:
     def logits(self, ids: Tensor) -> Tensor:
         """(b, l) token ids -> (b, l, V)."""
         with torch.compiler.set_stance("force_eager"):
-            return self.model(NEXT_TOKEN.fold(ids.to(self.device))).float().cpu()
+            logits: Tensor = self.model(NEXT_TOKEN.fold(ids.to(self.device)))
+        return logits.float().cpu()
 
     @torch.no_grad()
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

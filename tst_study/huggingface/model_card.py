@@ -142,9 +142,10 @@ def _training(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, str]]:
         devices = record.segments[-1].get("devices") or {}
         on = f" on {devices['count']} × {devices['name']}" if devices else ""
         yield "training time", f"{row['training_seconds'] / 3600:.3g} hours{on}"
-    commits = {(row.get("code") or {}).get("commit") for row in record.segments} - {None}
-    if commits:
-        yield "code", ", ".join(f"`{commit[:12]}`" for commit in sorted(commits))
+    commits = [(row.get("code") or {}).get("commit") for row in record.segments]
+    known = dict.fromkeys(f"`{commit[:12]}`" for commit in commits if commit)
+    if known:
+        yield "code", ", ".join(known)
 
 
 def _superposed(run: TrainedRun) -> str:
