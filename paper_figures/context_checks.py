@@ -31,11 +31,11 @@ GAINS = {
 }
 COLUMNS = ("check", "setting", "bag_size", "x", "value", "low", "high", "seeds", "interval_over")
 READING = (
-    "Left: held-out next-token loss by the number of tokens read (octaves), up to four times the "
-    "training length (dotted line). Middle: baseline minus superposition, paired; above zero, "
-    "superposition is better. Right: loss that is saved because the context's words are in order "
-    "(not shuffled within bags), because a span was read before, and because random tokens are "
-    "repeated."
+    "Left: held-out next-token loss by the number of tokens read, octave by octave, up to four "
+    "times the training length (dotted line). Middle: baseline minus superposition, paired; above "
+    "zero, superposition is better. Right: loss that is saved because the context's words are in "
+    "order (not shuffled within bags), because a span was read before, and because random tokens "
+    "are repeated. Bars that are longer than the frame are cut."
 )
 
 
@@ -185,16 +185,28 @@ def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
     drawn = data.drop_duplicates(["setting", "x"])  # the baseline is every setting's partner
     for place, (setting, rows) in enumerate(drawn.groupby("setting", sort=False)):
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
-        x = rows["x"].astype(float) * 2 ** (0.08 * place)
+        # An octave is named by its end; marks of several settings stand side by side.
+        x = rows["x"].astype(float) * 2 ** (0.08 * place - 0.5)
         axes.plot(
             x, rows["value"], mark.marker, color=mark.colour, linestyle=mark.dash, label=setting
         )
         axes.vlines(x, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
     if training_length:
         axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=(0, (1, 1.5)))
+    axes.set_ylim(*_frame(drawn))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("tokens read (log scale)")
+
+
+def _frame(data: pd.DataFrame) -> tuple[float, float]:
+    """Holds all means; the vast intervals of two seeds are cut at the frame."""
+    low, high = float(data["value"].min()), float(data["value"].max())
+    span = max(high - low, 1e-3)
+    ends = float(data["low"].min()), float(data["high"].max())
+    return max(ends[0], low - 0.8 * span) - 0.05 * span, min(
+        ends[1], high + 0.8 * span
+    ) + 0.05 * span
 
 
 _NAMES = {"copied_spans": "copied span", "induction": "repeated tokens"}

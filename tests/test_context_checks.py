@@ -130,8 +130,9 @@ def test_loss_by_position_is_in_octaves_of_what_was_read() -> None:
 
     windows = np.zeros((3, 4 * LENGTH + 1), dtype=np.int64)
     found = measure(checks.loss_by_position, Reader(), windows)
-    assert found["details"]["tokens_read"] == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert found["details"]["nats"] == pytest.approx([1, 2.5, 5.5, 11.5, 23.5, 47.5, 95.5, 160])
+    assert found["details"]["tokens_read"] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    middles = [1, 2, 3.5, 6.5, 12.5, 24.5, 48.5, 96.5, (129 + 192) / 2]
+    assert found["details"]["nats"] == pytest.approx(middles)
     metrics = found["metrics"]
     assert metrics["nats_to_training_length"] == pytest.approx((25 + 48) / 2)
     assert metrics["nats_to_double_length"] == pytest.approx((49 + 96) / 2)

@@ -37,7 +37,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
     (row,) = record.tasks
     final = record.evals[-1]
     assert record.evals == before.evals  # what methods are compared by: as training wrote it
-    assert line.startswith(f"held_out ({row['data']}): nats_per_token ")
+    assert line.startswith(f"held_out ({row['data']}, {row['samples']} documents): nats_")
     assert row["metrics"]["nats_per_token"] == pytest.approx(final["nats_per_token"], rel=1e-6)
     assert row["metrics"]["bits_per_byte"] == pytest.approx(final["bits_per_byte"], rel=1e-6)
     assert (row["step"], row["phase"], row["annealed"]) == (6, "recovery", True)

@@ -91,10 +91,10 @@ def context_checks(
 
 
 def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
-    """windows (n, l + 1). The octaves [1, 2), [2, 4), [4, 8), … of the number of tokens read."""
+    """windows (n, l + 1). Octaves of the number of tokens read: 1, 2, to 4, to 8, …"""
     losses = _losses(trained, windows)
     read = np.arange(1, losses.shape[1] + 1)
-    octaves = np.floor(np.log2(read)).astype(int)
+    octaves = np.ceil(np.log2(read)).astype(int)
     by_sequence = np.stack([losses[:, octaves == o].mean(1) for o in np.unique(octaves)], axis=1)
     means, errors = _mean_and_error(by_sequence)
     metrics: dict[str, float | None] = {}

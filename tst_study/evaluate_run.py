@@ -104,7 +104,8 @@ def _line(result: dict[str, Any]) -> str:
         error = result["metrics"].get(f"{name}_stderr")
         margin = "" if error is None else f" ± {error:.4f}"
         shown.append(f"{name} {value:.4f}{margin}")
-    return f"{result['task']} ({result['data']}): {', '.join(shown)}"
+    units = f"{result['samples']:,} {result['details'].get('unit', 'question')}s"
+    return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
 
 
 def _named(given: Iterable[str]) -> dict[str, Path]:

@@ -104,6 +104,7 @@ def write_weights(
         save_file(tensors, to / name, metadata={"format": "pt"})
         (to / name).chmod(0o644)  # the library's files are for their owner alone
         index |= dict.fromkeys(tensors, name)
+        del tensors  # before the next file's are read
     if len(files) > 1:
         size = sum(math.prod(entry.shape) for entry in wanted) * dtype.itemsize
         content = {"metadata": {"total_size": size}, "weight_map": index}
