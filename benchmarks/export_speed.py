@@ -47,7 +47,7 @@ def write_checkpoint(config: Config, run: Path) -> None:
     corpus = {"fingerprint": "0" * 64, "weight": 1.0, "tokens": 1}
     data = {"corpora": [corpus], "tokenizer": None, "validation": {}}
     write_json(run / "run.json", header_of(config, data))
-    with process_groups(config.execution):
+    with process_groups(config):
         state = {"model": build_model(config).sharded_state_dict()}
         dist_checkpointing.save(state, str(place), validate_access_integrity=False)
 
@@ -98,7 +98,7 @@ def measure_forward(repeats: int) -> dict[str, Any]:
 
     config = step_config({"preset": "laptop-256"}, 16, 256)
     ids = torch.randint(0, config.model.vocabulary_size, (16, 256))
-    with process_groups(config.execution):
+    with process_groups(config):
         model = build_model(config)
         targets = Targets(ids, NEXT_TOKEN.count_targets(ids), NEXT_TOKEN)
 

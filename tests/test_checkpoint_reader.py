@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
 
 from tests.distributed import run_ranks
+from tests.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
 from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.errors import UserError
+from tst_study.huggingface.tensor_names import entries
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import build_model
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
 from tst_study.megatron.process_groups import process_groups
+from tst_study.parallel_layout import layout_of
 from tst_study.trained_run import open_run
 
 
@@ -54,30 +59,33 @@ def test_what_is_not_there_is_named(trained: Path) -> None:
 
 
 LAYOUTS = {
-    "tensor": (2, "execution.parallel.tensor=2"),
-    "pipeline": (2, "execution.parallel.pipeline=2"),
-    "expert": (2, "execution.parallel.expert=2", *MIXTURE),
+    "TP2": (2, TENSOR, ()),
+    "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT), MIXTURE),
+    "PP2 tied": (2, PIPELINE, ("model.tied_embeddings=true",)),
+    "EP2 sequential": (2, (*EXPERT, 'execution.expert_products="sequential"'), MIXTURE),
+    "TP2 DP2 distributed": (4, (*TENSOR, *DISTRIBUTED), ()),
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_holds_the_same_tensors(words: Path, tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize(("ranks", "layout", "model"), LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_every_layout_holds_the_same_tensors(
+    words: Path, tmp_path: Path, ranks: int, layout: tuple[str, ...], model: tuple[str, ...]
+) -> None:
     """Initial weights do not depend on the layout, so neither may what is read."""
-    ranks, *overrides = LAYOUTS[layout]
 
     def save(folder: Path, *settings: str) -> None:
         config = tiny(words, *settings)
-        with process_groups(config.execution):
-            model = build_model(config)
-            optimizer = AdamW(with_gradient_buffers(model), config.optimizer)
+        with process_groups(config):
+            live = build_model(config)
+            buffers = with_gradient_buffers(live, layout_of(config))
             folder.mkdir(exist_ok=True)
-            Checkpoints(folder, keep=1).save(1, model, optimizer, {})
+            Checkpoints(folder, keep=1).save(1, live, AdamW(buffers, config.optimizer), {})
 
     split, whole = tmp_path / "split", tmp_path / "whole"
-    run_ranks(int(ranks), save, split, *overrides)
-    save(whole, *(MIXTURE if layout == "expert" else ()))
+    run_ranks(ranks, save, split, *model, *layout)
+    save(whole, *model)
     readers = [CheckpointReader(folder / "step-00000001") for folder in (split, whole)]
-    names = [name for name in readers[1]._tensors if not name.startswith("optimizer")]
+    names = {entry.source for entry in entries(tiny(words, *model).model)}
     assert names
     for name in names:
         shape = readers[1].shape(name)
@@ -98,7 +106,6 @@ class Hostile:
 WHERE = {
     "poison_description": ".metadata: it would run ",
     "poison_common": "Weights only load failed",
-    "poison_object": "_extra_state/shard_0_2: is not plain data; it is refused",
     "poison_tensor": "Weights only load failed",
 }
 
@@ -111,19 +118,10 @@ def poison_common(place: Path, mark: Path) -> None:
     torch.save({"common": Hostile(mark)}, place / "common.pt")
 
 
-def poison_object(place: Path, mark: Path) -> None:
-    """The small objects beside the tensors: `_extra_state` of every layer."""
-    poison_item(place, mark, "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2")
-
-
 def poison_tensor(place: Path, mark: Path) -> None:
-    poison_item(place, mark, "output_layer.weight")
-
-
-def poison_item(place: Path, mark: Path, name: str) -> None:
     """The description is an honest one, what it points to is not."""
     metadata = FileSystemReader(place).read_metadata()
-    index = next(index for index in metadata.storage_data if index.fqn == name)
+    index = next(index for index in metadata.storage_data if index.fqn == "output_layer.weight")
     content = io.BytesIO()
     torch.save([Hostile(mark)], content)
     (place / "poison").write_bytes(content.getvalue())
@@ -134,8 +132,7 @@ def poison_item(place: Path, mark: Path, name: str) -> None:
 
 
 POISONS = {
-    function.__name__: function
-    for function in (poison_description, poison_common, poison_object, poison_tensor)
+    function.__name__: function for function in (poison_description, poison_common, poison_tensor)
 }
 
 
@@ -153,6 +150,15 @@ def test_a_hostile_pickle_is_refused_in_one_line(
     assert WHERE[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not mark.exists()
+
+
+def test_objects_beside_the_tensors_are_data_as_well(tmp_path: Path) -> None:
+    """Our checkpoints have none; should there ever be any, torch must not run them."""
+    place = tmp_path / "checkpoint"
+    checkpoint.save({"object": Hostile(tmp_path / "executed")}, checkpoint_id=place, no_dist=True)
+    with pytest.raises(CheckpointException, match="object: is not plain data; it is refused"):
+        checkpoint.load({"object": "something"}, checkpoint_id=place, no_dist=True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_an_export_refuses_it_as_well(trained: Path, tmp_path: Path) -> None:

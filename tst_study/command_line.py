@@ -105,16 +105,16 @@ def export(
     ] = False,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
-    from tst_study.huggingface.export import export as write_export
     from tst_study.huggingface.tokenizer_files import tokenizer_of_run
     from tst_study.trained_run import open_run
 
     opened = open_run(run, step)
+    found = tokenizer_of_run(opened, tokenizer)
+
+    from tst_study.huggingface.export import export as write_export
+
     made = write_export(
-        opened,
-        to,
-        tokenizer_of_run(opened, tokenizer),
-        allow_superposition_checkpoint=allow_superposition_checkpoint,
+        opened, to, found, allow_superposition_checkpoint=allow_superposition_checkpoint
     )
     print(f"step {opened.step} of {run}: {made}")
 
@@ -182,8 +182,11 @@ def evaluate(
 ) -> None:
     """Measure a trained run; what is found is added to its evals.jsonl."""
     from tst_study import run_lock
-    from tst_study.evaluate_run import Wanted, evaluate_run
     from tst_study.trained_run import open_run
+
+    opened = open_run(run, step)
+
+    from tst_study.evaluate_run import Wanted, evaluate_run
 
     wanted = Wanted(
         held_out=held_out or [],
@@ -200,7 +203,7 @@ def evaluate(
         device=device,
     )
     with run_lock.hold(run):
-        for line in evaluate_run(open_run(run, step), wanted):
+        for line in evaluate_run(opened, wanted):
             print(line)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.config import Execution
-from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, build_model
+from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups
 from tst_study.megatron.weights import load_weights
 from tst_study.trained_run import TrainedRun
@@ -47,8 +47,9 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[TrainedMode
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
     execution = Execution.model_validate({"device": device})
-    with process_groups(execution) as ranks:
-        model = build_model(run.config.model_copy(update={"execution": execution}))
+    config = run.config.model_copy(update={"execution": execution})
+    with process_groups(config) as ranks:
+        model = empty_model(config)
         load_weights(model, CheckpointReader(run.checkpoint))
         model.eval()
         yield TrainedModel(run, model, ranks.device)

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tst_study.checkpoint_places import FOLDER, place_of, steps_below
 from tst_study.config import Config, Model, from_dict
 from tst_study.errors import UserError
 from tst_study.learning_rate import is_annealed
 from tst_study.phase_plan import Phase, plan_phases
 from tst_study.run_record import RunHeader, read_header
-
-PREFIX = "step-"
 
 
 @dataclass(frozen=True)
@@ -75,20 +74,12 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
         config = from_dict(values, source=str(folder / "run.json"))
     except ValidationError as error:
         raise UserError(f"{folder / 'run.json'}: {error}") from None
-    steps = _steps(folder / "checkpoints")
+    checkpoints = folder / FOLDER
+    steps = steps_below(checkpoints)
     if not steps:
         raise UserError(f"{folder}: has no checkpoint; train the run first")
     if step is not None and step not in steps:
         there = ", ".join(map(str, steps))
         raise UserError(f"{folder}: has no checkpoint after step {step}; there are {there}")
     chosen = steps[-1] if step is None else step
-    return TrainedRun(folder, header, config, chosen, _place(folder, chosen))
-
-
-def _steps(folder: Path) -> list[int]:
-    names = (path.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*"))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def _place(folder: Path, step: int) -> Path:
-    return folder / "checkpoints" / f"{PREFIX}{step:08d}"
+    return TrainedRun(folder, header, config, chosen, place_of(checkpoints, chosen))

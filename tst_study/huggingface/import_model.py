@@ -27,10 +27,11 @@ def config_from_model(
         UserError: the folder holds no model that this package can be, the weights do not fit
             it, or the rest is incomplete.
     """
-    from tst_study.huggingface.weights import HuggingFaceWeights, fingerprint
-
     folder = Path(folder)
     model = from_huggingface(read_config(folder), str(folder / "config.json"))
+
+    from tst_study.huggingface.weights import HuggingFaceWeights, fingerprint
+
     HuggingFaceWeights(folder, model)  # raises where a tensor is missing or of another shape
     values: dict[str, Any] = {} if rest is None else _read(Path(rest))
     values["model"] = _merged(model.model_dump(mode="json"), values.get("model") or {})

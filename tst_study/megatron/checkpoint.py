@@ -14,12 +14,12 @@ from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.checkpoint_pickles import read_pickles_as_data
+from tst_study.checkpoint_places import place_of, steps_below
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import AdamW
 
-PREFIX = "step-"
 PARTIAL = "partial-"
 
 # Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
@@ -42,11 +42,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
-        return sorted(
-            int(path.name.removeprefix(PREFIX))
-            for path in self.folder.glob(f"{PREFIX}*")
-            if path.name.removeprefix(PREFIX).isdigit()
-        )
+        return steps_below(self.folder)
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
@@ -55,7 +51,7 @@ class Checkpoints:
 
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
-        place = self.folder / f"{PREFIX}{step:08d}"
+        place = place_of(self.folder, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         first = dist.get_rank() == 0
         try:
@@ -86,7 +82,7 @@ class Checkpoints:
             os.rename(beside, place)
             _sync(self.folder)
             for old in self.steps()[: -self.keep]:
-                shutil.rmtree(self.folder / f"{PREFIX}{old:08d}")
+                shutil.rmtree(place_of(self.folder, old))
         dist.barrier()
 
     def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
@@ -94,7 +90,7 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             return None
-        place = self.folder / f"{PREFIX}{steps[-1]:08d}"
+        place = place_of(self.folder, steps[-1])
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
