@@ -39,6 +39,7 @@ def write_checkpoint(config: Config, run: Path) -> None:
     """A run folder with one checkpoint after the last step."""
     from megatron.core import dist_checkpointing
 
+    from tst_study.megatron import checkpoint as checkpoint  # writes in this process
     from tst_study.megatron.model import build_model
     from tst_study.megatron.process_groups import process_groups
 

@@ -15,7 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.utils import _create_file_view
 
 from tst_study.checkpoint_pickles import read_description
@@ -38,6 +42,7 @@ class CheckpointReader:
             if isinstance(value, TensorStorageMetadata)
         }
         self._chunk = lru_cache(CHUNKS_KEPT)(self._load)
+        self._chunks_by_place = lru_cache(None)(self._group_chunks)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -54,7 +59,7 @@ class CheckpointReader:
         whole = self._of(name)
         part = None
         found = 0
-        for chunk in whole.chunks:
+        for chunk in self._near(name, offsets, sizes):
             low = [max(a, b) for a, b in zip(offsets, chunk.offsets, strict=True)]
             high = [
                 min(a + n, b + m)
@@ -77,6 +82,29 @@ class CheckpointReader:
                 f"{tuple(offsets)}; it is of another model, or not whole"
             )
         return part
+
+    def _near(
+        self, name: str, offsets: Sequence[int], sizes: Sequence[int]
+    ) -> Sequence[ChunkStorageMetadata]:
+        """The chunks that can hold any of a part; a model of experts has thousands."""
+        axes, groups = self._chunks_by_place(name)
+        if any(size != 1 for size in sizes[:axes]):
+            return self._of(name).chunks
+        return groups.get(tuple(offsets[:axes]), [])
+
+    def _group_chunks(
+        self, name: str
+    ) -> tuple[int, dict[tuple[int, ...], list[ChunkStorageMetadata]]]:
+        """The number of leading axes along which all chunks are one thick, and the chunks by their
+        place there: by layer, or by layer and expert."""
+        chunks = self._of(name).chunks
+        axes = 0
+        while axes < len(chunks[0].sizes) and all(chunk.sizes[axes] == 1 for chunk in chunks):
+            axes += 1
+        groups: dict[tuple[int, ...], list[ChunkStorageMetadata]] = {}
+        for chunk in chunks:
+            groups.setdefault(tuple(chunk.offsets[:axes]), []).append(chunk)
+        return axes, groups
 
     def _of(self, name: str) -> TensorStorageMetadata:
         if name not in self._tensors:

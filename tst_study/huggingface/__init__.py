@@ -10,3 +10,13 @@
 
 Only export.py and weights.py need torch.
 """
+
+from importlib.util import find_spec
+
+from tst_study.errors import UserError
+
+
+def need_safetensors() -> None:
+    """Raises `UserError` where the library is not installed: it is an extra."""
+    if find_spec("safetensors") is None:
+        raise UserError("safetensors is not installed; pip install 'tst-study[export]'")

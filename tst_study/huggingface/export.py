@@ -20,6 +20,7 @@ from torch import Tensor
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.config import Model
 from tst_study.errors import UserError
+from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
@@ -50,6 +51,7 @@ def export(
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
             the folder cannot be written.
     """
+    need_safetensors()
     to = Path(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: is there already; name a new folder, or delete it first")

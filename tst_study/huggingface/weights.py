@@ -7,12 +7,14 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tst_study.config import Config, Model
 from tst_study.errors import UserError
+from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.tensor_names import Entry, entries
 
 INDEX = "model.safetensors.index.json"
@@ -28,6 +30,7 @@ class HuggingFaceWeights:
         self.folder = Path(folder)
         self._groups, self._size = model.key_value_heads, model.head_size
         self._file_of = files_of_tensors(self.folder)
+        self._files: dict[Path, Any] = {}
         self._parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = defaultdict(list)
         for entry in entries(model):
             self._check(entry)
@@ -61,19 +64,22 @@ class HuggingFaceWeights:
         return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
     def _tensor(self, entry: Entry) -> Tensor:
-        from safetensors import safe_open
-
-        with safe_open(self._file_of[entry.name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(entry.name)
+        tensor: Tensor = self._file(entry).get_tensor(entry.name)
         return tensor
 
-    def _check(self, entry: Entry) -> None:
+    def _file(self, entry: Entry) -> Any:
+        """Each is opened once and mapped, not read."""
         from safetensors import safe_open
 
+        path = self._file_of[entry.name]
+        if path not in self._files:
+            self._files[path] = safe_open(path, framework="pt")
+        return self._files[path]
+
+    def _check(self, entry: Entry) -> None:
         if entry.name not in self._file_of:
             raise UserError(f"{self.folder}: has no tensor {entry.name}")
-        with safe_open(self._file_of[entry.name], framework="pt") as file:
-            shape = tuple(file.get_slice(entry.name).get_shape())
+        shape = tuple(self._file(entry).get_slice(entry.name).get_shape())
         if shape != entry.shape:
             raise UserError(
                 f"{self.folder}: {entry.name} is {shape}, its config.json asks for {entry.shape}"
@@ -82,6 +88,7 @@ class HuggingFaceWeights:
 
 def files_of_tensors(folder: Path) -> dict[str, Path]:
     """Tensor names and the safetensors file that each lies in. Raises `UserError`."""
+    need_safetensors()
     from safetensors import SafetensorError, safe_open
 
     single = folder / "model.safetensors"
