@@ -18,7 +18,7 @@ from analysis.summary import Summary
 from analysis.wording import group_label, number
 from paper_figures.picture import Missing, Picture
 from paper_figures.selection import main_groups, pairs_of, representative, slug
-from paper_figures.style import MUTED, PAGE, bag_size_mark, new_figure
+from paper_figures.style import MUTED, PAGE, bag_size_mark
 from tst_study.run_record import read_task_results
 from tst_study.task_results import TaskResult
 
@@ -29,13 +29,25 @@ GAINS = {
     "copied_spans": "copy_gain",
     "induction": "repeat_gain",
 }
-COLUMNS = ("check", "setting", "bag_size", "x", "value", "low", "high", "seeds", "interval_over")
+COLUMNS = (
+    "check",
+    "arm",
+    "setting",
+    "bag_size",
+    "x",
+    "value",
+    "low",
+    "high",
+    "seeds",
+    "interval_over",
+)
 READING = (
-    "Left: held-out next-token loss by the number of tokens read, octave by octave, up to four "
-    "times the training length (dotted line). Middle: baseline minus superposition, paired; above "
-    "zero, superposition is better. Right: loss that is saved because the context's words are in "
+    "Above: held-out next-token loss by the number of tokens read, octave by octave, up to four "
+    "times the training length (dotted line), of both arms and their paired difference; above "
+    "zero, superposition is better. Below: loss that is saved because the context's words are in "
     "order (not shuffled within bags), because a span was read before, and because random tokens "
-    "are repeated. Bars that are longer than the frame are cut."
+    "are repeated, of both arms and their paired difference; right of zero, superposition makes "
+    "more of it. Bars that are longer than the frame are cut."
 )
 
 
@@ -108,31 +120,39 @@ def _positions(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
     check = "loss_by_position"
     for setting, size, members in _by_setting(pairs, check):
         places = members[0][0]["details"]["tokens_read"]
-        arms = [
+        baseline, superposed = (
             np.array([arm["details"]["nats_of_sequences"] for arm in both]).astype(float)
             for both in zip(*members, strict=True)
-        ]  # (seeds, sequences, octaves) of each arm
-        for name, bag, values in (("baseline", 1, arms[0]), (setting, size, arms[1])):
+        )  # (seeds, sequences, octaves) each
+        for arm, name, bag, values in (
+            ("baseline", "baseline", 1, baseline),
+            ("superposition", setting, size, superposed),
+            ("difference", setting, size, baseline - superposed),
+        ):
             for place, x in enumerate(places):
-                yield check, name, bag, x, *_interval(values[..., place])
-        for place, x in enumerate(places):
-            difference = arms[0][..., place] - arms[1][..., place]
-            yield "difference", setting, size, x, *_interval(difference)
+                yield check, arm, name, bag, x, *_interval(values[..., place])
 
 
 def _gains(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
     for check, stem in GAINS.items():
         for setting, size, members in _by_setting(pairs, check):
-            for name, bag, arm in (("baseline", 1, 0), (setting, size, 1)):
-                metrics = [both[arm]["metrics"] for both in members]
-                for label in metrics[0]:
-                    # A bag size of its own is measured where a run has one: not in both arms.
-                    if label.endswith("_stderr") or not all(label in each for each in metrics):
-                        continue
-                    values = [float(each[label]) for each in metrics]
-                    error = float(metrics[0][f"{label}_stderr"])
-                    x = label.removeprefix(stem).replace("_", " ").strip()
-                    yield check, name, bag, x, *_over_seeds(values, error)
+            metrics = [[arm["metrics"] for arm in both] for both in members]
+            for label in metrics[0][0]:
+                # A bag size of its own is measured where a run has one: not in both arms.
+                shared = all(label in arm for both in metrics for arm in both)
+                if label.endswith("_stderr") or not shared:
+                    continue
+                x = label.removeprefix(stem).replace("_", " ").strip()
+                one, other = ([float(both[place][label]) for both in metrics] for place in (0, 1))
+                errors = [float(arm[f"{label}_stderr"]) for arm in metrics[0]]
+                gained = [b - a for a, b in zip(one, other, strict=True)]
+                for arm, name, bag, values, error in (
+                    ("baseline", "baseline", 1, one, errors[0]),
+                    ("superposition", setting, size, other, errors[1]),
+                    # Of one seed: as if the arms were independent, which is on the safe side.
+                    ("difference", setting, size, gained, math.hypot(*errors)),
+                ):
+                    yield check, arm, name, bag, x, *_over_seeds(values, error)
 
 
 def _by_setting(pairs: Pairs, check: str) -> Iterator[tuple[str, int, list[Any]]]:
@@ -143,7 +163,7 @@ def _by_setting(pairs: Pairs, check: str) -> Iterator[tuple[str, int, list[Any]]
         if check in baseline:
             groups[pair["setting"]].append((baseline[check], superposed[check]))
             sizes[pair["setting"]] = int(pair["bag_size"])
-    for setting, members in groups.items():
+    for setting, members in sorted(groups.items(), key=lambda group: sizes[group[0]]):
         # Seeds that were measured on other tokens than the first are another measurement.
         data = members[0][0]["data"]
         yield setting, sizes[setting], [both for both in members if both[0]["data"] == data]
@@ -170,14 +190,20 @@ def _training_length(pairs: Pairs) -> int:
 
 
 def _figure(data: pd.DataFrame, training_length: int) -> Figure:
-    figure, (left, middle, right) = new_figure(PAGE, 2.5, 3)
-    _curves(left, data[data["check"] == "loss_by_position"], training_length)
-    left.set_ylabel("held-out loss (nats per token)")
-    left.legend(loc="best")
-    middle.axhline(0, color=MUTED, linewidth=0.7)
-    _curves(middle, data[data["check"] == "difference"], training_length)
-    middle.set_ylabel("baseline − superposition (nats)")
-    _dots(right, data[data["check"].isin(list(GAINS))])
+    figure = Figure(figsize=(PAGE, 4.6))
+    (above, above_right), (below, below_right) = figure.subplots(2, 2)
+    positions = data["check"] == "loss_by_position"
+    paired = data["arm"] == "difference"
+    _curves(above, data[positions & ~paired], training_length)
+    above.set_ylabel("held-out loss (nats per token)")
+    above.legend(loc="best")
+    above_right.axhline(0, color=MUTED, linewidth=0.7)
+    _curves(above_right, data[positions & paired], training_length)
+    above_right.set_ylabel("baseline − superposition (nats)")
+    _dots(below, data[~positions & ~paired])
+    below.set_xlabel("loss saved (nats per token)")
+    _dots(below_right, data[~positions & paired])
+    below_right.set_xlabel("superposition − baseline (nats)")
     return figure
 
 
@@ -199,14 +225,14 @@ def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
     axes.set_xlabel("tokens read (log scale)")
 
 
-def _frame(data: pd.DataFrame) -> tuple[float, float]:
-    """Holds all means; the vast intervals of two seeds are cut at the frame."""
-    low, high = float(data["value"].min()), float(data["value"].max())
+def _frame(data: pd.DataFrame, zero: bool = False) -> tuple[float, float]:
+    """Holds all means, and zero if asked; the vast intervals of two seeds are cut."""
+    values = [*data["value"], *([0.0] if zero else [])]
+    low, high = float(min(values)), float(max(values))
     span = max(high - low, 1e-3)
-    ends = float(data["low"].min()), float(data["high"].max())
-    return max(ends[0], low - 0.8 * span) - 0.05 * span, min(
-        ends[1], high + 0.8 * span
-    ) + 0.05 * span
+    bottom = max(min(float(data["low"].min()), low), low - 0.8 * span)
+    top = min(max(float(data["high"].max()), high), high + 0.8 * span)
+    return bottom - 0.05 * span, top + 0.05 * span
 
 
 _NAMES = {"copied_spans": "copied span", "induction": "repeated tokens"}
@@ -227,7 +253,7 @@ def _dots(axes: Axes, data: pd.DataFrame) -> None:
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("loss saved (nats per token)")
+    axes.set_xlim(*_frame(drawn, zero=True))
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -36,9 +36,10 @@ from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.trained_model import TrainedModel
 
 Ids = NDArray[np.int64]
-SEQUENCES = 64
 LONGEST = 4
 """Times the training length."""
+LEAST_SEQUENCES, MOST_SEQUENCES, TOKENS = 64, 256, 65_536
+"""What each check reads: about so many tokens, in so many sequences."""
 BAG_SIZES = (2, 4, 8, 16)
 POSITIONS_AT_ONCE = 4096
 CODE = (
@@ -62,25 +63,26 @@ def context_checks(
     trained: TrainedModel,
     prefix: str | Path,
     tokenizer: RunTokenizer | None = None,
-    sequences: int = SEQUENCES,
+    sequences: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, check by check.
 
     Args:
         prefix: held-out token file.
         tokenizer: the run's; without one there is no `code`.
-        sequences: how many each check reads, at most.
+        sequences: how many each check reads, at most; by default as the model's length allows.
 
     Raises:
         UserError: the held-out text is too short, or not of the model's vocabulary.
     """
     file = TokenFile(prefix)
     length = trained.run.sequence_length
+    most = sequences or max(LEAST_SEQUENCES, min(MOST_SEQUENCES, TOKENS // (LONGEST * length)))
     checks: list[Callable[[], dict[str, Any]]] = [
-        lambda: loss_by_position(trained, text_windows(file, LONGEST * length, sequences)),
-        lambda: word_order(trained, text_windows(file, length, sequences)),
-        lambda: copied_spans(trained, text_windows(file, length, sequences)),
-        lambda: induction(trained, text_windows(file, length, sequences)),
+        lambda: loss_by_position(trained, text_windows(file, LONGEST * length, most)),
+        lambda: word_order(trained, text_windows(file, length, most)),
+        lambda: copied_spans(trained, text_windows(file, length, most)),
+        lambda: induction(trained, text_windows(file, length, most)),
     ]
     if tokenizer is not None:
         checks.append(lambda: code(trained, tokenizer))
@@ -117,7 +119,6 @@ def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
 def word_order(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     """windows (n, l + 1). The first token of each bag is predicted from all bags before it, as they
     are and with the tokens of each bag shuffled: the difference is what their order told."""
-    generator = np.random.default_rng(0)
     metrics: dict[str, float | None] = {}
     details: dict[str, Any] = {}
     own = trained.run.plan["bag_size"]
@@ -126,7 +127,8 @@ def word_order(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
         if count < 2:
             continue
         bags = windows[:, : count * size].reshape(len(windows), count, size)
-        shuffled = generator.permuted(bags, axis=2).reshape(len(windows), -1)
+        # A generator per size: which sizes are measured depends on the run, the shuffles do not.
+        shuffled = np.random.default_rng(size).permuted(bags, axis=2).reshape(len(windows), -1)
         targets = windows[:, size : count * size + 1 : size]
         labels = np.full(shuffled.shape, IGNORE)
         labels[:, size - 1 :: size] = targets

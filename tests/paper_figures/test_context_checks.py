@@ -62,16 +62,20 @@ def test_differences_are_paired_by_seed_with_an_interval_over_seeds(tmp_path: Pa
         measured(one, 5.0 + seed)  # seeds differ by far more than methods
         measured(other, 4.9 + seed + 0.01 * (seed - 1))
     picture = the_picture(tmp_path)
-    rows = picture.data[picture.data["check"] == "difference"]
+    data = picture.data
+    difference = data["arm"] == "difference"
+    rows = data[difference & (data["check"] == "loss_by_position")]
     assert list(rows["x"]) == PLACES
     assert rows["value"].to_numpy() == pytest.approx(0.1)
     assert ((rows["low"] > 0.05) & (rows["high"] < 0.15)).all()
     assert set(rows["interval_over"]) == {"seeds"}
-    gains = picture.data[picture.data["check"] == "word_order"].set_index("setting")["value"]
-    assert gains.to_dict() == pytest.approx({"baseline": 0.6, "s = 4, r = 0.2": 0.59})
+    gains = data[data["check"] == "word_order"].set_index("arm")["value"]
+    assert gains.to_dict() == pytest.approx(
+        {"baseline": 0.6, "superposition": 0.59, "difference": -0.01}
+    )
     assert "95% interval over seeds; up to 3 seeds" in picture.caption
     assert set(picture.folders) == {str(folder) for folder in (*baselines, *superposed)}
-    assert len(picture.figure().axes) == 3
+    assert len(picture.figure().axes) == 4
 
 
 def test_one_seed_has_an_interval_over_sequences_and_says_so(tmp_path: Path) -> None:
@@ -79,11 +83,12 @@ def test_one_seed_has_an_interval_over_sequences_and_says_so(tmp_path: Path) -> 
     measured(baseline, 5.0)
     measured(superposed, 4.9)
     picture = the_picture(tmp_path)
-    rows = picture.data[picture.data["check"] == "loss_by_position"]
+    positions = picture.data[picture.data["check"] == "loss_by_position"]
+    rows = positions[positions["arm"] == "baseline"]
     width = rows["high"] - rows["low"]
     assert width.to_numpy() == pytest.approx(2 * 1.96 * 0.1 / 40**0.5, rel=0.4)
     # The same sequences in both arms: their difference is known better than either.
-    paired = picture.data[picture.data["check"] == "difference"]
+    paired = positions[positions["arm"] == "difference"]
     assert (paired["high"] - paired["low"]).to_numpy() == pytest.approx(0, abs=1e-6)
     assert "over sequences of one seed" in picture.caption
 
