@@ -1,13 +1,24 @@
-"""The corpora that studies read, and how each is made. All are made from the checkout alone."""
+"""The corpora that studies read, and how each is made; small ones from the checkout alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
+
+
+class Recipe(Protocol):
+    """A corpus that a study reads, and how to make it."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def prepare(self) -> None:
+        """Make the folder, or go on making it; returns at once where it is whole."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,60 @@ class Books:
             licence=books.licence,
             notes=books.notes,
         )
+
+
+@dataclass(frozen=True)
+class BooksPart:
+    """The beginning of the bundled prose, in the tokens of all of it and with its held-out text:
+    for runs that read the same text again and again."""
+
+    megabytes: int
+    """Of records; prose has about 3.4 bytes a token at this vocabulary."""
+    whole: Books = Books()
+
+    @property
+    def folder(self) -> Path:
+        return PREPARED / f"{self.whole.folder.name}-{self.megabytes}MB"
+
+    def prepare(self) -> None:
+        from tst_study.data.named_sources import named_corpus
+        from tst_study.data.prepare import prepare
+
+        books = named_corpus("books")
+        if books is None:
+            raise UserError("source books: not known to this version of tst_study.data")
+        self.whole.prepare()
+        prepare(
+            books.train,
+            to=self.folder,
+            tokenizer=str(self.whole.folder / "tokenizer.json"),
+            validation=books.validation,
+            limit_bytes=self.megabytes * 1_000_000,
+            licence=books.licence,
+            notes=books.notes,
+        )
+
+
+@dataclass(frozen=True)
+class HubText:
+    """A corpus of the Hugging Face hub: too large to be made on the way to something else."""
+
+    name: str
+    source: str
+    tokenizer: str
+    limit_bytes: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return PREPARED / self.name
+
+    def prepare(self) -> None:
+        if not (self.folder / "manifest.json").exists():
+            limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
+            raise UserError(
+                f"{self.folder}: not prepared; first: tst-study data prepare --source "
+                f"{self.source} --to {self.folder} --tokenizer {self.tokenizer}{limit}"
+            )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from experiments import planner
+from experiments import cancel, planner
 from experiments.planner import PlannedRun, Planner
 from experiments.run_process import Exit, log_path, mark, run
 from experiments.study import Study
@@ -54,7 +54,9 @@ class Queue:
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Done or diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Failed or preempted in this call, and why."""
+    """Failed in this call, or preempted without having got any further, and why."""
+    begun_at: dict[str, int] = field(default_factory=dict)
+    """Step from which each run of this call was last started."""
     slots: int = 1
 
     @property
@@ -77,6 +79,8 @@ def launch(
     *,
     parallel: int | None = None,
     watchers: tuple[Watcher, ...] = (),
+    share: bool = True,
+    only: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
     """Train every run of the study that is not over; returns when none is left.
@@ -85,9 +89,11 @@ def launch(
     the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     _one_thread_per_run()
-    planning = Planner(study, root)
-    queue = Queue(slots=parallel or _fitting(study, planning))
-    _plan(planning, queue)
+    planning = Planner(study, root, share)
+    queue = Queue(slots=parallel or _fitting(planning))
+    _plan(planning, queue, only)
+    for one in queue.decided:
+        cancel.mark_path(one.folder).unlink(missing_ok=True)
     children: dict[str, BaseProcess] = {}
     with _stop_on_signals():
         try:
@@ -101,7 +107,7 @@ def launch(
                     for one in ended:
                         for watcher in watchers:
                             watcher.finished(one)
-                    _plan(planning, queue)
+                    _plan(planning, queue, only)
         except BaseException:
             _stop(queue, children)
             raise
@@ -116,13 +122,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _fitting(study: Study, planning: Planner) -> int:
+def _fitting(planning: Planner) -> int:
     threads = [run.config.execution.threads or 1 for run in planning.decided()]
     return max(1, cores() // max(threads, default=1))
 
 
-def _plan(planning: Planner, queue: Queue) -> None:
-    queue.decided, queue.whole = planning.decided(), planning.whole()
+def _plan(planning: Planner, queue: Queue, only: Callable[[PlannedRun], bool]) -> None:
+    queue.decided = [one for one in planning.decided() if only(one)]
+    queue.whole = [one for one in planning.whole() if only(one)]
     for one in queue.decided:
         if planner.state(one) in FINAL_STATES:
             queue.over[one.fingerprint] = one
@@ -132,7 +139,13 @@ def _start(queue: Queue, children: dict[str, BaseProcess], target: Callable[...,
     for one in queue.waiting:
         if run_lock.is_held(one.folder):
             queue.elsewhere[one.fingerprint] = one
+        elif cancel.is_cancelled(one.folder):
+            queue.failed[one.fingerprint] = (one, "cancelled")
+        elif one.trunk and planner.state(one.trunk) != "done":
+            if one.trunk.fingerprint in queue.failed or planner.state(one.trunk) == "diverged":
+                queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         elif len(children) < queue.slots:
+            queue.begun_at[one.fingerprint] = _step(one)
             child = _context().Process(
                 target=target, args=(one.config, one.folder), name=one.run_id
             )
@@ -155,9 +168,17 @@ def _reap(queue: Queue, children: dict[str, BaseProcess]) -> list[PlannedRun]:
         elif planner.state(one) in FINAL_STATES:
             queue.over[key] = one
             over.append(one)
-        else:
+        elif cancel.is_cancelled(one.folder):
+            queue.failed[key] = (one, "cancelled")
+        elif planner.state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
             queue.failed[key] = (one, _reason(one, code))
+        # What was preempted behind a checkpoint waits for its next turn.
     return over
+
+
+def _step(one: PlannedRun) -> int:
+    status = run_record.read_status(one.folder)
+    return status["step"] if status else 0
 
 
 def _reason(one: PlannedRun, code: int) -> str:

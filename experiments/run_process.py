@@ -38,17 +38,24 @@ def run(config: Config, folder: Path) -> None:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _write_to(log_path(folder))
-    try:
-        with run_lock.hold(folder):
-            status = Exit.OVER if _is_over(folder) else _train(config, folder)
-    except run_lock.RunHeldError as error:
-        print(error)
-        status = Exit.HELD
+    send_output_to(log_path(folder))
+    status = train_rank(config, folder, rank=0)
     sys.stdout.flush()
     sys.stderr.flush()
     # No interpreter shutdown: threads of a library must not delay or fail a run that is over.
     os._exit(status)
+
+
+def train_rank(config: Config, folder: Path, rank: int) -> Exit:
+    """Train one rank of a run; the first holds the run and speaks for all."""
+    if rank:
+        return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=False)
+    try:
+        with run_lock.hold(folder):
+            return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=True)
+    except run_lock.RunHeldError as error:
+        print(error)
+        return Exit.HELD
 
 
 def _is_over(folder: Path) -> bool:
@@ -57,9 +64,10 @@ def _is_over(folder: Path) -> bool:
     return status is not None and status["state"] in run_record.FINAL_STATES
 
 
-def _train(config: Config, folder: Path) -> Exit:
-    mark(folder, config, "running", "starting")
-    (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
+def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
+    if speaks:
+        mark(folder, config, "running", "starting")
+        (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
         from tst_study.train import train
@@ -67,7 +75,8 @@ def _train(config: Config, folder: Path) -> Exit:
         state = train(config, folder, progress=False)
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        mark(folder, config, "failed", one_line(error))
+        if speaks:
+            mark(folder, config, "failed", one_line(error))
         return Exit.FAILED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
@@ -94,7 +103,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _write_to(path: Path) -> None:
+def send_output_to(path: Path) -> None:
     """Send this process' and its children's output to a file, behind what is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from tst_study.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from experiments.slurm.jobs import Job
+    from experiments.study import Study
+
 COLORS = {
     "done": "green",
     "running": "cyan",
@@ -21,16 +25,18 @@ COLORS = {
     "diverged": "red",
     "preempted": "yellow",
     "interrupted": "yellow",
+    "queued": "blue",
     "waiting": "dim",
 }
+FAILURES_OF_JOBS = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
 @dataclass(frozen=True)
 class StatusRow:
     run_id: str
     state: str
-    """A state of the run record, `waiting`, or `interrupted`: it says that it runs, but no
-    process does."""
+    """A state of the run record; `waiting` before there was any; or `interrupted`: it says that it
+    runs, but no process does."""
     step: int
     steps: int
     phase: str
@@ -38,17 +44,26 @@ class StatusRow:
     tokens_per_second: float | None
     seconds_left: float | None
     message: str
+    lag: float | None = None
+    """Seconds since the run last said anything, while it runs."""
+    job: str = ""
+    """Of Slurm, `123_4`."""
 
 
-def row(folder: Path, steps: int = 0) -> StatusRow:
-    """The state of one run folder, which need not exist yet; `steps` are those planned for it."""
+def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
+    """The state of one run folder, which need not exist yet; `steps` are those planned for it.
+
+    The run's own word comes first, then its lock, then what Slurm says of its job.
+    """
     status = run_record.read_status(folder)
+    id = job.id if job else ""
     if status is None:
-        return StatusRow(folder.name, "waiting", 0, steps, "", None, None, None, "")
-    state: str = status["state"]
+        state, message = _without_a_word(job)
+        return StatusRow(folder.name, state, 0, steps, "", None, None, None, message, job=id)
+    state, message = status["state"], status["message"]
+    if state not in run_record.FINAL_STATES:
+        state, message = _checked(state, message, folder, job)
     running = state == "running"
-    if running and not run_lock.is_held(folder):
-        state, running = "interrupted", False
     return StatusRow(
         run_id=folder.name,
         state=state,
@@ -58,17 +73,69 @@ def row(folder: Path, steps: int = 0) -> StatusRow:
         loss=status.get("loss"),
         tokens_per_second=status.get("tokens_per_second") if running else None,
         seconds_left=status.get("seconds_left") if running else None,
-        message=status["message"],
+        message=message,
+        lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
+        job=id,
     )
 
 
-def rows_below(root: Path) -> list[StatusRow]:
+def _without_a_word(job: Job | None) -> tuple[str, str]:
+    if job is None or not job.state:
+        return "waiting", ""
+    if job.is_active:
+        return "queued", "starting" if job.state == "RUNNING" else job.reason
+    return "failed" if job.state in FAILURES_OF_JOBS else "waiting", f"job {job.id}: {job.state}"
+
+
+def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[str, str]:
+    """What the run said last, held against lock and queue."""
+    if run_lock.is_held(folder) or (job and job.state == "RUNNING" and state == "running"):
+        return "running", "" if state == "running" else "starting"
+    if job is not None and job.is_active:
+        return "queued", "starting" if job.state == "RUNNING" else job.reason
+    if state == "running":
+        failed = job is not None and job.state in FAILURES_OF_JOBS
+        ended = f"job {job.id}: {job.state}" if job and job.state else message
+        return "failed" if failed else "interrupted", ended
+    return state, message
+
+
+def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
+    """Every run that the study has decided on, with its job if it has one. `UserError` where its
+    corpora are not prepared."""
+    from experiments.planner import Planner
+
+    planned = Planner(study, root, share).decided()
+    jobs = jobs_of(root, (run.folder for run in planned))
+    known = {run.folder.name for run in planned}
+    others = [one for one in rows_below(root, jobs) if one.run_id not in known] if jobs else []
+    return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + others
+
+
+def jobs_of(root: Path, folders: Iterable[Path]) -> dict[str, Job]:
+    """Jobs of the study's runs by run id; empty where it was never submitted to Slurm."""
+    from experiments.slurm.launcher import explained, known_jobs
+
+    jobs = known_jobs(root)
+    if any(not job.state for job in jobs.values()):
+        over = {folder.name for folder in folders if _is_over(folder)}
+        jobs |= explained({run: job for run, job in jobs.items() if run not in over})
+    return jobs
+
+
+def _is_over(folder: Path) -> bool:
+    status = run_record.read_status(folder)
+    return status is not None and status["state"] in run_record.FINAL_STATES
+
+
+def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[StatusRow]:
     """All runs of a study's folder, also those that failed before they wrote a record."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     folders = {path.parent for path in root.glob("*/status.json")}
+    folders.update(path.parent.parent for path in root.glob("*/job/config.toml"))
     folders.update(run_record.find_run_folders(root))
-    return [row(folder) for folder in sorted(folders)]
+    return [row(folder, job=(jobs or {}).get(folder.name)) for folder in sorted(folders)]
 
 
 def totals(rows: Iterable[StatusRow]) -> str:
@@ -76,6 +143,18 @@ def totals(rows: Iterable[StatusRow]) -> str:
     counts = Counter(row.state for row in rows)
     order = [state for state in COLORS if state in counts]
     return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
+
+
+def sums(rows: Sequence[StatusRow]) -> str:
+    """Counts of states; speed and time left of what runs."""
+    text = totals(rows)
+    speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
+    left = [one.seconds_left for one in rows if one.seconds_left]
+    if speeds:
+        text += f" | {sum(speeds):,.0f} tokens/s"
+    if left:
+        text += f" | running ones end within {duration(max(left))}"
+    return text
 
 
 def table(rows: Sequence[StatusRow], title: str) -> Table:
@@ -86,8 +165,10 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     shown.add_column("run", overflow="ellipsis")  # the one to give way in a narrow terminal
     shown.add_column("state", no_wrap=True)
-    for name in ("step", "loss", "tokens/s", "left"):
+    for name in ("step", "loss", "tokens/s", "left", "lag"):
         shown.add_column(name, justify="right", no_wrap=True)
+    jobs = any(one.job for one in rows)
+    shown.add_column("job" if jobs else "", no_wrap=True)
     remarks = [
         one.phase or ("" if one.state in ("done", "waiting") else one.message) for one in rows
     ]
@@ -100,6 +181,8 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
             "" if one.loss is None else f"{one.loss:.3f}",
             "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
             "" if one.seconds_left is None else duration(one.seconds_left),
+            "" if one.lag is None else duration(one.lag),
+            one.job,
             Text(remark),
         )
     return shown

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+from experiments.corpora import Recipe
 from tst_study.config import Config
 from tst_study.errors import UserError
 
@@ -19,16 +20,6 @@ class Results(Protocol):
     def held_out(self, config: Config) -> float | None:
         """Final next-token loss on held-out text, in nats; infinite where the run diverged,
         None as long as it is not known."""
-
-
-class Recipe(Protocol):
-    """A corpus that a study reads, and how to make it."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    def prepare(self) -> None:
-        """Make the folder, or go on making it; returns at once where it is whole."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +38,8 @@ class Study:
     """One sentence: what this scale can show, and what it cannot."""
     corpora: Sequence[Recipe]
     runs: Callable[[Results], list[Config]]
+    published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    """What a paper says that its runs took, by role."""
 
     @property
     def folder(self) -> Path:
@@ -54,18 +47,50 @@ class Study:
         return Path("runs") / f"{self.name}-{self.scale}"
 
 
-STUDIES = {"laptop": "experiments.laptop"}
-"""Module of each study: it has `SCALES` (names) and `study(scale)`."""
+STUDIES = {
+    "laptop": "laptop",
+    "bag-grid": "bag_grid",
+    "power-law": "power_law",
+    "headline": "headline",
+    "equal-cost": "equal_cost",
+    "input-output": "input_output",
+    "weightings": "weightings",
+    "reinitialise": "reinitialise",
+    "optimizer-at-switch": "optimizer_at_switch",
+    "learning-rates": "learning_rates",
+    "loss-against-compute": "loss_against_compute",
+    "data-constrained": "data_constrained",
+    "seed-noise": "seed_noise",
+    "mixture-10b-a1b": "mixture_10b_a1b",
+}
+"""Module of each study in `experiments.studies`. It has `parts(scale)`, with a title and claims; or
+`SCALES` and `study(scale)`, where results decide which runs there are."""
 
 
 def load(name: str, scale: str) -> Study:
     """The study of that name at that scale. Raises `UserError` for names that do not exist."""
-    module = import_module(STUDIES[_known(name, STUDIES, "study")])
-    study: Study = module.study(_known(scale, module.SCALES, f"scale of study {name!r}"))
-    return study
+    module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
+    kind = f"scale of study {name!r}"
+    if hasattr(module, "study"):
+        chosen: Study = module.study(known(scale, module.SCALES, kind))
+        return chosen
+    from experiments.studies.scales import SCALES, scale_of
+
+    parts = module.parts(scale_of(known(scale, SCALES, kind)))
+    runs = [config for part in parts for config in part.runs(name)]
+    corpora = {recipe.folder: recipe for part in parts for recipe in part.corpora()}
+    return Study(
+        name=name,
+        scale=scale,
+        title=f"{module.TITLE} ({scale})",
+        claims=module.CLAIMS,
+        corpora=tuple(corpora.values()),
+        runs=lambda results: runs,
+        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if scale == "paper" else {},
+    )
 
 
-def _known(name: str, names: Sequence[str] | dict[str, str], kind: str) -> str:
+def known(name: str, names: Sequence[str] | dict[str, str], kind: str) -> str:
     if name in names:
         return name
     near = get_close_matches(name, names, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -11,12 +12,20 @@ from rich.text import Text
 
 from experiments.background_figures import BackgroundFigures
 from experiments.launcher_local import Queue, StoppedError, launch, report_failures
+from experiments.planner import PlannedRun
 from experiments.progress import Progress
 from experiments.status import duration
 from experiments.study import Study
 
 
-def submit_locally(study: Study, root: Path, parallel: int | None) -> int:
+def submit_locally(
+    study: Study,
+    root: Path,
+    parallel: int | None,
+    *,
+    share: bool = True,
+    only: Callable[[PlannedRun], bool] = lambda run: True,
+) -> int:
     """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
     console = Console(highlight=False)
     began = time.monotonic()
@@ -27,7 +36,10 @@ def submit_locally(study: Study, root: Path, parallel: int | None) -> int:
     figures = BackgroundFigures(root, report)
     try:
         with Progress(console, str(root)) as progress:
-            queue = launch(study, root, parallel=parallel, watchers=(progress, figures))
+            watchers = (progress, figures)
+            queue = launch(
+                study, root, parallel=parallel, watchers=watchers, share=share, only=only
+            )
     except StoppedError as stopped:
         again = f"tst-study submit {study.name} --scale {study.scale} --runs '{root}'"
         _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
@@ -40,11 +52,11 @@ def submit_locally(study: Study, root: Path, parallel: int | None) -> int:
 
 
 def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
-    from paper_figures.build import build
+    from experiments.collect import collect
 
-    built = build(root, report)
+    collected = collect(root)
     _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
-    _say(console, *built.summary.lines(), "")
+    _say(console, *collected.summary, "")
     _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")
 
 

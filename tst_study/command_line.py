@@ -1,7 +1,7 @@
 """`tst-study …`: one verb per thing a researcher does in a day.
 
 Every import beyond typer stands inside the command that needs it: `--help` must answer at once,
-and only `train`, `export` and `evaluate` may import torch.
+and only `train`, `export`, `import` and `evaluate` may import torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from tst_study.errors import UserError
+from tst_study import model_verbs, study_verbs
+from tst_study.errors import OtherRankError, UserError
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -29,20 +30,6 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Make token files.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
-
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: laptop.")]
-ScaleName = Annotated[str, typer.Option(help="Scale of the study: smoke, quick, laptop, desktop.")]
-TrainedRunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-AfterStep = Annotated[
-    int | None, typer.Option(help="The checkpoint after this many steps; by default the last.")
-]
-TokenizerFile = Annotated[
-    Path | None,
-    typer.Option(help="The run's tokenizer.json, where its corpus is not on this machine."),
-]
-RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
-]
 
 
 @app.callback()
@@ -67,9 +54,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
+    ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config, run_lock
+    from tst_study.rank_environment import adopt_slurm_ranks
 
     resolved = config.load(config_file, overrides or [])
     if dry_run:
@@ -78,6 +69,11 @@ def train(
         print(describe(resolved))
         return
     folder = folder or _run_folder(resolved)
+    if processes > 1:
+        from tst_study.local_ranks import train_on_processes
+
+        raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
+    adopt_slurm_ranks()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = os.environ.get("RANK", "0") == "0"
     with run_lock.hold(folder) if first else nullcontext():
@@ -90,170 +86,8 @@ def train(
         raise typer.Exit(1)
 
 
-@app.command()
-def export(
-    run: TrainedRunFolder,
-    to: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
-    step: AfterStep = None,
-    tokenizer: TokenizerFile = None,
-    allow_superposition_checkpoint: Annotated[
-        bool,
-        typer.Option(
-            "--allow-superposition-checkpoint",
-            help="Export a checkpoint from inside the superposition phase, no language model.",
-        ),
-    ] = False,
-) -> None:
-    """Write a run's checkpoint as an ordinary Hugging Face model."""
-    from tst_study.huggingface.tokenizer_files import tokenizer_of_run
-    from tst_study.trained_run import open_run
-
-    opened = open_run(run, step)
-    found = tokenizer_of_run(opened, tokenizer)
-
-    from tst_study.huggingface.export import export as write_export
-
-    made = write_export(
-        opened, to, found, allow_superposition_checkpoint=allow_superposition_checkpoint
-    )
-    print(f"step {opened.step} of {run}: {made}")
-
-
-@app.command("import")
-def import_model(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="A Hugging Face model's folder.")],
-    to: Annotated[Path, typer.Option(help="The run's configuration to write (TOML).")],
-    config_file: Annotated[
-        Path | None, typer.Option("--config", help="All but the model: data, batch, …, in TOML.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
-    ] = None,
-) -> None:
-    """Write the configuration of a run that starts from a Hugging Face model."""
-    from tst_study.config_toml import to_toml
-    from tst_study.huggingface.import_model import config_from_model
-
-    config = config_from_model(model, config_file, overrides or [])
-    if to.exists():
-        raise UserError(f"{to}: is there already; name a new file")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(to_toml(config), encoding="utf8")
-    print(f"{to}: start it with `tst-study train {to}`")
-
-
-@app.command()
-def evaluate(
-    run: TrainedRunFolder,
-    step: AfterStep = None,
-    held_out: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FOLDER", help="Held-out text; by default the run's own."),
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(min=2, help="Held-out tokens of each; by default the run's.")
-    ] = None,
-    context: Annotated[
-        bool, typer.Option("--context", help="Also word order, copying and long contexts.")
-    ] = False,
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
-    ] = None,
-    task_data: Annotated[
-        Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
-    ] = None,
-    task_definitions: Annotated[
-        Path | None, typer.Option(help="Folder of tasks of your own, in lm-eval's YAML.")
-    ] = None,
-    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first questions of each task.")
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=2, help="Longest context; by default that of training.")
-    ] = None,
-    tokenizer: TokenizerFile = None,
-    exported: Annotated[
-        Path | None,
-        typer.Option("--export", help="Put the tasks to this export instead of the checkpoint."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
-    """Measure a trained run; what is found is added to its evals.jsonl."""
-    from tst_study import run_lock
-    from tst_study.trained_run import open_run
-
-    opened = open_run(run, step)
-
-    from tst_study.evaluate_run import Wanted, evaluate_run
-
-    wanted = Wanted(
-        held_out=held_out or [],
-        tokens=tokens,
-        context=context,
-        tasks=tasks,
-        task_data=task_data,
-        task_definitions=task_definitions,
-        shots=shots,
-        limit=limit,
-        max_length=max_length,
-        tokenizer=tokenizer,
-        export=exported,
-        device=device,
-    )
-    with run_lock.hold(run):
-        for line in evaluate_run(opened, wanted):
-            print(line)
-
-
-@app.command()
-def plan(study: StudyName, scale: ScaleName = "quick", runs: RunsFolder = None) -> None:
-    """List the runs of a study, what they cost and which are done."""
-    from experiments.plan_table import lines
-    from experiments.study import load
-
-    chosen = load(study, scale)
-    for line in lines(chosen, runs or chosen.folder):
-        print(line)
-
-
-@app.command()
-def submit(
-    study: StudyName,
-    scale: ScaleName = "quick",
-    launcher: Annotated[str, typer.Option(help="Where the runs are trained: local.")] = "local",
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; by default what the cores hold.")
-    ] = None,
-    runs: RunsFolder = None,
-) -> None:
-    """Run a study: data, runs, figures, report. What is done is skipped."""
-    from experiments.study import load
-    from experiments.submit import submit_locally
-
-    if launcher != "local":
-        raise UserError(f"--launcher {launcher}: not known; there is: local")
-    chosen = load(study, scale)
-    raise typer.Exit(submit_locally(chosen, runs or chosen.folder, parallel))
-
-
-@app.command()
-def status(
-    study: Annotated[str, typer.Argument(metavar="STUDY|DIR", help="A study or runs' folder.")],
-    scale: ScaleName = "quick",
-) -> None:
-    """Show how far the runs of a study, or of any folder of runs, are."""
-    from rich.console import Console
-
-    from experiments.status import rows_below, table, totals
-    from experiments.study import STUDIES, load
-
-    root = load(study, scale).folder if study in STUDIES else Path(study)
-    rows = rows_below(root)
-    console = Console()
-    console.print(table(rows, str(root)))
-    print(totals(rows))
+model_verbs.register(app)
+study_verbs.register(app)
 
 
 @app.command()
@@ -351,8 +185,10 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         app(args=arguments, prog_name="tst-study")
+    except OtherRankError as error:
+        _end(f"{error}", 3, debug)
     except UserError as error:
-        _end(f"error: {error}", 2, debug)
+        _end(f"error: {_rank()}{error}", 2, debug)
     except KeyboardInterrupt:
         _end("stopped", 130, debug)
     except BrokenPipeError:
@@ -361,8 +197,13 @@ def main() -> NoReturn:
         sys.exit(1)
     except Exception as error:
         text = " ".join(str(error).split())
-        _end(f"error: {type(error).__name__}: {text} (--debug shows where)", 1, debug)
+        _end(f"error: {_rank()}{type(error).__name__}: {text} (--debug shows where)", 1, debug)
     sys.exit(0)
+
+
+def _rank() -> str:
+    """Whose error it is, where there are several processes."""
+    return f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
 
 
 def _end(line: str, status: int, debug: bool) -> NoReturn:
@@ -370,6 +211,16 @@ def _end(line: str, status: int, debug: bool) -> NoReturn:
         raise
     print(line, file=sys.stderr)
     sys.exit(status)
+
+
+def _without_processes(arguments: list[str]) -> list[str]:
+    """The same command for one rank: `--processes 4` and `--processes=4` are left out."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and not argument.startswith("--processes"):
+            kept.append(argument)
+        skip = argument == "--processes"
+    return kept
 
 
 def _run_folder(config: Config) -> Path:

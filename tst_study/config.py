@@ -17,6 +17,7 @@ from tst_study.errors import UserError
 from tst_study.superposition import check_loss_kind, offset_weights
 
 Positive = Annotated[int, Field(ge=1)]
+Recompute = Literal["none", "feed_forward", "layer"]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -166,9 +167,15 @@ class Schedule(Strict):
     decay_shape: Literal["linear", "sqrt"] = "linear"
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
+    stop_after: Positive | None = None
+    """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
+        if self.stop_after is not None and self.stop_after >= self.steps:
+            raise ValueError(
+                f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
@@ -215,6 +222,14 @@ class Parallel(Strict):
         return self.tensor if self.expert == 1 else 1
 
 
+class ForkPoint(Strict):
+    """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
+
+    folder: str
+    """The trunk's run folder."""
+    step: Positive
+
+
 class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
 
@@ -222,7 +237,7 @@ class Execution(Strict):
     """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
     parallel: Parallel | Literal["auto"] = Parallel()
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why."""
-    recompute: Literal["none", "feed_forward", "layer"] = "none"
+    recompute: Recompute = "none"
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
@@ -237,7 +252,13 @@ class Execution(Strict):
     checkpoint_every: Positive | None = None
     """Steps between checkpoints; by default only after the last step."""
     keep_checkpoints: Positive = 2
+    keep_steps: tuple[Positive, ...] = ()
+    """Steps behind which a checkpoint is written and never removed: where others fork off."""
+    fork_from: ForkPoint | None = None
+    """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
+    timeout_seconds: Positive = 600
+    """How long ranks wait for each other before they give up."""
 
 
 class InitialWeights(Strict):
@@ -253,7 +274,7 @@ class Config(Strict):
 
     study: str = "single"
     name: str = "run"
-    role: Literal["baseline", "superposition", "ablation", "pilot"] = "superposition"
+    role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
     model: Model
     superposition: Superposition = Superposition()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -13,6 +14,9 @@ from typing import Any
 
 PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
+
+COPY_FACTS = "code.json"
+"""Beside the packages of a copy of the code: what `code_version` said where it was copied."""
 
 
 def launch_facts() -> dict[str, Any]:
@@ -30,6 +34,9 @@ def launch_facts() -> dict[str, Any]:
 def code_version() -> dict[str, Any]:
     """Commit of the checkout that this file lies in, and whether it has uncommitted changes."""
     root = Path(__file__).parent.parent
+    if (root / COPY_FACTS).exists():  # not the commit of a checkout that the copy may lie in
+        copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
+        return copied
     try:
         commit = _git(root, "rev-parse", "HEAD").strip()
         dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())

@@ -15,6 +15,7 @@ from tst_study.run_record import RunHeader
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
     """`data`: what `data.of_config.fingerprints` returns."""
     plan = plan_phases(config)
+    end = config.schedule.stop_after or plan.steps
     digest = fingerprint(config, data)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -31,8 +32,8 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
             "step_ratio": plan.step_ratio,
             "data_multiplier": plan.data_multiplier,
         },
-        "raw_tokens": plan.raw_tokens(plan.steps),
-        "latent_tokens": plan.latent_tokens(plan.steps),
+        "raw_tokens": plan.raw_tokens(end),
+        "latent_tokens": plan.latent_tokens(end),
         "data": data,
         "unique_raw_tokens": sum(corpus["tokens"] for corpus in data["corpora"]),
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from tst_study.config import Config, to_dict
 from tst_study.phase_plan import plan_phases
+from tst_study.trunk import initial_weights_form, prefix_form, shared_until
 
 SCHEMA_VERSION = 1
 
@@ -27,10 +28,18 @@ def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[st
     superposition["steps"] = plan.superposed_steps
     if plan.superposed_steps == 0:
         superposition = {"steps": 0}
-    start = config.initial_weights
+    stop_after = values["schedule"].pop("stop_after")
+    if stop_after is not None and stop_after <= shared_until(config):
+        # Whatever longer run it was planned for: what it trains is this much of them all.
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "trunk_steps": stop_after,
+            **prefix_form(config, data_fingerprints),
+        }
+    if stop_after is not None:
+        values["schedule"]["stop_after"] = stop_after
     return {
-        # Left out where weights are drawn, so that such runs keep the identity they always had.
-        **({} if start is None else {"initial_weights": start.fingerprint}),
+        **initial_weights_form(config),
         "schema_version": SCHEMA_VERSION,
         "seed": values["seed"],
         "model": values["model"],

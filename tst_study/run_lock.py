@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.errors import UserError
@@ -40,6 +41,20 @@ def hold(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Owner:
+    process: int
+    host: str
+
+
+def owner(folder: Path) -> Owner | None:
+    """Who trains this run at this moment; None where no one does."""
+    if not is_held(folder):
+        return None
+    process, _, host = lock_path(folder).read_text().strip().partition(" on ")
+    return Owner(int(process), host) if process.isdigit() else None
 
 
 def _taken(descriptor: int) -> bool:

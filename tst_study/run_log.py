@@ -12,7 +12,7 @@ from tst_study.errors import UserError
 from tst_study.launch_facts import launch_facts
 from tst_study.progress import Progress
 from tst_study.run_header import header_of
-from tst_study.run_record import RunWriter, State
+from tst_study.run_record import RunWriter, State, read
 from tst_study.tensorboard_mirror import TensorBoardMirror
 
 HEARTBEAT_SECONDS = 2.0
@@ -36,6 +36,11 @@ class RunLog:
         self._writer.status("running", resumed_from or 0)
         if config.execution.tensorboard:
             self._mirror = TensorBoardMirror(self._writer.folder, resumed_from)
+
+    def forked(self, config: Config, trunk: Path, step: int) -> None:
+        """Take the trunk's rows over as a segment of their own, so that the record is whole."""
+        if self._writer is not None:
+            self._writer.take_over(read(trunk), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
         if self._writer is None:

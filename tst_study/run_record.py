@@ -23,13 +23,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NotRequired
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from tst_study.errors import UserError
 from tst_study.task_results import TaskResult
+
+if TYPE_CHECKING:
+    from tst_study.config import Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -259,6 +262,8 @@ class RunWriter:
         """Creates the folder, or checks that the one there is of the same run."""
         self.folder = Path(folder)
         self.header = header
+        stop_after = header["config"]["schedule"].get("stop_after")
+        self._steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
         if is_run_folder(self.folder):
             there = read_header(self.folder)["fingerprint"]
@@ -290,6 +295,27 @@ class RunWriter:
         self._segment_open = False
         self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
 
+    def take_over(self, trunk: RunRecord, step: int, execution: Execution) -> None:
+        """Copy a trunk's rows up to the step of the fork, as a segment that says whose they are.
+
+        Only rows that this run would have written itself: the trunk also logs where it ends.
+        """
+        source = {"run_id": trunk.run_id, "fingerprint": trunk.header["fingerprint"], "step": step}
+        earlier = _read_segments(self.folder / "segments.jsonl")
+        if any(row.get("forked_from") == source and row["end"] for row in earlier):
+            return  # an earlier launch that never reached a checkpoint
+        segment = self.start_segment(None, {"forked_from": source})
+        switch = self.header["plan"]["superposed_steps"]
+        for row in trunk.metrics:
+            if row["step"] <= step and (
+                row["step"] % execution.log_every == 0 or row["step"] == switch
+            ):
+                self.metrics({**row, "segment": segment})
+        for done in trunk.evals:
+            if done["step"] <= step and done["step"] % (execution.evaluate_every or step + 1) == 0:
+                self.evaluation({**done, "segment": segment})
+        self.end_segment("forked")
+
     def metrics(self, row: Mapping[str, Any]) -> None:
         """Append a row with the keys of `Metrics`; the reader checks them."""
         self._append("metrics.jsonl", row)
@@ -305,7 +331,7 @@ class RunWriter:
             **before,
             "state": state,
             "step": step,
-            "steps": self.header["plan"]["steps"],
+            "steps": self._steps,
             "heartbeat": time.time(),
             "message": message,
             "process": os.getpid(),

@@ -28,7 +28,9 @@ from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
+from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward
 from tst_study.megatron.initialization import EMBEDDINGS, initialize
 from tst_study.megatron.layers import compile_layers
@@ -41,7 +43,7 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
-from tst_study.megatron.process_groups import Ranks, process_groups
+from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
 from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
@@ -67,6 +69,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         UserError: config, data, folder or disk need the user's attention.
     """
     folder = Path(folder)
+    config, why_layout = with_layout(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     if not torch.cuda.is_available():
@@ -77,12 +80,15 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         listening() as stop,
         process_groups(config) as ranks,
         run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
+        collectives_named(ranks.rank),
     ):
         ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
-        return _run(config, folder, ranks, log, stop)
+        return _run(config, folder, ranks, log, stop, why_layout)
 
 
-def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest) -> State:
+def _run(
+    config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest, why_layout: str
+) -> State:
     plan, execution = plan_phases(config), config.execution
     share = config.batch.sequences // ranks.data_size
     micro_batch = execution.micro_batch or share
@@ -96,9 +102,15 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
     routing = RoutingLog.of(model)
     data_parallel = with_gradient_buffers(model, layout_of(config))
     optimizer = AdamW(data_parallel, config.optimizer)
-    checkpoints = Checkpoints(folder / "checkpoints", execution.keep_checkpoints)
+    checkpoints = Checkpoints(
+        folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
+    )
 
-    resumed = checkpoints.load_last(model, optimizer) or {"step": None, "training_seconds": 0.0}
+    resumed = (
+        checkpoints.load_last(model, optimizer)
+        or fork_from_trunk(config, model, optimizer, log)
+        or {"step": None, "training_seconds": 0.0}
+    )
     if resumed["step"] is None and config.initial_weights is not None:
         load_weights(model, initial_weights(config))
         optimizer.copy_from_model()
@@ -109,10 +121,11 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
         config.numerics.dtype,
         resumed["training_seconds"],
     )
-    log.start(config, resumed_from=resumed["step"], **_devices(ranks))
+    log.start(config, resumed_from=resumed["step"], layout_chosen=why_layout, **_devices(ranks))
     superposition = superposition_objective(config.superposition)
 
-    for step in range(resumed["step"] or 0, plan.steps):
+    end = config.schedule.stop_after or plan.steps
+    for step in range(resumed["step"] or 0, end):
         if step == plan.superposed_steps > 0:
             _switch(config, model, optimizer)
         phase = plan.phase(step)
@@ -120,9 +133,10 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
         learning_rate = config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
 
         done = step + 1
-        last, switches = done == plan.steps, done == plan.superposed_steps
+        last, switches = done == end, done == plan.superposed_steps
+        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
         evaluates = last or _is_due(done, execution.evaluate_every)
-        logs = last or switches or _is_due(done, execution.log_every)
+        logs = last or switches or forks or _is_due(done, execution.log_every)
 
         with clock.step():
             # Parts add up, over micro-batches and ranks, to the exact mean loss of the step.
@@ -134,7 +148,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
             gradient_norm = optimizer.step(learning_rate)
 
         stopped = ranks.any(stop.signal is not None) and not last
-        saves = last or stopped or _is_due(done, execution.checkpoint_every)
+        saves = last or stopped or forks or _is_due(done, execution.checkpoint_every)
         counters: dict[str, Any] = {  # what has been done after `done` steps
             "step": done,
             "phase": phase,
@@ -156,7 +170,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
                     "gradient_norm": norm,
                 }
                 if routing is not None and logs:
-                    row["moe"] = routing.summary(every_expert=evaluates or switches)
+                    row["moe"] = routing.summary(every_expert=evaluates or switches or forks)
                 log.metrics(counters | row | clock.speed(plan, done), last=last)
             if diverged:
                 log.end("diverged", done, f"{objective.name} loss {value} at step {done}")
@@ -184,7 +198,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
             log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
             return "preempted"
 
-    log.end("done", plan.steps)
+    log.end("done", end)
     return "done"
 
 

@@ -49,6 +49,13 @@ def _train(config: Config, folder: Path, *, progress: bool) -> str:
         return "diverged"
     if behaviour == "sleep":
         return _sleep(writer, float(argument))
+    if behaviour == "preempt":
+        launches = len((folder / "launches").read_text())
+        if launches < 3 or argument == "always":
+            # A machine that is taken away: behind two steps each time, or again and again at one.
+            writer.status("preempted", 1 if argument == "always" else 2 * launches, "SIGTERM")
+            return "preempted"
+        argument = ""
     loss = float(argument or 3.0)
     writer.evaluation(evaluation(segment, config.schedule.steps, loss))
     writer.status("done", config.schedule.steps, loss=loss)

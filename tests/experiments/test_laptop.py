@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from experiments import laptop, study
+from experiments import study
+from experiments.studies import laptop
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
 from tst_study.errors import UserError

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launcher_local
+from experiments import cancel, launcher_local
 from experiments.launcher_local import Queue, StoppedError, launch, report_failures
 from experiments.planner import PlannedRun, Planner
+from experiments.select import stopped
 from experiments.study import Results, Study, best_learning_rate
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
@@ -210,6 +211,91 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert not run_lock.is_held(folder)
 
 
+def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:
+    queue = submit(
+        study_of(config("preempt", "seed=0"), config("preempt_always", "seed=1")), tmp_path
+    )
+    assert [run.config.name for run in queue.over.values()] == ["preempt"]
+    assert launches(tmp_path) == {"preempt": 3, "preempt_always": 2}
+
+
+def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    planned = [run.config.name for run in Planner(study_of(*branches), tmp_path).decided()]
+    assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
+    submit(study_of(*branches), tmp_path)
+    trunk, *others = (
+        path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
+    )
+    assert all(trunk < other for other in others)
+
+
+SUBMITTER = """
+import sys
+from pathlib import Path
+from tests.experiments.fake_training import config
+from tests.experiments.test_launcher_local import study_of, submit
+from tests.test_run_record import DATA
+from tst_study.data import of_config
+
+if __name__ == "__main__":
+    of_config.fingerprints = lambda config: DATA
+    root, *names = sys.argv[1:]
+    configs = [config(name, f"seed={n}") for n, name in enumerate(names)]
+    submit(study_of(*configs), Path(root))
+"""
+
+
+def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path) -> None:
+    names = ("sleep_3", "sleep_3.5")
+    (tmp_path / "submitter.py").write_text(SUBMITTER)
+    root = tmp_path / "runs"
+    submitter = subprocess.Popen(
+        [sys.executable, tmp_path / "submitter.py", root, *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    deadline = time.monotonic() + 20
+    while len(launches(root)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    submitter.kill()
+    submitter.wait()
+    assert all(status(root, name)["state"] == "running" for name in names)
+    queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), root)
+    assert len(queue.over) == 2
+    assert launches(root) == {"sleep_3": 1, "sleep_3.5": 1}
+
+
+def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:
+    study = study_of(config("sleep_60", "seed=0"), config("run", "seed=1"))
+
+    def cancel_soon() -> None:
+        deadline = time.monotonic() + 20
+        while not launches(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        cancelled.extend(cancel.cancel_runs(tmp_path, "sleep"))
+
+    cancelled: list[str] = []
+    threading.Thread(target=cancel_soon).start()
+    queue = submit(study, tmp_path)
+    assert [(run.run_id, why) for run, why in queue.failed.values()] == [
+        (cancelled[0], "cancelled")
+    ]
+    assert status(tmp_path, "sleep_60")["state"] == "preempted"
+    assert launches(tmp_path) == {"sleep_60": 1, "run": 1}
+
+
+def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:
+    study = study_of(config("fail", "seed=0"), config("good", "seed=1"), config("new", "seed=2"))
+    first = study_of(config("fail", "seed=0"), config("good", "seed=1"))
+    submit(first, tmp_path)
+    (tmp_path / "healed").touch()
+    only = stopped(study, tmp_path, "", share=True)
+    launch(study, tmp_path, parallel=2, only=only, target=fake_training.run)
+    assert launches(tmp_path) == {"fail": 2, "good": 1}
+
+
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     study = study_of(config("run"))
     submit(study, tmp_path)
@@ -222,7 +308,7 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.submit, experiments.plan_table, experiments.laptop\n"
+        "import sys, experiments.submit, experiments.plan_table, experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,11 @@ class Checkpoints:
     leaves at most a folder that no one reads and the next save removes.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
+        """`keep`: how many of the last ones stay; those of `keep_steps` always do."""
         self.folder = folder
         self.keep = keep
+        self.keep_steps = keep_steps
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
@@ -81,16 +84,19 @@ class Checkpoints:
             _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
             _sync(self.folder)
-            for old in self.steps()[: -self.keep]:
+            passing = [step for step in self.steps() if step not in self.keep_steps]
+            for old in passing[: -self.keep]:
                 shutil.rmtree(place_of(self.folder, old))
         dist.barrier()
 
     def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
         """Restore model and optimizer in place; returns `common`, or None without a checkpoint."""
         steps = self.steps()
-        if not steps:
-            return None
-        place = place_of(self.folder, steps[-1])
+        return self.load(steps[-1], model, optimizer) if steps else None
+
+    def load(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
+        """Restore the checkpoint behind `step` in place; returns its `common`."""
+        place = place_of(self.folder, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.corpora import Books, TopicalLanguage
-from experiments.generated_runs import Generated
-from experiments.prose_runs import MAIN, Prose, grid
+from experiments.studies.generated_runs import Generated
+from experiments.studies.prose_runs import MAIN, Prose, grid
 from experiments.study import Results, Study
 from tst_study.config import Config
 

@@ -1,7 +1,7 @@
 """Real prose: baseline and superposition at matched FLOPs, rate chosen on the baseline, paired
 seeds.
 
-The shape is that of the pilot (issue 2): BPE of 1,024 words, hidden 64, 2 layers, steps of
+The shape is that of a pilot: BPE of 1,024 words, hidden 64, 2 layers, steps of
 16 x 64 latent tokens. Warm-up over the first 5% of the steps, decay over the last 10%, as short
 runs have it; everything else is the configuration's default.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from experiments.naming import label, role
 from experiments.study import Results, best_learning_rate
 from tst_study.config import (
     Batch,
@@ -25,8 +25,6 @@ from tst_study.config import (
     Superposition,
 )
 from tst_study.model_presets import PRESETS
-
-Role = Literal["baseline", "superposition", "ablation"]
 
 BASELINE = Superposition()
 MAIN = Superposition(bag_size=4, step_ratio=0.2)
@@ -98,29 +96,6 @@ class Prose:
             schedule=Schedule(steps=steps, warmup_steps=round(WARMUP_RATIO * steps)),
             execution=execution(steps, self.evaluations),
         )
-
-
-def label(superposition: Superposition) -> str:
-    """`baseline`, `s4-r0.2`, and whatever differs from the paper's method behind it."""
-    if superposition.bag_size == 1:
-        return "baseline"
-    parts = [f"s{superposition.bag_size}-r{superposition.step_ratio:g}"]
-    if superposition.mode != "full":
-        parts.append(superposition.mode)
-    if superposition.weighting != "uniform":
-        parts.append(str(superposition.weighting))
-    if superposition.reinitialize_at_switch:
-        parts.append("reinitialized")
-    if superposition.optimizer_at_switch == "reset":
-        parts.append("optimizer_reset")
-    return "-".join(parts)
-
-
-def role(superposition: Superposition) -> Role:
-    if superposition.bag_size == 1:
-        return "baseline"
-    plain = Superposition(bag_size=superposition.bag_size, step_ratio=superposition.step_ratio)
-    return "superposition" if superposition == plain else "ablation"
 
 
 def execution(steps: int, evaluations: int) -> Execution:

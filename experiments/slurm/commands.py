@@ -1,0 +1,63 @@
+"""Slurm's own programs, called with an environment of our own and errors of one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from tst_study.errors import UserError
+
+INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
+OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SECONDS = 120
+
+
+class SlurmError(UserError):
+    """Slurm could not be asked, or refused."""
+
+
+def environment() -> dict[str, str]:
+    """This process' environment without what an enclosing job left there: it would override the
+    script's own options."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(INHERITED) and name not in OF_A_JOB
+    }
+    if "SLURM_CONF" in os.environ:
+        kept["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    return kept
+
+
+def call(*command: str, pass_fds: Sequence[int] = ()) -> str:
+    """Standard output of a program. Raises `SlurmError`."""
+    if shutil.which(command[0]) is None:
+        raise SlurmError(
+            f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
+        )
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            pass_fds=pass_fds,
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{command[0]}: no answer in {SECONDS} s; is slurmctld up?") from None
+    if done.returncode:
+        text = " ".join((done.stderr or done.stdout).split())
+        raise SlurmError(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
+    return done.stdout
+
+
+def setting(name: str) -> str | None:
+    """A value of the cluster's configuration, such as `MaxArraySize`."""
+    for line in call("scontrol", "show", "config").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == name:
+            return value.strip()
+    return None

@@ -1,0 +1,118 @@
+"""How jobs are asked for on one cluster: a TOML file that studies know nothing of."""
+
+from __future__ import annotations
+
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from tst_study.config import NotNegative, Positive, PositiveFloat, Strict
+from tst_study.errors import UserError
+
+PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
+"""Where a profile is looked for when none is named."""
+
+
+class Resources(Strict):
+    """What one run gets. Without GPUs named, none are asked for."""
+
+    nodes: Positive = 1
+    tasks_per_node: Positive = 1
+    """Ranks of torch.distributed per node; on GPUs, one per GPU."""
+    gpus_per_node: NotNegative = 0
+    cpus_per_task: Positive = 1
+    memory_gb: PositiveFloat | None = None
+    """Per node; the partition's default where it is not set."""
+    time: Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] = "24:00:00"
+    """Wall time of one launch in Slurm's format; a longer run is requeued behind a checkpoint."""
+    partition: str | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.tasks_per_node
+
+
+class Match(Strict):
+    """Other resources for the runs whose names match a pattern of the shell's kind."""
+
+    match: str
+    resources: dict[str, Any]
+
+
+class Profile(Strict):
+    """`slurm.toml`. Every key has a default that suits a cluster without accounts."""
+
+    resources: Resources = Resources()
+    runs: tuple[Match, ...] = ()
+    """`[[runs]]`: the last one that matches a run's name wins, key by key."""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    signal_seconds: Positive = 300
+    """How long before the end of its time a run is told to write its checkpoint."""
+    parallel: Positive = 64
+    """Runs of one array at a time."""
+    max_array: Positive | None = None
+    """Runs per array; the cluster's MaxArraySize by default."""
+    modules: tuple[str, ...] = ()
+    """Loaded by `module load` before the run."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell before the run."""
+    container: str = ""
+    """Put before python: `apptainer exec --nv image.sif`."""
+    python: str | None = None
+    """The interpreter; by default the one that submits."""
+    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
+    """More options of sbatch by their long names."""
+    mail: str | None = None
+    """Told by Slurm when the study has been collected."""
+    collect_time: str = "1:00:00"
+    device: str | None = None
+    """GPU's name, for `plan`'s hours: as in `tst_study.devices`."""
+    mfu: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
+    price_per_gpu_hour: PositiveFloat | None = None
+
+    def resources_of(self, run_name: str) -> Resources:
+        values = self.resources.model_dump()
+        for one in self.runs:
+            if fnmatch(run_name, one.match):
+                values |= one.resources
+        return Resources.model_validate(values)
+
+
+def load_profile(path: Path | None = None) -> Profile:
+    """The profile in `path`, or in the first of `PLACES` that is there, or the defaults.
+
+    Raises `UserError` that names the key and the value.
+    """
+    if path is None:
+        path = next((place.expanduser() for place in PLACES if place.expanduser().exists()), None)
+        if path is None:
+            return Profile()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf8"))
+        profile = Profile.model_validate(_as_tuples(values))
+        for one in profile.runs:
+            profile.resources_of(one.match)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        known = f"; keys: {', '.join(Profile.model_fields)}"
+        more = known if first["type"] == "extra_forbidden" else ""
+        raise UserError(f"{path}: {key}: {first['msg']}{more}") from None
+    return profile
+
+
+def _as_tuples(value: Any) -> Any:
+    """TOML's arrays; types stay strict."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(inner) for key, inner in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

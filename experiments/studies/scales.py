@@ -1,0 +1,82 @@
+"""One set-up per scale, and how much of a study's axes each scale affords.
+
+| scale | trains | on |
+| --- | --- | --- |
+| `smoke` | 200 steps: does everything work? | two cores, a minute |
+| `quick` | 1,500 steps of prose | two cores, minutes |
+| `laptop` | 5,000 steps of prose | two cores, an hour or so |
+| `desktop` | 10,000 steps of prose, the whole axes | two cores, a night |
+| `one-gpu` | the 270M shape, 10,000 steps of 2^18 tokens of FineWeb-Edu | one GPU, days |
+| `paper` | the paper's runs | its clusters |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.corpora import Books, HubText
+from experiments.studies.paper_settings import DENSE_270M
+from experiments.studies.setting import Setting
+
+SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
+FINEWEB_EDU = HubText(
+    "fineweb-edu-llama3",
+    "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
+    "meta-llama/Meta-Llama-3-8B",
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    setting: Setting
+    seeds: int
+    bag_sizes: tuple[int, ...]
+    step_ratios: tuple[float, ...]
+
+    @property
+    def is_paper(self) -> bool:
+        return self.name == "paper"
+
+
+def _prose(steps: int, shards: int | None, validation_tokens: int) -> Setting:
+    """The laptop study's prose (`prose_runs.py`), at the rate that its sweep chose."""
+    return Setting(
+        model="laptop-64",
+        corpora=(Books(shards=shards),),
+        sequences=16,
+        sequence_length=64,
+        steps=steps,
+        warmup_steps=round(0.05 * steps),
+        learning_rate=2e-3,
+        threads=1,
+        validation_tokens=validation_tokens,
+    )
+
+
+_ONE_GPU = Setting(
+    model="270m",
+    corpora=(FINEWEB_EDU,),
+    sequences=128,
+    sequence_length=2048,
+    steps=10_000,
+    warmup_steps=500,
+    learning_rate=1e-3,
+    dtype="bfloat16",
+    micro_batch=8,
+    validation_tokens=4_194_304,
+)
+TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
+
+_SCALES = (
+    Scale("smoke", _prose(200, 1, 16_384), 1, (2, 4), (0.2, 0.4)),
+    Scale("quick", _prose(1_500, 1, 65_536), 2, (2, 4, 8), (0.2, 0.4)),
+    Scale("laptop", _prose(5_000, None, 262_144), 3, (2, 4, 8, 16), TENTHS[:4]),
+    Scale("desktop", _prose(10_000, None, 262_144), 5, (2, 3, 4, 6, 8, 12, 16), TENTHS[:6]),
+    Scale("one-gpu", _ONE_GPU, 3, (2, 4, 6, 8, 12, 16), TENTHS[:6]),
+    Scale("paper", DENSE_270M, 1, tuple(range(2, 17)), TENTHS),
+)
+
+
+def scale_of(name: str) -> Scale:
+    return next(scale for scale in _SCALES if scale.name == name)

@@ -1,0 +1,90 @@
+"""A training set-up: everything about a run but what a study varies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from experiments.corpora import Recipe
+from experiments.naming import label, role
+from tst_study.config import (
+    Batch,
+    Config,
+    Corpus,
+    Data,
+    Execution,
+    Model,
+    Numerics,
+    Optimizer,
+    Parallel,
+    Schedule,
+    Superposition,
+)
+from tst_study.model_presets import PRESETS
+
+BASELINE = Superposition()
+EVALUATIONS = 8
+"""Of the held-out text, over a run."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`config` makes a run of it; `with_steps`, `with_rate`, `with_corpus` are its neighbours."""
+
+    model: str
+    """Name of a preset."""
+    corpora: tuple[Recipe, ...]
+    """Blended in equal parts; the first one's validation split is held out."""
+    sequences: int
+    sequence_length: int
+    steps: int
+    warmup_steps: int
+    learning_rate: float
+    dtype: str = "float32"
+    threads: int | None = None
+    logged_as: int | None = None
+    """Log and evaluate as a run of so many steps does, so that lengths can share their rows."""
+    validation_tokens: int | None = None
+    micro_batch: int | None = None
+    """Sequences per forward pass and rank; how, not what."""
+    parallel: Parallel = field(default_factory=Parallel)
+    """Layout over GPUs; how, not what."""
+    tags: tuple[str, ...] = field(default=())
+    """More words for the runs' names."""
+
+    def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
+        length = self.logged_as or self.steps
+        words = (self.model, f"{self.steps}", label(superposition), *self.tags)
+        return Config(
+            study=study,
+            name=f"{'-'.join(words)}-seed{seed}",
+            role=role(superposition),
+            seed=seed,
+            model=Model(**PRESETS[self.model]),
+            superposition=superposition,
+            data=Data(
+                corpora=tuple(Corpus(path=str(recipe.folder)) for recipe in self.corpora),
+                validation_tokens=self.validation_tokens,
+            ),
+            batch=Batch(sequences=self.sequences, sequence_length=self.sequence_length),
+            optimizer=Optimizer(learning_rate=self.learning_rate),
+            schedule=Schedule(steps=self.steps, warmup_steps=self.warmup_steps),
+            numerics=Numerics(dtype="bfloat16" if self.dtype == "bfloat16" else "float32"),
+            execution=Execution(
+                micro_batch=self.micro_batch,
+                parallel=self.parallel,
+                threads=self.threads,
+                log_every=max(10, length // 400),
+                evaluate_every=max(1, length // EVALUATIONS),
+                checkpoint_every=max(500, length // 20),
+            ),
+        )
+
+    def with_steps(self, steps: int) -> Setting:
+        """Another length; the warm-up stays, so that lengths share their stable phase."""
+        return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
+
+    def with_rate(self, learning_rate: float) -> Setting:
+        return replace(self, learning_rate=learning_rate, tags=(*self.tags, f"lr{learning_rate:g}"))
+
+    def with_corpus(self, corpus: Recipe, tag: str) -> Setting:
+        return replace(self, corpora=(corpus,), tags=(*self.tags, tag))

@@ -1,0 +1,133 @@
+"""Trunks are found by identity, save what they say, and leave alone what has begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import study
+from experiments.planner import PlannedRun, Planner, total_flops
+from experiments.studies.grid import grid
+from experiments.studies.paper_settings import DENSE_270M
+from experiments.study import Study
+from experiments.trunks import trunks_of
+from tests.examples import example
+from tests.test_run_record import DATA
+from tst_study import run_record
+from tst_study.config import Config
+from tst_study.data import of_config
+from tst_study.run_header import header_of
+from tst_study.run_record import RunWriter
+
+
+@pytest.fixture(autouse=True)
+def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+
+
+def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:
+    return Planner(Study("s", "test", "S", "", (), lambda results: list(configs)), root, share)
+
+
+def one(s: int, r: float, *more: str) -> Config:
+    override = f"superposition={{bag_size={s}, step_ratio={r}}}"
+    return example(override, f"name=s{s}-r{r}-{'-'.join(more)}", *more)
+
+
+def saved(planning: Planner) -> float:
+    return 1 - total_flops(planning.decided()) / total_flops(planning.asked_for())
+
+
+def test_the_papers_grid_of_step_ratios_saves_a_quarter() -> None:
+    tenths = [tenth / 10 for tenth in range(1, 7)]
+    configs = [DENSE_270M.config("bag-grid", arm) for arm in grid((6,), tenths)]
+    assert saved(planner(*configs)) == pytest.approx(0.25)
+    assert saved(planner(*configs, share=False)) == 0.0
+
+
+def test_the_papers_whole_grid_is_trained_for_little_more_than_half() -> None:
+    chosen = study.load("bag-grid", "paper")
+    planning = Planner(chosen, Path("none"))
+    assert saved(planning) == pytest.approx(0.458, abs=0.001)
+    (settings,) = [{run.config.seed for run in planning.decided()}]
+    assert settings == {0}
+
+
+def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
+    planned = planner(one(1, 0.0), one(4, 0.2), one(4, 0.5), one(4, 0.3), one(8, 0.2)).decided()
+    names = [run.config.name for run in planned]
+    assert names == [
+        "s1-r0.0-",
+        "trunk-s4-30steps-seed0",
+        "s4-r0.2-",
+        "s4-r0.5-",
+        "s4-r0.3-",
+        "s8-r0.2-",
+    ]
+    trunk = planned[1]
+    assert trunk.config.role == "trunk"
+    assert trunk.config.execution.keep_steps == (20, 30)
+    forks = [run.config.execution.fork_from for run in planned[2:5]]
+    assert [fork.step if fork else None for fork in forks] == [20, 30, 30]
+    assert {fork.folder for fork in forks if fork} == {str(trunk.folder)}
+    assert [run.trunk for run in planned] == [None, None, trunk, trunk, trunk, None]
+
+
+def test_a_branch_is_the_same_run_as_the_unforked_one() -> None:
+    configs = (one(4, 0.2), one(4, 0.5))
+    shared = {run.fingerprint for run in planner(*configs).decided() if run.trunk}
+    assert shared == {run.fingerprint for run in planner(*configs, share=False).decided()}
+
+
+def test_seeds_never_share() -> None:
+    configs = [one(4, r, f"seed={seed}") for r in (0.2, 0.4) for seed in (0, 1)]
+    planned = planner(*configs).decided()
+    assert len(planned) == 6
+    assert all(run.trunk.config.seed == run.config.seed for run in planned if run.trunk)
+
+
+def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest() -> None:
+    lengths = [
+        example(
+            "superposition={}",
+            f"schedule.steps={n}",
+            f"name=n{n}",
+            f"execution.log_every={every}",
+            f"execution.evaluate_every={every}",
+        )
+        for n, every in ((100, 20), (200, 30), (400, 50))
+    ]
+    planned = planner(*lengths).decided()
+    trunk = planned[0].config
+    assert trunk.schedule.stop_after == 180
+    assert trunk.execution.keep_steps == (90, 180)
+    # A branch takes rows over, so that the trunk must have every row of every branch.
+    assert (trunk.execution.log_every, trunk.execution.evaluate_every) == (10, 10)
+
+
+def begin(run: PlannedRun, state: run_record.State) -> None:
+    writer = RunWriter(run.folder, header_of(run.config, DATA))
+    writer.status(state, 1)
+    (run.folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+
+
+def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
+    planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
+    first = planning.decided()[1]
+    begin(first, "preempted")
+    planned = planning.decided()
+    assert [bool(run.trunk) for run in planned if run.config.role != "trunk"] == [False, True, True]
+    begin(planned[2], "done")
+    # Two would have to wait for a trunk that serves one of them: it is left out,
+    assert all(run.config.role != "trunk" for run in planning.decided())
+    # unless it is there already.
+    begin(trunks_of(planning.asked_for(), planning)[0].run, "done")
+    assert [run.config.role for run in planning.decided()].count("trunk") == 1
+
+
+def test_the_trunk_of_a_study_is_the_same_however_far_the_study_is(tmp_path: Path) -> None:
+    planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
+    before = planning.decided()[0].fingerprint
+    begin(planning.decided()[3], "done")
+    assert planning.decided()[0].fingerprint == before

@@ -1,0 +1,85 @@
+"""collect, logs and clean, on folders as a study leaves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.clean import delete, not_needed
+from experiments.collect import collect
+from experiments.logs import log_tails
+from tests.examples import example
+from tests.test_run_record import evaluation, open_run
+from tst_study import run_record
+from tst_study.config_toml import to_toml
+from tst_study.errors import UserError
+
+
+def finished(folder: Path, *overrides: str) -> None:
+    writer = open_run(folder, *overrides)
+    segment = writer.start_segment(None, {"code": {"commit": "a" * 40, "dirty": False}})
+    writer.evaluation({**evaluation(segment, 100, 3.0), "annealed": True})
+    writer.status("done", 100)
+    writer.close()
+
+
+def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None:
+    finished(tmp_path / "a")
+    open_run(tmp_path / "b", "seed=1").status("failed", 3, "disk full")
+    done = collect(tmp_path)
+    assert "1 runs over, 1 missing" in done.lines()
+    assert "  b: failed disk full" in done.lines()
+    by_csv = pd.read_csv(tmp_path / "report" / "runs.csv")
+    by_parquet = pd.read_parquet(tmp_path / "report" / "runs.parquet")
+    assert list(by_csv["run_id"]) == list(by_parquet["run_id"])
+    assert len(by_csv) == 2
+    collected = json.loads((tmp_path / "report" / "collected.json").read_text())
+    assert collected == {"over": ["a"], "missing": {"b": "failed disk full"}}
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:
+    open_run(tmp_path / "b").status("failed", 3, "disk full")
+    assert "No run is over yet." in collect(tmp_path).lines()
+
+
+def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
+    finished(tmp_path / "good")
+    open_run(tmp_path / "bad", "seed=1").status("failed", 3, "disk full")
+    for name in ("good", "bad"):
+        (tmp_path / name / "job").mkdir()
+        (tmp_path / name / "job" / "log.txt").write_text(f"one\ntwo\nthree of {name}\n")
+    shown = "\n".join(log_tails(tmp_path, "", lines=2))
+    assert "=== bad: failed disk full" in shown
+    assert shown.endswith("two\nthree of bad")
+    assert "three of good" in "\n".join(log_tails(tmp_path, "goo", lines=9))
+    with pytest.raises(UserError, match="no run's name has 'nothing' in it"):
+        list(log_tails(tmp_path, "nothing", lines=1))
+
+
+def with_checkpoints(folder: Path, *steps: int) -> None:
+    for step in steps:
+        (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+
+
+def test_clean_keeps_records_last_checkpoints_and_trunks_that_are_needed(tmp_path: Path) -> None:
+    finished(tmp_path / "done")
+    with_checkpoints(tmp_path / "done", 50, 100)
+    open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
+    with_checkpoints(tmp_path / "stopped", 30, 60)
+    finished(tmp_path / "trunk", "schedule.stop_after=15", "role=trunk")
+    with_checkpoints(tmp_path / "trunk", 15)
+    branch = example(f"execution.fork_from={{folder='{tmp_path}/trunk', step=15}}")
+    (tmp_path / "branch" / "job").mkdir(parents=True)
+    (tmp_path / "branch" / "job" / "config.toml").write_text(to_toml(branch))
+    (only,) = not_needed(tmp_path)
+    assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
+    finished(tmp_path / "branch")
+    found = not_needed(tmp_path)
+    delete(found)
+    assert {one.path.parent.parent.name for one in found} == {"done", "trunk"}
+    assert not not_needed(tmp_path)
+    assert run_record.read(tmp_path / "done").state == "done"

@@ -1,0 +1,417 @@
+"""A real Slurm on this machine for the length of a test session: no root, nothing installed.
+
+Its programs are the system's, or Debian's packages unpacked into a folder of their own. munged,
+slurmctld and one slurmd per virtual node run beside each other and listen on the loopback alone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PACKAGES = [
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "munge",
+    "libmunge2",
+    "libhwloc15",
+    "liblua5.1-0",
+]
+PACKAGES_OF_ACCOUNTS = [
+    "slurmdbd",
+    "slurm-wlm-mysql-plugin",
+    "libmariadb3",
+    "mariadb-server-core",
+    "libaio1",
+    "liburing2",
+    "libnuma1",
+]
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+CPUS, GPUS, MEMORY = 8, 4, 16_000
+ACCOUNTS_SECONDS, START_SECONDS = 60, 30
+
+
+class NoSlurmError(Exception):
+    """Slurm cannot be had here; says why."""
+
+
+def unpacked(*, with_accounts: bool) -> Path:
+    """A folder with Slurm's programs, fetched once per user. Raises `NoSlurmError`."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tst-study"
+    place = cache / ("slurm-with-accounts" if with_accounts else "slurm")
+    if (place / "whole").exists():
+        return place
+    for program in ("apt-get", "dpkg"):
+        if shutil.which(program) is None:
+            raise NoSlurmError(f"{program} is not here: Slurm's packages are Debian's")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    names = [*PACKAGES, *(PACKAGES_OF_ACCOUNTS if with_accounts else [])]
+    with tempfile.TemporaryDirectory() as downloads:
+        _download(names, Path(downloads))
+        for package in Path(downloads).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, place], check=True)
+    # A daemon knows what it is by the name it is called by; Debian's files are called otherwise.
+    for daemon in ("slurmctld", "slurmd", "slurmstepd", "slurmdbd"):
+        if (place / f"usr/sbin/{daemon}-wlm").exists():
+            (place / f"usr/sbin/{daemon}").unlink(missing_ok=True)
+            (place / f"usr/sbin/{daemon}").symlink_to(f"{daemon}-wlm")
+    (place / "whole").touch()
+    return place
+
+
+def _download(names: list[str], to: Path) -> None:
+    """With the machine's package lists, else with fresh ones in a folder of our own."""
+    lists = to / "lists"
+    own = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={to / 'cache'}"]
+    failed = None
+    for options in ([], own):
+        if options:
+            (lists / "partial").mkdir(parents=True)
+            (to / "cache" / "archives" / "partial").mkdir(parents=True)
+            subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False)
+        failed = subprocess.run(
+            ["apt-get", *options, "download", *names], cwd=to, capture_output=True, text=True
+        )
+        if failed.returncode == 0:
+            return
+    lines = failed.stderr.strip().splitlines() if failed else []
+    raise NoSlurmError(f"apt-get download: {lines[-1] if lines else 'failed'}")
+
+
+class Cluster:
+    """`nodes` virtual nodes `127.0.0.1` … : submitit takes the first one's name for an address.
+
+    Partitions: `main`; `low`, from which `high` takes nodes after a warning.
+    """
+
+    def __init__(self, *, nodes: int = 4, with_accounts: bool = False) -> None:
+        self.prefix = unpacked(with_accounts=with_accounts)
+        # Short: Slurm's sockets lie below.
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+        self.folder.chmod(0o755)
+        self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
+        self.with_accounts = with_accounts
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports = _free_ports(nodes + 3)
+        libraries = f"{self.prefix}/{LIBRARIES}:{self.prefix}/{LIBRARIES}/slurm-wlm"
+        self.environment = {
+            "PATH": f"{self.prefix}/usr/bin:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": libraries,
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+        }
+
+    def start(self) -> None:
+        for name in ("state", "spool", "log", "munge", "devices"):
+            (self.folder / name).mkdir()
+        self._start_munge()
+        self._write_configuration()
+        if self.with_accounts:
+            self._start_accounts()
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        deadline = time.monotonic() + START_SECONDS
+        while self.idle_nodes() < len(self.nodes):
+            if time.monotonic() > deadline:
+                raise NoSlurmError(f"no cluster after {START_SECONDS} s: {self._last_words()}")
+            time.sleep(0.1)
+
+    def start_controller(self) -> None:
+        self._spawn(
+            "slurmctld", "-D", *(["-i"] if not any((self.folder / "state").iterdir()) else [])
+        )
+
+    def forget(self) -> None:
+        """A controller started behind this knows of no job, and begins its ids anew."""
+        shutil.rmtree(self.folder / "state")
+        (self.folder / "state").mkdir()
+
+    def start_node(self, node: str) -> None:
+        (self.folder / "spool" / node).mkdir(exist_ok=True)
+        stepd = self.prefix / "usr/sbin/slurmstepd"
+        self._spawn("slurmd", "-D", "-N", node, "-d", str(stepd), name=node)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a daemon by its name, `slurmctld` or a node's."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def kill_node(self, node: str) -> None:
+        """A node dies with everything on it: its slurmd and what its jobs run."""
+        self.kill(node)
+        for process in _processes_of(self.folder, node):
+            _signal(process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if "slurmctld" in self._processes:
+            subprocess.run(
+                ["scancel", "--quiet", "--full", "--signal=KILL", f"--user={getpass.getuser()}"],
+                env={**os.environ, **self.environment},
+                capture_output=True,
+                timeout=10,
+            )
+        for name in list(self._processes):
+            self.kill(name)
+        for process in _processes_of(self.folder):
+            _signal(process, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command, env={**os.environ, **self.environment}, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    def idle_nodes(self) -> int:
+        out = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N")
+        return len(out.splitlines())
+
+    def _spawn(self, program: str, *arguments: str, name: str | None = None) -> None:
+        with open(self.folder / "log" / f"{name or program}.out", "ab") as log:
+            self._processes[name or program] = subprocess.Popen(
+                [self._program(program), *arguments],
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def _program(self, name: str) -> str:
+        return str(self.prefix / "usr/sbin" / name)
+
+    def _start_munge(self) -> None:
+        folder = self.folder / "munge"
+        folder.chmod(0o711)
+        (folder / "key").write_bytes(os.urandom(1024))
+        (folder / "key").chmod(0o600)
+        self._spawn(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={folder}/key",
+            f"--socket={folder}/socket",
+            f"--pid-file={folder}/pid",
+            f"--log-file={folder}/log",
+            f"--seed-file={folder}/seed",
+        )
+        _wait_for(folder / "socket")
+
+    def _write_configuration(self) -> None:
+        for gpu in range(GPUS):  # Slurm wants a character device, and numbers it by its name
+            (self.folder / "devices" / f"gpu{gpu}").symlink_to("/dev/null")
+        gpus = f"Name=gpu File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
+        (self.folder / "gres.conf").write_text(gpus)
+        controller, accounts, _database, first, *others = self._ports
+        values = {
+            "ClusterName": "test",
+            # Ids of one cluster are not those of the next.
+            "FirstJobId": str(int(time.time()) % 60_000_000 + 1),
+            "SlurmctldHost": f"{socket.gethostname().split('.')[0]}(127.0.0.1)",
+            "SlurmctldPort": controller,
+            "SlurmUser": getpass.getuser(),
+            "SlurmdUser": getpass.getuser(),
+            "AuthType": "auth/munge",
+            "CredType": "cred/munge",
+            # How long a requeued job waits, too.
+            "AuthInfo": f"socket={self.folder}/munge/socket,cred_expire=5",
+            "PluginDir": f"{self.prefix}/{LIBRARIES}/slurm-wlm",
+            "StateSaveLocation": f"{self.folder}/state",
+            "SlurmdSpoolDir": f"{self.folder}/spool/%n",
+            "SlurmctldPidFile": f"{self.folder}/slurmctld.pid",
+            "SlurmdPidFile": f"{self.folder}/spool/%n.pid",
+            "SlurmctldLogFile": f"{self.folder}/log/slurmctld.log",
+            "SlurmdLogFile": f"{self.folder}/log/%n.log",
+            # CPUs, memory and GPUs are book-keeping: nothing is bound or limited.
+            "ProctrackType": "proctrack/linuxproc",
+            "TaskPlugin": "task/none",
+            "JobAcctGatherType": "jobacct_gather/none",
+            "SlurmdParameters": "config_overrides",
+            "SelectType": "select/cons_tres",
+            "SelectTypeParameters": "CR_Core_Memory",
+            "DefMemPerCPU": 100,
+            "GresTypes": "gpu",
+            "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
+            "MpiDefault": "none",
+            "SwitchType": "switch/none",
+            "PropagateResourceLimits": "NONE",
+            "MailProg": "/bin/true",
+            "ReturnToService": 2,
+            "SchedulerType": "sched/backfill",
+            "SchedulerParameters": (
+                "batch_sched_delay=0,sched_min_interval=0,bf_interval=1,sched_interval=1"
+            ),
+            "SlurmctldTimeout": 30,
+            "SlurmdTimeout": 5,
+            "InactiveLimit": 0,
+            "KillWait": 3,
+            "OverTimeLimit": 0,
+            "MinJobAge": 300,
+            "JobRequeue": 1,
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "REQUEUE",
+            "SlurmctldParameters": "preempt_send_user_signal",
+            **self._accounting(accounts),
+        }
+        ports = f"[{first}-{first + len(others)}]"
+        lines = [f"{key}={value}" for key, value in values.items()]
+        lines += [
+            f"NodeName=127.0.0.[1-{len(self.nodes)}] NodeHostname="
+            f"{socket.gethostname().split('.')[0]} NodeAddr=127.0.0.1 Port={ports} CPUs={CPUS} "
+            f"Sockets=1 CoresPerSocket={CPUS} ThreadsPerCore=1 RealMemory={MEMORY} "
+            f"Gres=gpu:{GPUS} State=UNKNOWN",
+            "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 "
+            "PreemptMode=OFF",
+            "PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE "
+            "GraceTime=20",
+            "PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF",
+        ]
+        (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+
+    def _accounting(self, port: int) -> dict[str, object]:
+        if not self.with_accounts:
+            return {"AccountingStorageType": "accounting_storage/none"}
+        return {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": "127.0.0.1",
+            "AccountingStoragePort": port,
+            "AccountingStoragePass": f"{self.folder}/munge/socket",
+        }
+
+    def _start_accounts(self) -> None:
+        """MariaDB without grant tables, and slurmdbd on it."""
+        _, port, database_port, *_ = self._ports
+        share, data = self.prefix / "usr/share/mysql", self.folder / "database"
+        data.mkdir()
+        options = [
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--tmpdir={self.folder}",
+            f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share}/charsets",
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-log-file-size=8M",
+            "--innodb-lock-wait-timeout=900",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--skip-log-bin",
+            f"--user={getpass.getuser()}",
+        ]
+        tables = (share / "mysql_system_tables.sql").read_text()
+        subprocess.run(
+            [self._program("mariadbd"), *options, "--bootstrap", "--skip-grant-tables"],
+            input=f"create database mysql;\nuse mysql;\n{tables}".encode(),
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            check=True,
+        )
+        socket_path = self.folder / "database.socket"
+        self._spawn(
+            "mariadbd",
+            *options,
+            "--skip-grant-tables",
+            "--skip-networking=0",
+            "--bind-address=127.0.0.1",
+            f"--port={database_port}",
+            f"--socket={socket_path}",
+            f"--pid-file={self.folder}/database.pid",
+        )
+        _wait_for(socket_path)
+        values = {
+            "DbdHost": socket.gethostname().split(".")[0],
+            "DbdAddr": "127.0.0.1",
+            "DbdPort": port,
+            "SlurmUser": getpass.getuser(),
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={self.folder}/munge/socket",
+            "PluginDir": f"{self.prefix}/{LIBRARIES}/slurm-wlm",
+            "LogFile": f"{self.folder}/log/slurmdbd.log",
+            "PidFile": f"{self.folder}/slurmdbd.pid",
+            "StorageType": "accounting_storage/mysql",
+            "StorageHost": "127.0.0.1",
+            "StoragePort": database_port,
+            "StorageUser": "slurm",
+            "StorageLoc": "slurm_accounts",
+        }
+        path = self.folder / "slurmdbd.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        path.chmod(0o600)
+        self._spawn("slurmdbd", "-D")
+        deadline = time.monotonic() + ACCOUNTS_SECONDS
+        while "test" not in self.run("sacctmgr", "-n", "list", "cluster", "format=cluster"):
+            if time.monotonic() > deadline:
+                raise NoSlurmError(f"no slurmdbd after {ACCOUNTS_SECONDS} s: {self._last_words()}")
+            self.run("sacctmgr", "-i", "-Q", "add", "cluster", "test")
+            time.sleep(0.1)
+
+    def _last_words(self) -> str:
+        texts = [path.read_text(errors="replace") for path in (self.folder / "log").iterdir()]
+        return " | ".join(text.strip().splitlines()[-1] for text in texts if text.strip())
+
+
+def _free_ports(count: int) -> list[int]:
+    """Neighbours, below the range that the kernel hands out by itself."""
+    for base in range(17_000, 32_000, 50):
+        sockets = []
+        try:
+            for port in range(base, base + count):
+                one = socket.socket()
+                sockets.append(one)
+                one.bind(("127.0.0.1", port))
+            return list(range(base, base + count))
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    raise NoSlurmError("no free ports between 17000 and 32000")
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise NoSlurmError(f"{path}: not there after {START_SECONDS} s")
+        time.sleep(0.02)
+
+
+def _processes_of(folder: Path, node: str | None = None) -> list[int]:
+    """Jobs of this cluster and their keepers, of one node or of all; never told by a name.
+
+    A job knows its cluster's configuration and its node by its environment; a keeper (slurmstepd)
+    has written its title over that, but holds its node's log open.
+    """
+    log = f"{folder}/log/{node}.log" if node else f"{folder}/"
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            is_ours = f"SLURM_CONF={folder}/slurm.conf".encode() in variables
+            is_there = node is None or f"SLURMD_NODENAME={node}".encode() in variables
+            is_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
+            if (is_ours and is_job and is_there) or any(
+                os.readlink(descriptor).startswith(log) for descriptor in (entry / "fd").iterdir()
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    with suppress(OSError):
+        os.kill(process, number)

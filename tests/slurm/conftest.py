@@ -1,0 +1,81 @@
+"""One cluster for all Slurm tests of a session; skipped, with the reason, where none can be had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.slurm.profile import Profile, Resources
+from tests.slurm.cluster import Cluster, NoSlurmError
+from tst_study.data import of_config
+
+REQUIRED = "TST_STUDY_REQUIRE_SLURM"
+"""Set by `.ci/run`: there, a cluster that does not come up is a failure."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slurm: starts a Slurm cluster of its own on this machine")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Minutes long, so they run when asked for: `pytest -m slurm`."""
+    if "slurm" not in (config.option.markexpr or ""):
+        ours = [item for item in items if item.get_closest_marker("slurm")]
+        config.hook.pytest_deselected(items=ours)
+        items[:] = [item for item in items if item not in ours]
+
+
+def started(**settings: object) -> Cluster:
+    try:
+        cluster = Cluster(**settings)  # type: ignore[arg-type]
+        try:
+            cluster.start()
+        except BaseException:
+            cluster.stop()
+            raise
+    except NoSlurmError as error:
+        if os.environ.get(REQUIRED):
+            raise
+        pytest.skip(f"no Slurm here: {error}")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[Cluster]:
+    cluster = started(nodes=4)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster, known to this process by its environment."""
+    enter(running_cluster, monkeypatch)
+    return running_cluster
+
+
+def enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies whose runs read nothing: their trainer is `fake_site`'s."""
+    from tests.slurm.fake_site.sitecustomize import DATA
+
+    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+
+
+def profile(**settings: object) -> Profile:
+    """Small jobs with the fake trainer."""
+    site = Path(__file__).parent / "fake_site"
+    defaults: dict[str, object] = {
+        "resources": Resources(time="10", partition="main"),
+        "signal_seconds": 30,
+        "setup": (f"export PYTHONPATH={site}",),
+    }
+    return Profile.model_validate(defaults | settings)

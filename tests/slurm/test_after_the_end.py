@@ -1,0 +1,75 @@
+"""When jobs have ended: collecting, scripts run by hand, and a controller that has forgotten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.logs import log_tails
+from experiments.slurm.launcher import submit_to_slurm
+from experiments.status import rows_of
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import enter, profile, started
+from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+
+
+def test_a_job_behind_all_others_collects_whatever_came_of_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    done = submit_to_slurm(seeded("a", "fail"), tmp_path, profile())
+    assert done.collect
+    wait_for_end(tmp_path)
+    collected = json.loads((tmp_path / "report" / "collected.json").read_text())
+    assert [name.rsplit("-", 1)[0] for name in collected["over"]] == ["a"]
+    ((missing, why),) = collected["missing"].items()
+    assert missing.startswith("fail-")
+    assert why == "failed corpus: too short; give more text"
+    assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
+    (log,) = (tmp_path / "slurm").glob("*/*_log.out")
+    assert f"{missing}: failed corpus: too short" in log.read_text()
+
+
+def test_the_script_in_a_run_folder_runs_it_again(cluster: Cluster, tmp_path: Path) -> None:
+    study = seeded("bug")
+    submit(study, tmp_path)
+    wait_for_end(tmp_path)
+    assert "ZeroDivisionError" in "\n".join(log_tails(tmp_path, "", 30))
+    (tmp_path / "healed").touch()
+    (script,) = tmp_path.glob("bug-*/job/run.sh")
+    cluster.run("sbatch", "--wait", str(script))
+    assert state(tmp_path, "bug") == "done"
+    assert launches(tmp_path) == {"bug": 2}
+
+
+@pytest.fixture
+def cluster_with_accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    cluster = started(nodes=1, with_accounts=True)
+    enter(cluster, monkeypatch)
+    yield cluster
+    cluster.stop()
+
+
+def test_with_slurmdbd_a_forgotten_job_still_has_an_end(
+    cluster_with_accounts: Cluster, tmp_path: Path
+) -> None:
+    """The controller loses its state, and with it every job; the accounts have them all."""
+    cluster = cluster_with_accounts
+    study = seeded("killed", "a")
+    submit(study, tmp_path)
+    wait_for_end(tmp_path)
+    cluster.kill("slurmctld")
+    cluster.forget()
+    cluster.start_controller()
+    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(study, tmp_path)}
+    assert cluster.run("squeue", "-h", "--states=all") == ""
+    assert (rows["killed"].state, rows["a"].state) == ("failed", "done")
+    assert rows["killed"].message.endswith("FAILED")
+    (tmp_path / "healed").touch()
+    assert len(submit(study, tmp_path).new) == 1
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"killed": 2, "a": 1}

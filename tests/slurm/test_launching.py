@@ -1,0 +1,199 @@
+"""Studies on a real Slurm: each run once, whatever happens to jobs, nodes and submitters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.slurm import submission
+from experiments.slurm.cancel import cancel_jobs
+from experiments.slurm.commands import call
+from experiments.slurm.jobs import in_the_queue
+from experiments.slurm.launcher import Submitted, submit_to_slurm
+from experiments.slurm.profile import Profile
+from experiments.status import rows_of
+from experiments.study import Study
+from tests.experiments.fake_training import config
+from tests.slurm.conftest import profile
+from tst_study import run_record
+from tst_study.config import Config
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
+
+
+def study_of(*configs: Config) -> Study:
+    return Study(
+        "fake", "test", "A fake study", "Shows nothing.", (), lambda results: list(configs)
+    )
+
+
+def seeded(*names: str) -> Study:
+    return study_of(*(config(name, f"seed={seed}") for seed, name in enumerate(names)))
+
+
+def submit(study: Study, root: Path, how: Profile | None = None) -> Submitted:
+    return submit_to_slurm(study, root, how or profile(), collects=False)
+
+
+def state(root: Path, name: str) -> str:
+    return run_state(root, name)["state"]
+
+
+def run_state(root: Path, name: str) -> run_record.Status:
+    (folder,) = root.glob(f"{name}-*")
+    status = run_record.read_status(folder)
+    return status or {
+        "state": "queued", "step": 0, "steps": 0, "heartbeat": 0.0, "last_checkpoint": None,
+        "message": "",
+    }  # fmt: skip
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited for too long"
+        time.sleep(0.1)
+
+
+SUBMIT = """
+import sys
+from pathlib import Path
+from tests.slurm.test_launching import seeded, submit
+from tests.slurm.conftest import profile
+from tests.slurm.fake_site.sitecustomize import DATA
+from tst_study.data import of_config
+
+of_config.fingerprints = lambda config: DATA
+submit(seeded(*sys.argv[2:]), Path(sys.argv[1]), profile(sbatch={"begin": "now+2"}))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of our own to submit from and to edit."""
+    packages = ("tst_study", "experiments", "analysis", "paper_figures", "tests")
+    for package in packages:
+        shutil.copytree(ROOT / package, tmp_path / "checkout" / package)
+    return tmp_path / "checkout"
+
+
+def submit_from(checkout: Path, root: Path, *names: str) -> None:
+    path = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-c", SUBMIT, str(root), *names]
+    subprocess.run(command, cwd=checkout, env=path, check=True)
+
+
+def wait_for_end(root: Path) -> None:
+    """Until no job of the study is left in the queue."""
+
+    def ended() -> bool:
+        ours = {one.id for one in submission.all_of(root)}
+        return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
+
+    wait_until(ended, 60)
+
+
+def launches(root: Path) -> dict[str, int]:
+    return {
+        path.parent.name.rsplit("-", 1)[0]: len(path.read_text())
+        for path in root.glob("*/launches")
+    }
+
+
+def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
+    study = seeded("a", "b", "c")
+    first = submit(study, tmp_path)
+    assert (len(first.new), len(first.jobs)) == (3, 1)
+    again = submit(study, tmp_path)
+    assert (len(again.adopted) + len(again.over), again.jobs) == (3, [])
+    wait_for_end(tmp_path)
+    assert len(submit(study, tmp_path).over) == 3
+    assert launches(tmp_path) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
+    study = seeded("fail", "bug", "killed", "good")
+    submit(study, tmp_path)
+    wait_for_end(tmp_path)
+    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(study, tmp_path)}
+    assert {name: row.state for name, row in rows.items()} == {
+        "fail": "failed", "bug": "failed", "killed": "failed", "good": "done",
+    }  # fmt: skip
+    assert rows["fail"].message == "corpus: too short; give more text"
+    assert "ZeroDivisionError: division by zero" in rows["bug"].message
+    assert "FAILED" in rows["killed"].message
+    (log,) = tmp_path.glob("bug-*/job/log.txt")
+    assert "Traceback" in log.read_text()
+    (tmp_path / "healed").touch()
+    assert len(submit(study, tmp_path).new) == 3
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
+    assert all(row.state == "done" for row in rows_of(study, tmp_path))
+
+
+def test_branches_wait_for_their_trunk_and_are_killed_with_it(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    study = study_of(*branches, config("alone", "seed=1"))
+    done = submit(study, tmp_path)
+    assert (len(done.new), len(done.jobs)) == (4, 2)
+    wait_for_end(tmp_path)
+    order = {
+        name: next(tmp_path.glob(f"{name}-*/launches")).stat().st_mtime
+        for name in ("trunk", "branch0.2", "branch0.3")
+    }
+    assert order["trunk"] < min(order["branch0.2"], order["branch0.3"])
+
+
+def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    study = study_of(*branches)
+    (tmp_path / "no_trunks").touch()
+    submit(study, tmp_path)
+    wait_for_end(tmp_path)
+    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "waiting", "waiting"]
+    (tmp_path / "no_trunks").unlink()
+    submit(study, tmp_path)
+    wait_for_end(tmp_path)
+    assert [row.state for row in rows_of(study, tmp_path)] == ["done"] * 3
+
+
+def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
+    study = seeded(*(f"seconds_0.{n}" for n in range(1, 6)))
+    done = submit(study, tmp_path, profile(max_array=2, parallel=1))
+    assert len(done.jobs) == 3
+    wait_for_end(tmp_path)
+    assert set(launches(tmp_path).values()) == {1}
+    script = (submission.all_of(tmp_path)[0].folder(tmp_path) / "script.sh").read_text()
+    assert "#SBATCH --array=0-1%1" in script
+
+
+def test_a_thousand_runs_are_one_call_of_sbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = seeded(*["a"] * 1000)
+    calls = []
+    monkeypatch.setattr(submission, "call", lambda *c, **more: calls.append(c) or call(*c, **more))
+    held = profile(sbatch={"hold": True})
+    done = submit(study, tmp_path, held)
+    assert (len(done.new), len(done.jobs), len(calls)) == (1000, 1, 1)
+    assert len(submit(study, tmp_path, held).adopted) == 1000
+    assert len(cancel_jobs(tmp_path, lambda run: True)) == 1000
+    wait_for_end(tmp_path)
+
+
+def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: Path) -> None:
+    """The checkout is edited while the job waits: the job never sees it."""
+    submit_from(checkout, tmp_path / "runs", "a")
+    (checkout / "tst_study" / "run_lock.py").write_text("raise ImportError('edited')")
+    wait_for_end(tmp_path / "runs")
+    assert state(tmp_path / "runs", "a") == "done"
+    (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments
+    assert row["code"].startswith(str(tmp_path / "runs" / "code"))

@@ -1,0 +1,102 @@
+"""The real trainer as jobs: several ranks on several nodes, and a study from text to report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.slurm.profile import Profile, Resources
+from experiments.study import Study
+from tests.slurm.cluster import GPUS, Cluster
+from tests.slurm.test_launching import ROOT, submit, wait_for_end
+from tests.tiny_runs import run, tiny
+from tst_study import run_record
+
+pytestmark = pytest.mark.slurm
+
+
+def test_two_nodes_of_two_ranks_train_what_one_process_trains(
+    cluster: Cluster, words: Path, tmp_path: Path
+) -> None:
+    """TP2 × DP2 across the switch, on pretended GPUs; tensor ranks share a node."""
+    config = tiny(words, "execution.parallel.tensor=2", "name=four")
+    study = Study("real", "test", "Real", "", (), lambda results: [config])
+    four = Resources(nodes=2, tasks_per_node=2, gpus_per_node=2, time="10")
+    submit(study, tmp_path / "runs", Profile(resources=four))
+    alone = run(words, tmp_path / "alone", "name=four")
+    wait_for_end(tmp_path / "runs")
+    (folder,) = (tmp_path / "runs").glob("four-*")
+    record = run_record.read(folder)
+    assert record.state == "done", (folder / "job" / "log.txt").read_text()
+    assert record.segments[0]["devices"]["count"] == 4
+    assert record.header["fingerprint"] == alone.header["fingerprint"]
+    for one, other in zip(record.metrics, alone.metrics, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    loss = alone.evals[-1]["nats_per_token"]
+    assert record.evals[-1]["nats_per_token"] == pytest.approx(loss, rel=1e-5)
+    assert len(list((folder / "job").glob("log*.txt"))) == 4
+
+
+PROFILE = """
+parallel = 2
+signal_seconds = 60
+[resources]
+time = "20"
+partition = "main"
+memory_gb = 1.0
+[[runs]]
+match = "trunk-*"
+resources = {cpus_per_task = 2}
+"""
+
+
+def tst_study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tst_study", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
+    """The same command as on a laptop, but for the launcher; the verbs of a day with it."""
+    study = ("reinitialise", "--scale", "smoke")
+    (tmp_path / "slurm.toml").write_text(PROFILE)
+    checked = tst_study("plan", *study, "--check", cwd=tmp_path)
+    assert "3 runs on 1 nodes of main, 1 tasks, 0 GPUs each, 20: accepted" in checked.stdout
+    submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
+    assert submitted.returncode == 0, submitted.stderr
+    assert "4 submitted in 3 arrays" in submitted.stdout
+    root = tmp_path / "runs" / "reinitialise-smoke"
+    waiting = tst_study("status", *study, cwd=tmp_path).stdout
+    assert waiting.splitlines()[0] == "runs/reinitialise-smoke"
+    wait_for_end(root)
+    ended = tst_study("status", *study, cwd=tmp_path).stdout
+    assert ended.splitlines()[-1] == "4 done", ended
+    collected = json.loads((root / "report" / "collected.json").read_text())
+    assert (len(collected["over"]), collected["missing"]) == (4, {})
+    assert (root / "report" / "report.html").exists()
+    record = run_record.read(next(root.glob("*-s4-r0.2-reinitialized-*")))
+    assert record.segments[0]["forked_from"]["run_id"].startswith("trunk-s4-40steps-seed0-")
+    assert (
+        record.segments[1]["code"]
+        == run_record.read(next(root.glob("trunk-*"))).segments[0]["code"]
+    )
+    cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
+    assert "every branch has forked from this trunk" in cleaned
+    assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[-1] == "4 done"
+
+
+def test_more_than_a_node_has_is_refused_before_anything_is_submitted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "slurm.toml").write_text(f"[resources]\ngpus_per_node = {GPUS + 1}\n")
+    checked = tst_study("plan", "headline", "--scale", "smoke", "--check", cwd=tmp_path)
+    assert "Requested node configuration is not available" in checked.stdout

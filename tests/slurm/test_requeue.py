@@ -1,0 +1,116 @@
+"""Jobs that are stopped: by preemption, by their time, by hand, by the death of a node."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.slurm.cancel import cancel_jobs
+from experiments.slurm.profile import Resources
+from experiments.status import rows_of
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import enter, profile
+from tests.slurm.fake_site.sitecustomize import DATA
+from tests.slurm.test_launching import (
+    launches,
+    run_state,
+    seeded,
+    state,
+    submit,
+    wait_for_end,
+    wait_until,
+)
+from tst_study import run_record
+from tst_study.data import of_config
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+TIMED = "seconds_34"
+
+
+@pytest.fixture(scope="module")
+def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose time is up in the middle of it, beside the other tests: Slurm limits time in
+    minutes and looks at it twice a minute, so that the warning comes within 30 seconds."""
+    root = tmp_path_factory.mktemp("timed")
+    with pytest.MonkeyPatch.context() as patch:
+        enter(running_cluster, patch)
+        patch.setattr(of_config, "fingerprints", lambda config: DATA)
+        submit(seeded(TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
+    return root
+
+
+def is_training(root: Path, name: str, step: int = 5) -> bool:
+    paths = list(root.glob(f"{name}-*/status.json"))
+    return bool(paths) and run_state(root, name)["step"] >= step
+
+
+def resumed_from(root: Path, name: str) -> list[int | None]:
+    (folder,) = root.glob(f"{name}-*")
+    return [row["resumed_from"] for row in run_record.read(folder).segments]
+
+
+def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
+    rows = rows_of(seeded(*study_names), root)
+    return next(row.job for row in rows if row.run_id.startswith(name))
+
+
+def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_path: Path) -> None:
+    everything = {"nodes": 3, "cpus_per_task": 8}
+    low = profile(resources=Resources(partition="low", time="10", **everything))
+    wait_until(lambda: is_training(timed, TIMED))
+    submit(seeded("seconds_4"), tmp_path / "low", low)
+    wait_until(lambda: is_training(tmp_path / "low", "seconds_4"))
+    high = profile(resources=Resources(partition="high", time="10", **everything))
+    submit(seeded("seconds_0.5"), tmp_path / "high", high)
+    wait_for_end(tmp_path / "high")
+    wait_for_end(tmp_path / "low")
+    first, second = resumed_from(tmp_path / "low", "seconds_4")
+    assert (first, state(tmp_path / "low", "seconds_4")) == (None, "done")
+    assert second
+    assert second >= 5
+
+
+def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    names = ("seconds_4", "seconds_4.1")
+    # A node each.
+    submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
+    wait_until(lambda: all(is_training(tmp_path, name) for name in names))
+    requeued, on_the_node = (job_of(tmp_path, name, names) for name in names)
+    cluster.run("scontrol", "requeue", requeued)
+    node = cluster.run("squeue", "-h", f"-j{on_the_node}", "-o%N")
+    cluster.kill_node(node)
+    time.sleep(1.0)
+    cluster.start_node(node)
+    wait_for_end(tmp_path)
+    for name in names:
+        first, second = resumed_from(tmp_path, name)
+        assert (first, state(tmp_path, name)) == (None, "done")
+        assert second
+        assert second >= 5
+
+
+def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) -> None:
+    names = ("seconds_6", "seconds_0.3")
+    submit(seeded(*names), tmp_path)
+    wait_until(lambda: is_training(tmp_path, "seconds_6"))
+    (cancelled,) = cancel_jobs(tmp_path, lambda run: run.startswith("seconds_6-"))
+    wait_for_end(tmp_path)
+    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
+    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("preempted", "done")
+    assert launches(tmp_path)["seconds_6"] == 1
+    assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
+    wait_for_end(tmp_path)
+    assert state(tmp_path, "seconds_6") == "done"
+
+
+def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path) -> None:
+    wait_for_end(timed)
+    first, *later = resumed_from(timed, TIMED)
+    assert first is None
+    assert later
+    assert all(step for step in later)
+    assert state(timed, TIMED) == "done"

@@ -1,0 +1,175 @@
+"""Submitters that die, and that come in pairs: each run is started once and none is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.slurm import commands, submission
+from experiments.slurm.jobs import in_the_queue
+from experiments.status import rows_of
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import profile
+from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
+from tst_study.errors import UserError
+from tst_study.run_record import write_json
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+NAMES = ("a", "b", "seconds_0.2")
+FORK = multiprocessing.get_context("fork")
+
+
+def killed_when(prepare: Callable[[], None], root: Path) -> None:
+    """A submitter in a process that `prepare` has arranged to be killed in."""
+
+    def work() -> None:
+        prepare()
+        submit(seeded(*NAMES), root)
+
+    process = FORK.Process(target=work)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def die(*arguments: Any, **more: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_between_intent_and_sbatch_nothing_is_lost(cluster: Cluster, tmp_path: Path) -> None:
+    def prepare() -> None:
+        submission.call = die  # type: ignore[assignment]
+
+    killed_when(prepare, tmp_path)
+    (intent,) = submission.all_of(tmp_path)
+    assert intent.job_id(tmp_path) is None
+    assert len(submit(seeded(*NAMES), tmp_path).new) == 3
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+
+
+def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: Path) -> None:
+    def prepare() -> None:
+        def write(path: Path, value: Any) -> None:
+            if path.name == "job.json":
+                die()
+            write_json(path, value)
+
+        submission.write_json = write  # type: ignore[assignment]
+
+    killed_when(prepare, tmp_path)
+    done = submit(seeded(*NAMES), tmp_path)
+    assert (len(done.new), len(done.adopted) + len(done.over)) == (0, 3)
+    (intent,) = submission.all_of(tmp_path)
+    assert intent.job_id(tmp_path)
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+
+
+def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes a second behind the submitter's death."""
+    slow = tmp_path / "slow" / "sbatch"
+    slow.parent.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
+    )
+    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    root = tmp_path / "runs"
+    submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
+    submitter.start()
+    wait_until((tmp_path / "asked").exists)
+    submitter.kill()
+    submitter.join()
+    done = submit(seeded(*NAMES), root)
+    assert (len(done.new), len(done.adopted) + len(done.over)) == (0, 3)
+    wait_for_end(root)
+    assert launches(root) == dict.fromkeys(NAMES, 1)
+
+
+def test_two_submitters_at_once_start_each_run_once(cluster: Cluster, tmp_path: Path) -> None:
+    submitters = [FORK.Process(target=submit, args=(seeded(*NAMES), tmp_path)) for _ in range(2)]
+    for one in submitters:
+        one.start()
+    for one in submitters:
+        one.join(60)
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+    assert len(submission.all_of(tmp_path)) == 1
+
+
+def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system on which the study's lock does not reach the other login node."""
+    monkeypatch.setattr("experiments.slurm.launcher.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("experiments.slurm.launcher.known_jobs", lambda root: {})
+    for _ in range(2):
+        assert len(submit(seeded(*NAMES), tmp_path).new) == 3
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == dict.fromkeys(NAMES, 1)
+
+
+def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """A job of another submission has the id that this study once got: it is not taken for ours."""
+    study = seeded("seconds_1")
+    submit(study, tmp_path / "other")
+    (other,) = submission.all_of(tmp_path / "other")
+    lost = submission.new("ours", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path)
+    lost.folder(tmp_path / "ours").mkdir(parents=True)
+    write_json(lost.folder(tmp_path / "ours") / "intent.json", lost.__dict__)
+    write_json(
+        lost.folder(tmp_path / "ours") / "job.json", {"job": other.job_id(tmp_path / "other")}
+    )
+    assert len(submit(study, tmp_path / "ours").new) == 1
+    wait_for_end(tmp_path / "ours")
+    assert launches(tmp_path / "ours") == {"seconds_1": 1}
+
+
+def _ids(study: Any, root: Path) -> list[str]:
+    from experiments.planner import Planner
+
+    return [run.run_id for run in Planner(study, root).decided()]
+
+
+def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"sbatch: .*invalid partition specified: nowhere"):
+        submit(seeded("a"), tmp_path, profile(resources={"partition": "nowhere"}))
+    assert [row.state for row in rows_of(seeded("a"), tmp_path)] == ["waiting"]
+
+
+def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = seeded("seconds_2")
+    submit(study, tmp_path)
+    wait_until(lambda: bool(launches(tmp_path)))
+    monkeypatch.setattr(commands, "SECONDS", 2)
+    cluster.kill("slurmctld")
+    with pytest.raises(UserError, match="squeue: "):
+        submit(study, tmp_path)
+    cluster.start_controller()
+    monkeypatch.setattr(commands, "SECONDS", 60)
+    wait_until(lambda: bool(in_the_queue()) or True)
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"seconds_2": 1}
+
+
+def test_what_an_enclosing_job_left_in_the_environment_does_not_reach_sbatch(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    monkeypatch.setenv("SLURM_NTASKS", "64")
+    monkeypatch.setenv("RANK", "3")
+    submit(seeded("a"), tmp_path)
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"a": 1}

@@ -1,0 +1,239 @@
+"""The verbs of `tst-study` that work on studies, alike for every launcher.
+
+Every import beyond typer stands inside the command that needs it, as in `command_line.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tst_study.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.planner import PlannedRun
+    from experiments.study import Study
+
+LAUNCHERS = ("local", "slurm")
+
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: bag-grid, …")]
+StudyOrFolder = Annotated[
+    str, typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs.")
+]
+Pattern = Annotated[
+    str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")
+]
+ScaleName = Annotated[
+    str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
+]
+RunsFolder = Annotated[
+    Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
+]
+Launcher = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
+]
+Parallel = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; by default what the machine holds.")
+]
+NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
+
+
+def plan(
+    study: StudyName,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    no_share: NoShare = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask Slurm whether it would take the jobs.")
+    ] = False,
+    profile: ProfileFile = None,
+    device: Annotated[
+        str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
+    ] = None,
+    mfu: Annotated[
+        float | None, typer.Option(min=0.01, max=1.0, help="Its model FLOPs utilisation.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Show layout and memory on so many GPUs.")
+    ] = None,
+    gpu_memory: Annotated[float, typer.Option(min=1.0, help="GB of each of them.")] = 141.0,
+    noise: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
+    ] = None,
+) -> None:
+    """List the runs of a study, what they cost, what they can show and which are done."""
+    from experiments.plan_table import Prices, lines
+    from experiments.slurm.profile import load_profile
+    from experiments.study import load
+
+    chosen, how = load(study, scale), load_profile(profile)
+    root = runs or chosen.folder
+    prices = Prices(device or how.device, mfu or how.mfu, price or how.price_per_gpu_hour)
+    for line in lines(chosen, root, prices, share=not no_share, noise=noise):
+        print(line)
+    if gpus is not None:
+        from experiments.cluster_sheet import lines as cluster_lines
+        from experiments.planner import Planner
+
+        configs = [run.config for run in Planner(chosen, root, unprepared=True).whole()]
+        print(*cluster_lines(chosen, configs, gpus, gpu_memory), sep="\n")
+    if check:
+        from experiments.slurm.launcher import check_with_slurm
+
+        print(*check_with_slurm(chosen, root, how, share=not no_share), sep="\n")
+
+
+def submit(
+    study: StudyName,
+    scale: ScaleName = "quick",
+    launcher: Launcher = "local",
+    parallel: Parallel = None,
+    runs: RunsFolder = None,
+    profile: ProfileFile = None,
+    no_share: NoShare = False,
+    no_collect: Annotated[
+        bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
+    ] = False,
+) -> None:
+    """Run a study: data, runs, figures, report. What is done is skipped."""
+    from experiments.study import load
+
+    chosen = load(study, scale)
+    root = runs or chosen.folder
+    _hand_over(chosen, root, launcher, parallel, profile, not no_share, not no_collect)
+
+
+def retry(
+    study: StudyName,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    launcher: Launcher = "local",
+    parallel: Parallel = None,
+    runs: RunsFolder = None,
+    profile: ProfileFile = None,
+    no_share: NoShare = False,
+) -> None:
+    """Run again what failed or was stopped, and nothing else."""
+    from experiments.select import stopped
+    from experiments.study import load
+
+    chosen = load(study, scale)
+    root = runs or chosen.folder
+    only = stopped(chosen, root, pattern, share=not no_share)
+    _hand_over(chosen, root, launcher, parallel, profile, not no_share, True, only)
+
+
+def _hand_over(
+    study: Study,
+    root: Path,
+    launcher: str,
+    parallel: int | None,
+    profile: Path | None,
+    share: bool,
+    collects: bool,
+    only: Callable[[PlannedRun], bool] = lambda run: True,
+) -> None:
+    if launcher not in LAUNCHERS:
+        raise UserError(f"--launcher {launcher}: not known; there are: {', '.join(LAUNCHERS)}")
+    if launcher == "local":
+        from experiments.submit import submit_locally
+
+        raise typer.Exit(submit_locally(study, root, parallel, share=share, only=only))
+    from experiments.slurm.launcher import submit_to_slurm
+    from experiments.slurm.profile import load_profile
+
+    how = load_profile(profile)
+    if parallel:
+        how = how.model_copy(update={"parallel": parallel})
+    for corpus in study.corpora:
+        corpus.prepare()
+    done = submit_to_slurm(study, root, how, share=share, collects=collects, only=only)
+    print(*done.lines(), sep="\n")
+
+
+def status(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    no_share: NoShare = False,
+    watch: Annotated[
+        float | None, typer.Option(min=0.5, help="Seconds between looks, until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Show how far the runs of a study, or of any folder of runs, are."""
+    from experiments.status_screen import show
+
+    show(study, scale, runs, share=not no_share, every=watch)
+
+
+def cancel(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+) -> None:
+    """Stop runs behind a checkpoint, queued ones for good; `submit` or `retry` takes them up."""
+    from experiments.cancel import cancel_runs
+
+    cancelled = cancel_runs(_folder(study, scale, runs), pattern)
+    print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
+
+
+def logs(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
+) -> None:
+    """Show the end of the logs of runs: of those that failed, where none are named."""
+    from experiments.logs import log_tails
+
+    for text in log_tails(_folder(study, scale, runs), pattern, lines):
+        print(text)
+
+
+def collect(study: StudyOrFolder, scale: ScaleName = "quick", runs: RunsFolder = None) -> None:
+    """Write run table, figures and report from what is there; name the runs that are missing."""
+    from experiments.collect import collect as collect_runs
+
+    print(*collect_runs(_folder(study, scale, runs)).lines(), sep="\n")
+
+
+def clean(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what.")] = False,
+) -> None:
+    """Delete what nothing needs any more: older checkpoints of finished runs, trunks' checkpoints
+    that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    from experiments.clean import delete, not_needed
+
+    found = not_needed(_folder(study, scale, runs))
+    for one in found:
+        print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
+    total = sum(one.size for one in found) / 2**20
+    if yes:
+        delete(found)
+    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
+
+
+def _folder(study: str, scale: str, runs: Path | None) -> Path:
+    from experiments.study import STUDIES, load
+
+    if runs is not None:
+        return runs
+    return load(study, scale).folder if study in STUDIES else Path(study)
+
+
+def register(app: typer.Typer) -> None:
+    for verb in (plan, submit, status, retry, cancel, logs, collect, clean):
+        app.command()(verb)
