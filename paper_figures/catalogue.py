@@ -64,6 +64,7 @@ CATALOGUE: tuple[Named, ...] = (
         effects=["effects"],
         expert_load=["expert_load"],
         shared_trunks=["shared_trunks"],
+        context_checks=["context_checks"],
         disagreements=["disagreements"],
     ),
     *_named(

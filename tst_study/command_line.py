@@ -1,7 +1,7 @@
 """`tst-study …`: one verb per thing a researcher does in a day.
 
 Every import beyond typer stands inside the command that needs it: `--help` must answer at once,
-and only `train` may import torch.
+and only `train`, `export`, `import` and `evaluate` may import torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from tst_study import model_verbs, study_verbs
 from tst_study.errors import OtherRankError, UserError
-from tst_study.study_verbs import register
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -86,7 +86,8 @@ def train(
         raise typer.Exit(1)
 
 
-register(app)
+model_verbs.register(app)
+study_verbs.register(app)
 
 
 @app.command()

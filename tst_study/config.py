@@ -261,6 +261,14 @@ class Execution(Strict):
     """How long ranks wait for each other before they give up."""
 
 
+class InitialWeights(Strict):
+    """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
+
+    path: str
+    fingerprint: str
+    """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
+
+
 class Config(Strict):
     """One training run, whole."""
 
@@ -275,6 +283,8 @@ class Config(Strict):
     optimizer: Optimizer
     schedule: Schedule
     numerics: Numerics = Numerics()
+    initial_weights: InitialWeights | None = None
+    """By default weights are drawn (`model.initial_deviation`, `seed`)."""
     execution: Execution = Execution()
 
     @model_validator(mode="after")
