@@ -185,6 +185,14 @@ def read(folder: str | Path) -> RunRecord:
     )
 
 
+def read_evaluations(folder: str | Path) -> list[Evaluation]:
+    """The rows of `evals.jsonl` that count, without reading the curves."""
+    folder = Path(folder)
+    segments = _read_segments(folder / "segments.jsonl")
+    starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
+    return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
+
+
 def read_header(folder: str | Path) -> RunHeader:
     path = Path(folder) / "run.json"
     try:

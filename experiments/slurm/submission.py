@@ -182,10 +182,10 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
 def all_of(root: Path) -> list[Submission]:
     """Every submission of a study, oldest first."""
     found = []
-    for path in sorted((root / FOLDER).glob("*/intent.json")):
+    for path in (root / FOLDER).glob("*/intent.json"):
         values = json.loads(path.read_bytes())
         found.append(Submission(**{**values, "runs": tuple(values["runs"])}))
-    return found
+    return sorted(found, key=lambda one: one.created)
 
 
 def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, Job]) -> None:
