@@ -177,8 +177,9 @@ def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
 
 def test_a_profile_reaches_the_job(tmp_path: Path) -> None:
     """A prefix that stands for a container really stands before python."""
+    seen = tmp_path / "inside"
     how = profile(
-        container=f"env TST_CONTAINER={tmp_path}/inside sh -c 'touch $TST_CONTAINER; exec \"$@\"' sh",
+        container=f"sh -c 'touch {seen}; exec \"$@\"' sh",
         resources=Resources(time="10", memory_gb=0.5, gpus_per_node=2, cpus_per_task=2),
         runs=({"match": "other", "resources": {"cpus_per_task": 3}},),
         sbatch={"nice": 5},
@@ -193,7 +194,7 @@ def test_a_profile_reaches_the_job(tmp_path: Path) -> None:
         assert f"#SBATCH --cpus-per-task={cpus}\n" in script
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"a": 1, "other": 1}
-    assert (tmp_path / "inside").exists()
+    assert seen.exists()
 
 
 def test_a_thousand_runs_are_one_call_of_sbatch(
