@@ -1,7 +1,7 @@
 """Was the learning rate chosen on the baseline, inside the range swept, and used by both arms?
 
 A superposed run at a rate that was tuned for it, or a baseline at an untuned one, shows a gain
-that is none (it happened: issue 2's pilot).
+that is none (it happened, in this package's pilot).
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ from benchmarks import bag_loss
 from benchmarks.gpu_parts import Request, Results
 from benchmarks.machine import device_name
 from benchmarks.steps import Compiler, PackageSteps, Step, plain_step, step_config
-from tst_study.compute_cost import count_flops, count_parameters, estimate_memory
+from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config
 from tst_study.devices import peak_flops
 from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
 from tst_study.megatron.process_groups import process_groups
+from tst_study.memory_model import estimate_memory
 from tst_study.phase_plan import plan_phases
 
 LENGTH = 2048  # of the paper's dense family
@@ -100,7 +101,10 @@ def _fitting(
 def _may_fit(config: Config, device: str) -> bool:
     if device == "cpu":
         return True
-    return 1.3 * estimate_memory(config).total < torch.cuda.get_device_properties(0).total_memory
+    return (
+        1.2 * estimate_memory(config, on_gpu=True).total
+        < torch.cuda.get_device_properties(0).total_memory
+    )
 
 
 def _measure(

@@ -78,8 +78,12 @@ class PackageSteps:
         """Fill the gradient buffers; returns the loss. ids and labels (b, l·stride)."""
         self.optimizer.zero_gradients()
         valid_counts = objective.count_targets(labels)
-        targets = Targets(labels, valid_counts, objective)
-        return forward_backward(self.data_parallel, [(objective.fold(ids), targets)])
+        size = self.config.execution.micro_batch or len(ids)
+        batch = [
+            (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
+            for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
+        ]
+        return forward_backward(self.data_parallel, batch)
 
 
 def plain_step(config: Config, device: torch.device, compiler: Compiler | None = None) -> Step:

@@ -11,10 +11,11 @@ from experiments.planner import PlannedRun, Planner, total_flops
 from experiments.status import StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
-from tst_study.compute_cost import estimate_memory, gpu_hours
+from tst_study.compute_cost import gpu_hours
 from tst_study.config import Batch, Model
 from tst_study.devices import peak_flops
 from tst_study.errors import UserError
+from tst_study.memory_model import estimate_memory
 from tst_study.phase_plan import plan_phases
 
 Shape = tuple[Model, Batch]

@@ -8,7 +8,6 @@ from tests.examples import example
 from tst_study.compute_cost import (
     count_flops,
     count_parameters,
-    estimate_memory,
     flops_per_position,
     gpu_hours,
 )
@@ -62,15 +61,6 @@ def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
     router = 6 * shape["layers"] * shape["hidden_size"] * (64 - 32)
     small, large = (flops_per_position(Model(**each), 1024) for each in (shape, more))
     assert large - small == router
-
-
-def test_memory_sums_and_falls_with_the_micro_batch() -> None:
-    whole = estimate_memory(example("model={preset = '270m'}"))
-    parts = whole.as_dict()
-    assert parts.pop("total") == sum(parts.values())
-    split = estimate_memory(example("model={preset = '270m'}", "execution.micro_batch=4"))
-    assert split.logits * 4 == whole.logits
-    assert split.weights == whole.weights == 4 * count_parameters(Model(**PRESETS["270m"])).total
 
 
 def test_gpu_hours() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from tst_study.errors import UserError
+from tst_study.errors import OtherRankError, UserError
 from tst_study.study_verbs import register
 
 if TYPE_CHECKING:
@@ -54,9 +54,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
+    ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config, run_lock
+    from tst_study.rank_environment import adopt_slurm_ranks
 
     resolved = config.load(config_file, overrides or [])
     if dry_run:
@@ -65,6 +69,11 @@ def train(
         print(describe(resolved))
         return
     folder = folder or _run_folder(resolved)
+    if processes > 1:
+        from tst_study.local_ranks import train_on_processes
+
+        raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
+    adopt_slurm_ranks()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = os.environ.get("RANK", "0") == "0"
     with run_lock.hold(folder) if first else nullcontext():
@@ -175,8 +184,10 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         app(args=arguments, prog_name="tst-study")
+    except OtherRankError as error:
+        _end(f"{error}", 3, debug)
     except UserError as error:
-        _end(f"error: {error}", 2, debug)
+        _end(f"error: {_rank()}{error}", 2, debug)
     except KeyboardInterrupt:
         _end("stopped", 130, debug)
     except BrokenPipeError:
@@ -185,8 +196,13 @@ def main() -> NoReturn:
         sys.exit(1)
     except Exception as error:
         text = " ".join(str(error).split())
-        _end(f"error: {type(error).__name__}: {text} (--debug shows where)", 1, debug)
+        _end(f"error: {_rank()}{type(error).__name__}: {text} (--debug shows where)", 1, debug)
     sys.exit(0)
+
+
+def _rank() -> str:
+    """Whose error it is, where there are several processes."""
+    return f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
 
 
 def _end(line: str, status: int, debug: bool) -> NoReturn:
@@ -194,6 +210,16 @@ def _end(line: str, status: int, debug: bool) -> NoReturn:
         raise
     print(line, file=sys.stderr)
     sys.exit(status)
+
+
+def _without_processes(arguments: list[str]) -> list[str]:
+    """The same command for one rank: `--processes 4` and `--processes=4` are left out."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and not argument.startswith("--processes"):
+            kept.append(argument)
+        skip = argument == "--processes"
+    return kept
 
 
 def _run_folder(config: Config) -> Path:

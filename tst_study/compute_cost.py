@@ -1,4 +1,4 @@
-"""What a run costs: parameters by kind, FLOPs, memory, GPU-hours. Arithmetic on the config alone.
+"""What a run costs: parameters by kind, FLOPs, GPU-hours. Arithmetic on the config alone.
 
 FLOPs follow the usual convention (PaLM, appendix B): six per active matrix parameter and position,
 plus attention scores over the full, not the causal half, of the sequence. The input embedding is a
@@ -102,53 +102,6 @@ def count_flops(config: Config) -> Flops:
         superposition=per_step * superposed,
         recovery=per_step * (end - superposed),
         total=per_step * end,
-    )
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one rank of a plain data-parallel layout; activations are an estimate."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    total: int
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-
-def estimate_memory(config: Config) -> Memory:
-    """Weights, float32 gradients, AdamW's two moments (and float32 main weights under bfloat16),
-    activations kept for the backward pass of one micro-batch, and the logits with their gradient.
-    """
-    model, batch = config.model, config.batch
-    total = count_parameters(model).total
-    width = 2 if config.numerics.dtype == "bfloat16" else 4
-    positions = (config.execution.micro_batch or batch.sequences) * batch.sequence_length
-    query = model.attention_heads * model.head_size
-    key_value = model.key_value_heads * model.head_size
-    # Kept per position and layer: both norms' inputs and outputs, queries, keys, values and the
-    # attention's output, the two halves of SwiGLU and their product.
-    feed_forward = (
-        model.feed_forward_size
-        if model.experts is None
-        else model.experts.per_token * (model.experts.feed_forward_size + model.hidden_size)
-    )
-    layer = 4 * model.hidden_size + 2 * query + 2 * key_value + 3 * feed_forward
-    activations = positions * width * (model.layers * layer + 2 * model.hidden_size)
-    logits = positions * model.vocabulary_size * (width + 4)
-    weights, gradients = total * width, total * 4
-    optimizer = total * (8 if width == 4 else 12)
-    return Memory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=activations,
-        logits=logits,
-        total=weights + gradients + optimizer + activations + logits,
     )
 
 

@@ -256,6 +256,8 @@ class Execution(Strict):
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
+    timeout_seconds: Positive = 600
+    """How long ranks wait for each other before they give up."""
 
 
 class Config(Strict):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tst_study.compute_cost import count_flops, count_parameters, estimate_memory
+from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config
 from tst_study.config_toml import to_toml
 from tst_study.errors import UserError
+from tst_study.memory_model import estimate_memory
+from tst_study.parallel_layout import check, layout_of, least_ranks
 from tst_study.phase_plan import plan_phases
 
 
@@ -16,7 +18,7 @@ def describe(config: Config) -> str:
 
 def _costs(config: Config) -> list[str]:
     plan, parameters = plan_phases(config), count_parameters(config.model)
-    flops, memory = count_flops(config), estimate_memory(config)
+    flops = count_flops(config)
     lines = [f"run                     {_run_id(config)}", "", "parameters"]
     lines += [_row(kind, f"{number:,}") for kind, number in parameters.as_dict().items()]
     lines += [
@@ -37,9 +39,19 @@ def _costs(config: Config) -> list[str]:
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
         "",
-        "memory of one rank (estimate)",
     ]
-    return lines + [_row(kind, _bytes(size)) for kind, size in memory.as_dict().items()]
+    return lines + _memory(config)
+
+
+def _memory(config: Config) -> list[str]:
+    if config.execution.parallel == "auto":
+        return ["memory of one rank       depends on the layout, which is chosen at the start"]
+    ranks = least_ranks(layout_of(config))
+    check(config, ranks)
+    memory = estimate_memory(config, ranks, on_gpu=config.execution.device == "cuda")
+    title = f"memory of one of {ranks} ranks" if ranks > 1 else "memory of one rank"
+    rows = [_row(kind, _bytes(size)) for kind, size in memory.as_dict().items()]
+    return [f"{title} (estimate)", *rows]
 
 
 def _read(config: Config) -> int:

@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints it without a traceback and exits with status 2 (`--debug` shows it).
     """
+
+
+class OtherRankError(UserError):
+    """This rank could not go on because another one failed or hangs."""

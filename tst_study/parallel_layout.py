@@ -6,6 +6,7 @@ Every rule here is either arithmetic (what does not divide) or a row of the tabl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,12 @@ def check(config: Config, ranks: int) -> None:
 def first_problem(config: Config, parallel: Parallel, ranks: int) -> Problem | None:
     """None where the layout works."""
     return next(_problems(config, parallel, ranks), None)
+
+
+def least_ranks(parallel: Parallel) -> int:
+    """The fewest processes that make up one whole model."""
+    of_a_stage = math.lcm(parallel.tensor, parallel.expert * parallel.expert_tensor_ranks)
+    return of_a_stage * parallel.pipeline
 
 
 def data_ranks(parallel: Parallel, ranks: int) -> int:

@@ -27,6 +27,7 @@ from tst_study.data.token_stream import TokenStream
 from tst_study.evaluate import evaluate
 from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward
@@ -41,7 +42,7 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
-from tst_study.megatron.process_groups import Ranks, process_groups
+from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import plan_phases
@@ -66,6 +67,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         UserError: config, data, folder or disk need the user's attention.
     """
     folder = Path(folder)
+    config, why_layout = with_layout(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     if not torch.cuda.is_available():
@@ -76,12 +78,15 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         listening() as stop,
         process_groups(config) as ranks,
         run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
+        collectives_named(ranks.rank),
     ):
         ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
-        return _run(config, folder, ranks, log, stop)
+        return _run(config, folder, ranks, log, stop, why_layout)
 
 
-def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest) -> State:
+def _run(
+    config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest, why_layout: str
+) -> State:
     plan, execution = plan_phases(config), config.execution
     share = config.batch.sequences // ranks.data_size
     micro_batch = execution.micro_batch or share
@@ -111,7 +116,7 @@ def _run(config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequ
         config.numerics.dtype,
         resumed["training_seconds"],
     )
-    log.start(config, resumed_from=resumed["step"], **_devices(ranks))
+    log.start(config, resumed_from=resumed["step"], layout_chosen=why_layout, **_devices(ranks))
     superposition = superposition_objective(config.superposition)
 
     end = config.schedule.stop_after or plan.steps

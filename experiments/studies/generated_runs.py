@@ -14,7 +14,7 @@ from tst_study.config import Batch, Config, Corpus, Data, Model, Optimizer, Sche
 from tst_study.model_presets import PRESETS
 
 LEARNING_RATE = 1.5e-3
-"""The pilot's (issue 2); not swept here."""
+"""A pilot's; not swept here."""
 STEP_RATIO = 0.3
 """The middle of the range 0.2 … 0.4 that the paper recommends."""
 

@@ -12,7 +12,7 @@ from tst_study.config import Config, Superposition
 PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""
 SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.2)
-"""What a pilot found on two cores (issue 2)."""
+"""What a pilot found on two cores."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Real prose: baseline and superposition at matched FLOPs, rate chosen on the baseline, paired
 seeds.
 
-The shape is that of the pilot (issue 2): BPE of 1,024 words, hidden 64, 2 layers, steps of
+The shape is that of a pilot: BPE of 1,024 words, hidden 64, 2 layers, steps of
 16 x 64 latent tokens. Warm-up over the first 5% of the steps, decay over the last 10%, as short
 runs have it; everything else is the configuration's default.
 """

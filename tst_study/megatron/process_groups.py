@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from torch._C._distributed_c10d import HashStore
 
+from tst_study.auto_layout import resolve
 from tst_study.config import Config, Execution, Parallel
 from tst_study.errors import UserError
 from tst_study.parallel_layout import check, layout_of
@@ -75,7 +77,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     device = choose_device(config.execution)
     mine = not dist.is_initialized()
     if mine:
-        _join(device)
+        _join(device, timedelta(seconds=config.execution.timeout_seconds))
     try:
         check(config, dist.get_world_size())
         _divide(layout_of(config), device)
@@ -95,6 +97,19 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         if mine:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
+
+
+def with_layout(config: Config) -> tuple[Config, str]:
+    """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
+    ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    device = choose_device(config.execution)
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    else:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        memory = psutil.virtual_memory().total // here
+    choice = resolve(config, ranks, memory, on_gpu=device.type == "cuda")
+    return choice.config, choice.reason
 
 
 def _divide(parallel: Parallel, device: torch.device) -> None:
@@ -144,9 +159,8 @@ def choose_device(execution: Execution) -> torch.device:
     return device
 
 
-def _join(device: torch.device) -> None:
+def _join(device: torch.device, timeout: timedelta) -> None:
     backend = "nccl" if device.type == "cuda" else "gloo"
-    timeout = timedelta(minutes=10)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         dist.init_process_group(backend, timeout=timeout)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
@@ -27,6 +27,20 @@ def keep_less_for_backward(layers: Iterable[TransformerLayer], recompute: Recomp
 
 
 def _recompute(module: torch.nn.Module) -> None:
+    forward = module.forward
+    dispatchers = [m.token_dispatcher for m in module.modules() if hasattr(m, "token_dispatcher")]
+
+    def forgetful_forward(*inputs: Any, **named: Any) -> Any:
+        try:
+            return forward(*inputs, **named)
+        finally:
+            # Dispatchers keep tensors for the second half of a forward pass. What they keep of a
+            # second forward pass would hold on to everything that it computed.
+            for dispatcher in dispatchers:
+                for name, value in vars(dispatcher).items():
+                    if isinstance(value, torch.Tensor) and value.requires_grad:
+                        setattr(dispatcher, name, None)
+
     module.forward = partial(
-        checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False
+        checkpoint, forgetful_forward, use_reentrant=False, preserve_rng_state=False
     )

@@ -1,0 +1,41 @@
+"""What a rank says when another one is gone or hangs: the collective, by its name."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tst_study.errors import OtherRankError, UserError
+
+
+@contextmanager
+def collectives_named(rank: int) -> Iterator[None]:
+    """Turn an exception out of torch.distributed into `OtherRankError`; others pass."""
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        name = _collective(error)
+        if name is None:
+            raise
+        # Without the source line that it came from, and without advice.
+        reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0]).split(". ")[0]
+        raise OtherRankError(
+            f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
+            f"what that one said comes first ({reason})"
+        ) from error
+
+
+def _collective(error: BaseException | None) -> str | None:
+    """The torch.distributed function that an exception, or what caused it, came out of; where a
+    request was only waited for, the function that waited."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)[::-1]
+        for frame in frames:
+            if frame.filename.endswith("distributed_c10d.py"):
+                return frame.name
+        if any(library in str(error) for library in ("gloo", "NCCL")):
+            return next((f.name for f in frames if not f.name.startswith("_")), None)
+        error = error.__cause__
+    return None
