@@ -8,6 +8,7 @@ comes next finds the jobs of a submission whose `job.json` was never written.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
 import sys
@@ -136,7 +137,8 @@ def _script(
 def _parameters(
     one: Submission, profile: Profile, resources: Resources, *, whole_array: bool
 ) -> dict[str, Any]:
-    more: dict[str, Any] = {"requeue": True, **profile.sbatch}
+    # Corpora and trunks are named from where the study was submitted.
+    more: dict[str, Any] = {"requeue": True, "chdir": os.getcwd(), **profile.sbatch}
     conditions = ["singleton"] if whole_array else []
     if one.dependency and whole_array:
         conditions.insert(0, one.dependency)
