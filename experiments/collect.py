@@ -25,11 +25,11 @@ class Collected:
 
 def collect(root: Path) -> Collected:
     """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     from analysis.run_table import load
     from paper_figures.build import build
 
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     folders = [path.parent for path in root.glob("*/status.json")]
     try:
         jobs = jobs_of(root, folders)
