@@ -12,11 +12,14 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.comparison import Comparison
 from analysis.run_row import rows_of
-from analysis.superposition_forms import FORMS
+from analysis.superposition_forms import FORMS, TOKENS_PER_STEP
 from analysis.superposition_held_out import compare_forms
 from analysis.superposition_law import Law, fit_law, law_rows, published_law
+from analysis.wording import is_plain
 from tst_study.errors import UserError
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 BAGS = np.arange(2, 33, dtype=float)
 RATIOS = np.round(np.arange(0.02, 0.91, 0.01), 2)
@@ -203,6 +206,54 @@ def law_answer(draws: int = 200) -> Answer:
             "that do not include the choice of form; `other forms` shows that choice.",
         ),
         published.fingerprints("final_loss_grid", "headline_runs"),
+    )
+
+
+def law_on_runs(
+    comparison: Comparison, runs: pd.DataFrame, inputs: dict[str, str], draws: int = 100
+) -> Answer:
+    """Gains of one's own runs beside what the law of the published grids predicts for them.
+
+    Steps are counted as steps of 2M latent tokens. Ablations are left out: the law has none.
+    """
+    law = published_law()
+    drawn = law.drawn(draws)
+    latent = runs.groupby("group")["latent_tokens"].first()
+    size = runs.groupby("group")["parameters"].first()
+    rows = []
+    for row in rows_of(comparison.table):
+        if not is_plain({**row, "weighting": "uniform"}) or row["step_ratio"] >= 1:
+            continue
+        steps = float(latent[row["group"]]) / TOKENS_PER_STEP
+        weighting = row["weighting"] if row["weighting"] in NAMED_WEIGHTINGS else "uniform"
+        setting = (float(size[row["group"]]), steps, row["bag_size"], row["step_ratio"], weighting)
+        low, high = _interval([other.gain(*setting) for other in drawn])
+        rows.append(
+            {
+                "corpus": row["corpus"],
+                "setting": row["setting"],
+                "params": setting[0],
+                "steps_of_2M": steps,
+                "seeds": row["seeds"],
+                "gain": row["gain"],
+                "low": row["low"],
+                "high": row["high"],
+                "law": law.gain(*setting),
+                "law_low": low,
+                "law_high": high,
+                "belief": belief(setting[0], steps),
+            }
+        )
+    if not rows:
+        raise UserError(
+            "no superposed run with a finished baseline of its seed: nothing to predict"
+        )
+    return Answer(
+        "law",
+        {"Gains of runs beside the law of Tables 4–7": pd.DataFrame(rows)},
+        ("The law's interval holds its parameters' noise only, not the choice of its form.",),
+        inputs,
+        comparison.excluded,
     )
 
 
