@@ -19,6 +19,7 @@ from tst_study.errors import UserError
 GROUP = ("size", "steps", "weighting")
 WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
 """Around the lowest point: a factor of 2, of 3, and all values."""
+LEAST_VALUES = 4
 TREND_RATIOS = (0.2, 0.3, 0.4, 0.5)
 
 
@@ -28,7 +29,7 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     plain = comparison.table[comparison.table["mode"] == "full"]
     rows = pd.DataFrame(
         {
-            "size": plain["group"],
+            "size": _labels(plain),
             "steps": plain["steps"],
             "weighting": plain["weighting"],
             "step_ratio": plain["step_ratio"].round(4),
@@ -39,6 +40,12 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
         }
     )
     return rows.reset_index(drop=True)
+
+
+def _labels(table: pd.DataFrame) -> pd.Series:
+    """The corpus, and the group's key where several groups share corpus and length."""
+    groups = table.groupby(["corpus", "steps"])["group"].transform("nunique")
+    return table["corpus"].where(groups == 1, table["corpus"] + " " + table["group"].str[:6])
 
 
 def optima(
@@ -59,6 +66,10 @@ def optima(
     for keys, curve in tried.groupby([*GROUP, other], sort=True):
         named = dict(zip((*GROUP, other), keys, strict=True))
         noise = _known_noise(curve)
+        if len(curve) < LEAST_VALUES:
+            few = f"{len(curve)} {along.replace('_', ' ')}s: an optimum needs {LEAST_VALUES}"
+            rows.append({**named, "form": "", "points": len(curve), "sentence": few})
+            continue
         for form in forms:
             for window in windows:
                 try:
@@ -70,10 +81,8 @@ def optima(
                         window=window,
                         noise=noise,
                     )
-                except UserError as error:
-                    if window is None or len(curve) < 4:
-                        rows.append({**named, "form": form, "sentence": str(error)})
-                    continue
+                except UserError:
+                    continue  # a narrow window around a lowest point at the end of the values
                 rows.append({**named, **asdict(found), "sentence": found.edge})
     if not rows:
         raise UserError(
@@ -188,27 +197,62 @@ def bag_size_answer(
         )
     bags = optima(given, "bag_size")
     ratios = optima(given, "step_ratio")
-    tables = {
-        "Best s (asymmetric form, all values)": _shown(bags, "step_ratio"),
-        "Best r (asymmetric form, all values)": _shown(ratios, "bag_size"),
-        "Best s by form and window, medians over r = 0.2 … 0.5": _by_form(bags),
-    }
-    if given[given["bag_size"] > 1].groupby(list(GROUP)).ngroups > 0 and len(given) > 50:
+    tables, said = {}, []
+    for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
+        fitted = table[table["form"] != ""]
+        if len(fitted):
+            tables[f"Best {name} (asymmetric form, all values)"] = _shown(fitted, other)
+            tables[f"Best {name} by form and window, medians"] = _by_form(fitted)
+            edges = int((fitted["sentence"] != "").sum())
+            said.append(f"{edges} of {len(fitted)} fits along {name} end at an edge: no number.")
+        few = table[table["form"] == ""]
+        if len(few):
+            said.append(
+                f"{len(few)} curves along {name} have fewer than {LEAST_VALUES} values: no optimum."
+            )
+    ratios_tried = given.loc[given["bag_size"] > 1, "step_ratio"]
+    if all(np.isclose(ratios_tried, ratio).any() for ratio in TREND_RATIOS):
         tables["What moves the best s (factor on the parabola's optimum, 95%)"] = trends(given)
-    edges = int((bags["sentence"] != "").sum())
-    noise = "seeds" if "seeds" in set(bags.get("noise_from", [])) else "residuals"
-    return Answer(
-        "bag-size",
-        tables,
-        (
-            f"{edges} of {len(bags)} fits along s end at an edge or have too few values, and give "
-            "no number.",
-            "Noise from seeds."
-            if noise == "seeds"
-            else "Noise is what each form leaves of its curve: no run was repeated with a seed.",
-        ),
-        inputs,
+        compared = weights_compared(given)
+        if len(compared):
+            tables["Uniform minus power-law weights, nats, mean over r = 0.2 … 0.5"] = compared
+    seeds = "seeds" in set(bags.get("noise_from", []))
+    said.append(
+        "Noise is that of seeds."
+        if seeds
+        else "Noise is what each form leaves of its curve: no run was repeated with a seed."
     )
+    return Answer("bag-size", tables, tuple(said), inputs)
+
+
+def weights_compared(grid: pd.DataFrame) -> pd.DataFrame:
+    """Loss under uniform minus loss under power-law weights by s, where both were run.
+
+    Columns: size, steps, bag_size, difference (positive: power law is better), low, high: 95% from
+    the noise that the two trunks carry, each estimated from its own grid.
+    """
+    rows = []
+    middle = grid[(grid["bag_size"] > 1) & grid["step_ratio"].between(0.15, 0.55)]
+    for (size, steps), own in middle.groupby(["size", "steps"], sort=True):
+        arms = {name: own[own["weighting"] == name] for name in ("uniform", "power_law")}
+        if any(arm.empty for arm in arms.values()):
+            continue
+        whole = grid[(grid["size"] == size) & (grid["steps"] == steps)]
+        trunks = [shared_noise(whole[whole["weighting"] == name])[0] for name in arms]
+        half = 1.96 * float(np.hypot(trunks[0], trunks[1]))
+        means = [arm.groupby("bag_size")["loss"].mean() for arm in arms.values()]
+        for bag, difference in (means[0] - means[1]).dropna().items():
+            rows.append(
+                {
+                    "size": size,
+                    "steps": steps,
+                    "bag_size": bag,
+                    "difference": difference,
+                    "low": difference - half,
+                    "high": difference + half,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _shown(table: pd.DataFrame, other: str) -> pd.DataFrame:
@@ -218,9 +262,9 @@ def _shown(table: pd.DataFrame, other: str) -> pd.DataFrame:
 
 
 def _by_form(table: pd.DataFrame) -> pd.DataFrame:
-    if "best" not in table:
-        return table
-    middle = table[table["step_ratio"].between(0.15, 0.55)]
+    middle = table
+    if "step_ratio" in table and table["step_ratio"].between(0.15, 0.55).any():
+        middle = table[table["step_ratio"].between(0.15, 0.55)]
     kept = middle.groupby([*GROUP, "form", "window"], sort=True)
     return kept.agg(
         best=("best", "median"), curves=("best", "size"), edges=("edge", lambda e: (e != "").sum())

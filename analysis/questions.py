@@ -1,4 +1,4 @@
-"""The questions of `tst-study analyse`: each is asked of runs, of the published numbers, or both."""
+"""The questions of `tst-study analyse`, asked of runs or of the published numbers."""
 
 from __future__ import annotations
 

@@ -19,12 +19,14 @@ from analysis.superposition_held_out import compare_forms
 from analysis.superposition_law import Law, fit_law, law_rows, published_law
 from analysis.wording import is_plain
 from tst_study.errors import UserError
-from tst_study.superposition.weighting import NAMED_WEIGHTINGS
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting
 
 BAGS = np.arange(2, 33, dtype=float)
 RATIOS = np.round(np.arange(0.02, 0.91, 0.01), 2)
 TOLERANCE = 0.002
 """Nats: about the error that one trunk carries. Settings closer than this are not told apart."""
+FAR_SIZE, FAR_LENGTH = 20.0, 5.0
+"""Factors beyond the fitted sizes and lengths at which extrapolation ends."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ def recommend(
 ) -> Recommendation:
     """The (s, r) of the largest predicted gain; uniform weights, steps of 2M tokens.
 
-    Raises `UserError` for a model or a length that is not positive.
+    Raises `UserError` for a model or a length too far from what was fitted.
     """
-    if params <= 0 or steps <= 0:
-        raise UserError(f"params {params}, steps {steps}: both must be positive")
+    far = too_far(params, steps)
+    if far:
+        raise UserError(far)
     law = law or published_law()
     draws = law.drawn() if draws is None else draws
     gains = law.gains(params, steps, BAGS, RATIOS)
@@ -80,8 +83,20 @@ def recommend(
     )
 
 
+def too_far(params: float, steps: float) -> str:
+    """Why the law says nothing of a model or a length so far from the grids, or an empty text."""
+    if not 270e6 / FAR_SIZE <= params <= 600e6 * FAR_SIZE:
+        return f"{params:,.0f} parameters: too far from the fitted 270M and 600M"
+    if not 20_000 / FAR_LENGTH <= steps <= 100_000 * FAR_LENGTH:
+        return f"{steps:,.0f} steps of 2M tokens: too far from the fitted 20,000 and 100,000"
+    return ""
+
+
 def belief(params: float, steps: float) -> str:
     """How far the fitted grids reach towards a model and a length."""
+    far = too_far(params, steps)
+    if far:
+        return far
     beyond = []
     if not 250e6 <= params <= 650e6:
         beyond.append(f"size {params / 600e6:.2g} times the largest fitted")
@@ -225,23 +240,30 @@ def law_on_runs(
         if not is_plain({**row, "weighting": "uniform"}) or row["step_ratio"] >= 1:
             continue
         steps = float(latent[row["group"]]) / TOKENS_PER_STEP
-        weighting = row["weighting"] if row["weighting"] in NAMED_WEIGHTINGS else "uniform"
-        setting = (float(size[row["group"]]), steps, row["bag_size"], row["step_ratio"], weighting)
-        low, high = _interval([other.gain(*setting) for other in drawn])
+        weighting: Weighting = row["weighting"]
+        if weighting not in NAMED_WEIGHTINGS:
+            continue
+        params = float(size[row["group"]])
+        far = bool(too_far(params, steps))
+        gains = [
+            other.gain(params, steps, row["bag_size"], row["step_ratio"], weighting)
+            for other in ([] if far else [law, *drawn])
+        ]
+        low, high = _interval(gains[1:]) if gains else (None, None)
         rows.append(
             {
                 "corpus": row["corpus"],
                 "setting": row["setting"],
-                "params": setting[0],
+                "params": params,
                 "steps_of_2M": steps,
                 "seeds": row["seeds"],
                 "gain": row["gain"],
                 "low": row["low"],
                 "high": row["high"],
-                "law": law.gain(*setting),
+                "law": gains[0] if gains else None,
                 "law_low": low,
                 "law_high": high,
-                "belief": belief(setting[0], steps),
+                "belief": belief(params, steps),
             }
         )
     if not rows:
