@@ -87,7 +87,7 @@ def _bag_size(source: Source) -> Answer:
 
 
 def _law(source: Source) -> Answer:
-    from analysis.superposition_advice import law_answer, law_on_runs
+    from analysis.superposition_answer import law_answer, law_on_runs
 
     if source is None:
         return law_answer()

@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize
 
 from analysis.fitting import Problem
-from analysis.superposition_advice import TOLERANCE, published_cells, recommend
+from analysis.superposition_advice import TOLERANCE, recommend
+from analysis.superposition_answer import published_cells
 from analysis.superposition_forms import FORMS, columns, effective_targets
 from analysis.superposition_held_out import SPLITS, held_out
 from analysis.superposition_law import Law, fit_law, law_rows, published_law
