@@ -23,7 +23,8 @@ from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base, Repetition
-from analysis.superposition_forms import STEPS_UNIT, TOKENS_PER_STEP
+from analysis.superposition_forms import STEPS_UNIT
+from analysis.superposition_forms import TOKENS_PER_STEP as TOKENS_PER_STEP
 from analysis.superposition_law import Law, published_law
 from tst_study.errors import UserError
 

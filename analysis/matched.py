@@ -51,7 +51,8 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     if "gpu_hours" in rows:
         rows["hours"] = rows["gpu_hours"].astype(float)
     else:
-        rows["hours"] = rows["training_seconds"].astype(float) / 3600.0
+        count = rows["device_count"].astype(float).fillna(1.0)
+        rows["hours"] = rows["training_seconds"].astype(float) * count / 3600.0
     return rows
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,23 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     Answer("q", {"t": table}, (), {}).write_json(tmp_path / "a.json")
     rows = json.loads((tmp_path / "a.json").read_text())["tables"]["t"]
     assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
+
+
+def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    blocked = tmp_path / "blocked" / "torch"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ImportError('torch is blocked')")
+    path = os.pathsep.join([str(blocked.parent), str(root)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tst_study", "analyse", "mutual-information", "--published"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "C0 = 3.625, a = 1.355, k = -1.246" in done.stdout
+    written = tmp_path / "runs" / "analysis" / "mutual-information-published.json"
+    assert json.loads(written.read_text())["question"] == "mutual-information"
