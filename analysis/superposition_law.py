@@ -97,7 +97,8 @@ class Law:
 
     def baseline_steps(self, steps: float, gain: float) -> float | None:
         """Steps at which the baseline would have this gain over itself at `steps`; None where the
-        gain exceeds all that more steps could bring."""
+        gain exceeds all that more steps could bring. By the D of the fitted sizes: the 3B
+        baselines of the paper fall faster, and there the same gain is worth fewer steps."""
 
         def short(log_steps: float) -> float:
             return -gain - self.steps_bring(steps, float(np.exp(log_steps)))

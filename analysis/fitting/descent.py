@@ -75,7 +75,7 @@ def _least_squares(problem: Problem, theta: Floats) -> Floats:
             theta,
             jacobian,
             method="lm",
-            max_nfev=500,
+            max_nfev=200,
             ftol=1e-15,
             xtol=1e-15,
             gtol=1e-15,
