@@ -80,7 +80,7 @@ def find(summary: Summary) -> Measured | None:
     table = matched(runs).table
     done = runs[runs["state"] == "done"]
     done = done.assign(setting=[setting_label(row) for row in rows_of(done)])
-    ranked = []
+    ranked: list[tuple[tuple[Any, ...], pd.DataFrame, dict[str, dict[str, Any]]]] = []
     for _, rows in table.groupby(["family", "steps", "setting"], sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
         own = done.merge(rows[["family", "steps", "setting"]].head(1))
@@ -105,7 +105,8 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd
         & runs["seed"].isin(own["seed"])
     ]
     away = (same["steps"] - match["baseline_steps"]).abs()
-    return same[away == away.min()]
+    nearest: pd.DataFrame = same[away == away.min()]
+    return nearest
 
 
 def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
