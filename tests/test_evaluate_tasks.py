@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,18 @@ def test_an_answer_that_fits_no_context_is_refused(trained: tuple[Path, Path], l
     short = Wanted(held_out=[], tasks="letters", task_data=local, task_definitions=local)
     with pytest.raises(UserError, match="does not fit a context of 8; raise --max-length"):
         list(evaluate_run(open_run(trained[0]), short))
+
+
+def test_an_export_of_another_run_or_of_pickles_is_refused(
+    trained: tuple[Path, Path], local: Path, documents: Path, tmp_path: Path
+) -> None:
+    _, other = train_and_export(documents, tmp_path / "other", "seed=1")
+    pickled = shutil.copytree(trained[1], tmp_path / "pickled")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    for export, complaint in (
+        (other, "is no export of step 6 of"),
+        (pickled, "since they can hold code"),
+        (tmp_path / "nowhere", "model.safetensors: missing"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            list(evaluate_run(open_run(trained[0]), wanted("letters", local, export=export)))

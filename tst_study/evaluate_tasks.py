@@ -133,6 +133,7 @@ def exported_model(
         batch_size=batch_size,
         max_length=max_length,
         trust_remote_code=False,
+        use_safetensors=True,
     )
 
 
