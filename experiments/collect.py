@@ -25,11 +25,11 @@ class Collected:
 
 def collect(root: Path) -> Collected:
     """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     from analysis.run_table import load
     from paper_figures.build import build
 
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     folders = [path.parent for path in root.glob("*/status.json")]
     try:
         jobs = jobs_of(root, folders)
@@ -51,5 +51,9 @@ def collect(root: Path) -> Collected:
             "missing": {one.run_id: f"{one.state} {one.message}".strip() for one in missing},
         },
     )
-    summary = build(root, report).summary.lines() if over else ["No run is over yet."]
+    summary = (
+        build(root, report, only=("study", "report")).summary.lines()
+        if over
+        else ["No run is over yet."]
+    )
     return Collected(report, over, missing, summary)

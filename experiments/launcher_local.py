@@ -22,9 +22,10 @@ from typing import Protocol
 
 from experiments import cancel, planner
 from experiments.planner import PlannedRun, Planner
-from experiments.run_process import Exit, log_path, mark, run
+from experiments.run_process import Exit, Rank, log_path, mark, run
 from experiments.study import Study
 from tst_study import run_lock, run_record
+from tst_study.local_ranks import free_port
 from tst_study.run_record import FINAL_STATES
 
 PATIENCE = 30.0
@@ -58,6 +59,8 @@ class Queue:
     begun_at: dict[str, int] = field(default_factory=dict)
     """Step from which each run of this call was last started."""
     slots: int = 1
+    processes: int = 1
+    """Ranks of each run."""
 
     @property
     def waiting(self) -> list[PlannedRun]:
@@ -79,22 +82,24 @@ def launch(
     *,
     parallel: int | None = None,
     watchers: tuple[Watcher, ...] = (),
+    processes: int = 1,
     share: bool = True,
     only: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
     """Train every run of the study that is not over; returns when none is left.
 
-    `parallel`: runs at a time; by default as many as the cores hold. A failed run ends neither
+    `parallel`: runs at a time; by default as many as the cores hold. `processes`: ranks of each
+    run. A failed run ends neither
     the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     _one_thread_per_run()
     planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or _fitting(planning))
+    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
     _plan(planning, queue, only)
     for one in queue.decided:
         cancel.mark_path(one.folder).unlink(missing_ok=True)
-    children: dict[str, BaseProcess] = {}
+    children: dict[str, list[BaseProcess]] = {}
     with _stop_on_signals():
         try:
             while queue.waiting or children or queue.elsewhere:
@@ -122,9 +127,9 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _fitting(planning: Planner) -> int:
+def _fitting(planning: Planner, processes: int) -> int:
     threads = [run.config.execution.threads or 1 for run in planning.decided()]
-    return max(1, cores() // max(threads, default=1))
+    return max(1, cores() // (max(threads, default=1) * processes))
 
 
 def _plan(planning: Planner, queue: Queue, only: Callable[[PlannedRun], bool]) -> None:
@@ -135,7 +140,9 @@ def _plan(planning: Planner, queue: Queue, only: Callable[[PlannedRun], bool]) -
             queue.over[one.fingerprint] = one
 
 
-def _start(queue: Queue, children: dict[str, BaseProcess], target: Callable[..., None]) -> None:
+def _start(
+    queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
+) -> None:
     for one in queue.waiting:
         if run_lock.is_held(one.folder):
             queue.elsewhere[one.fingerprint] = one
@@ -146,23 +153,30 @@ def _start(queue: Queue, children: dict[str, BaseProcess], target: Callable[...,
                 queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         elif len(children) < queue.slots:
             queue.begun_at[one.fingerprint] = _step(one)
-            child = _context().Process(
-                target=target, args=(one.config, one.folder), name=one.run_id
-            )
-            child.start()
-            children[one.fingerprint] = child
+            children[one.fingerprint] = _ranks(one, queue.processes, target)
             queue.running[one.fingerprint] = one
 
 
-def _reap(queue: Queue, children: dict[str, BaseProcess]) -> list[PlannedRun]:
+def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[BaseProcess]:
+    port = free_port() if count > 1 else 0
+    started: list[BaseProcess] = []
+    for number in range(count):
+        arguments = (one.config, one.folder, Rank(number, count, port))
+        child = _context().Process(target=target, args=arguments, name=one.run_id)
+        child.start()
+        started.append(child)
+    return started
+
+
+def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedRun]:
     """Take note of children that ended; returns the runs that are over."""
     over = []
-    for key, child in list(children.items()):
-        if child.exitcode is None:
+    for key, ranks in list(children.items()):
+        code = _ended(ranks)
+        if code is None:
             continue
         del children[key]
-        one, code = queue.running.pop(key), child.exitcode
-        child.close()
+        one = queue.running.pop(key)
         if code == Exit.HELD:
             queue.elsewhere[key] = one
         elif planner.state(one) in FINAL_STATES:
@@ -174,6 +188,21 @@ def _reap(queue: Queue, children: dict[str, BaseProcess]) -> list[PlannedRun]:
             queue.failed[key] = (one, _reason(one, code))
         # What was preempted behind a checkpoint waits for its next turn.
     return over
+
+
+def _ended(ranks: list[BaseProcess]) -> int | None:
+    """Exit status of a run: of the first rank that did not end well, else of rank 0; None while
+    one runs. Ranks cannot go on without each other."""
+    codes = [rank.exitcode for rank in ranks]
+    bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
+    if None in codes:
+        if bad is not None:
+            for rank in ranks:
+                rank.kill()
+        return None
+    for rank in ranks:
+        rank.close()
+    return codes[0] if bad is None or codes[0] == Exit.HELD else bad
 
 
 def _step(one: PlannedRun) -> int:
@@ -207,20 +236,22 @@ def _look_elsewhere(queue: Queue) -> list[PlannedRun]:
     return over
 
 
-def _stop(queue: Queue, children: dict[str, BaseProcess]) -> None:
+def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
     """Tell every child to checkpoint and end; kill those that do not in time, or at a second
     signal."""
-    for child in children.values():
-        child.terminate()
+    every = [rank for ranks in children.values() for rank in ranks]
+    for rank in every:
+        rank.terminate()
     deadline = time.monotonic() + PATIENCE
     try:
-        for child in children.values():
-            child.join(max(0.0, deadline - time.monotonic()))
+        for rank in every:
+            rank.join(max(0.0, deadline - time.monotonic()))
     finally:
-        for key, child in children.items():
-            if child.exitcode is None:
-                child.kill()
-                child.join()
+        for rank in every:
+            if rank.exitcode is None:
+                rank.kill()
+                rank.join()
+        for key in children:
             one = queue.running[key]
             if planner.state(one) == "running":
                 mark(one.folder, one.config, "preempted", "stopped with the launcher")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.detectable import detectable
 from experiments.planner import PlannedRun, Planner, total_flops
+from experiments.slurm.profile import Profile, Resources
 from experiments.status import StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
@@ -46,11 +47,12 @@ def lines(
     root: Path,
     prices: Prices | None = None,
     *,
+    profile: Profile | None = None,
     share: bool = True,
     noise: float | None = None,
 ) -> list[str]:
     """Corpora need not be there yet; ids are provisional then, which is said."""
-    prices = prices or Prices()
+    prices, profile = prices or Prices(), profile or Profile()
     planner = Planner(study, root, share, unprepared=True)
     decided = planner.decided()
     known = {run.fingerprint for run in decided}
@@ -63,7 +65,7 @@ def lines(
     text = [study.title, study.claims, "", f"{head}  state"]
     for run in runs:
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
-        text.append(f"{_line(run, width, hours)}  {state}")
+        text.append(f"{_line(run, width, hours, profile)}  {state}")
     text += ["", f"{len(runs)} runs: {totals(states.values())}"]
     text += _sums(runs, planner, hours, open_)
     found = detectable(planner.asked_for(), noise)
@@ -71,23 +73,25 @@ def lines(
     return text + _unprepared(study)
 
 
-def _line(run: PlannedRun, width: int, hours: _Hours) -> str:
-    """Steps are written from–to where the run forks behind a trunk."""
+def _line(run: PlannedRun, width: int, hours: _Hours, profile: Profile) -> str:
+    """Steps are written from–to where the run forks behind a trunk; memory is that of one rank."""
     plan = plan_phases(run.config)
     steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
+    memory = _memory(run.config, profile.resources_of(run.config.name))
     tokens = plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)
     return (
         f"{run.run_id:<{width}} {steps:>15} {total_flops([run]):>9.3g} {tokens:>8.3g} "
-        f"{_number(hours.of(run)):>8} {_memory(run.config):>9}"
+        f"{_number(hours.of(run)):>8} {memory:>9}"
     )
 
 
-def _memory(config: Config) -> str:
-    """Of one rank, with as few as the layout needs."""
+def _memory(config: Config, resources: Resources) -> str:
+    """Of one rank, with as many as the profile gives or the layout needs."""
     if config.execution.parallel == "auto":
-        return "–"
-    ranks = least_ranks(layout_of(config))
-    return f"{estimate_memory(config, ranks).total / 2**30:.3g} GiB"
+        return "auto"
+    ranks = max(resources.ranks, least_ranks(layout_of(config)))
+    estimate = estimate_memory(config, ranks, on_gpu=resources.gpus_per_node > 0)
+    return f"{estimate.total / 2**30:.3g} GiB"
 
 
 def _sums(

@@ -171,7 +171,7 @@ def final_loss(run: PlannedRun) -> float | None:
         return None
     rows = [
         row
-        for row in run_record.read(run.folder).evals
+        for row in run_record.read_evaluations(run.folder)
         if row["step"] == run.config.schedule.steps and "task" not in row
     ]
     if not rows:

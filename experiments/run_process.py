@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -28,18 +29,32 @@ class Exit(IntEnum):
     """Another process trains this run already."""
 
 
-def log_path(folder: Path) -> Path:
-    return folder / "job" / "log.txt"
+def log_path(folder: Path, rank: int = 0) -> Path:
+    return folder / "job" / (f"log-rank{rank}.txt" if rank else "log.txt")
 
 
-def run(config: Config, folder: Path) -> None:
+@dataclass(frozen=True)
+class Rank:
+    """Which of a run's processes on this machine one is."""
+
+    number: int = 0
+    of: int = 1
+    port: int = 0
+    """Where the first one listens for the others."""
+
+
+def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     """Train to the end and leave the process with one of `Exit`; the launcher's target."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    send_output_to(log_path(folder))
-    status = train_rank(config, folder, rank=0)
+    send_output_to(log_path(folder, rank.number))
+    if rank.of > 1:
+        number, count = str(rank.number), str(rank.of)
+        os.environ |= {"RANK": number, "LOCAL_RANK": number, "MASTER_PORT": str(rank.port)}
+        os.environ |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
+    status = train_rank(config, folder, rank.number)
     sys.stdout.flush()
     sys.stderr.flush()
     # No interpreter shutdown: threads of a library must not delay or fail a run that is over.

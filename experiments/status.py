@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,15 +102,17 @@ def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[s
 
 
 def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
-    """Every run that the study has decided on, with its job if it has one. `UserError` where its
-    corpora are not prepared."""
+    """Every run that the study has decided on and every other one in its folder, with their jobs.
+    `UserError` where its corpora are not prepared."""
     from experiments.planner import Planner
 
     planned = Planner(study, root, share).decided()
     jobs = jobs_of(root, (run.folder for run in planned))
     known = {run.folder.name for run in planned}
-    others = [one for one in rows_below(root, jobs) if one.run_id not in known] if jobs else []
-    return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + others
+    others = [path for path in _folders_below(root) if path.name not in known]
+    return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + [
+        row(path, job=jobs.get(path.name)) for path in others
+    ]
 
 
 def jobs_of(root: Path, folders: Iterable[Path]) -> dict[str, Job]:
@@ -132,10 +135,18 @@ def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[Status
     """All runs of a study's folder, also those that failed before they wrote a record."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-    folders = {path.parent for path in root.glob("*/status.json")}
-    folders.update(path.parent.parent for path in root.glob("*/job/config.toml"))
-    folders.update(run_record.find_run_folders(root))
-    return [row(folder, job=(jobs or {}).get(folder.name)) for folder in sorted(folders)]
+    return [row(path, job=(jobs or {}).get(path.name)) for path in _folders_below(root)]
+
+
+def _folders_below(root: Path) -> list[Path]:
+    """Folders of runs; those of a study, that is, at the first level, else wherever they lie."""
+    if not root.is_dir():
+        return []
+    names = ("run.json", "status.json", "job/config.toml")
+    with os.scandir(root) as entries:
+        paths = [Path(entry.path) for entry in entries if entry.is_dir()]
+    found = [path for path in paths if any((path / name).exists() for name in names)]
+    return sorted(found) or run_record.find_run_folders(root)
 
 
 def totals(rows: Iterable[StatusRow]) -> str:

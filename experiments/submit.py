@@ -23,6 +23,7 @@ def submit_locally(
     root: Path,
     parallel: int | None,
     *,
+    processes: int = 1,
     share: bool = True,
     only: Callable[[PlannedRun], bool] = lambda run: True,
 ) -> int:
@@ -38,7 +39,13 @@ def submit_locally(
         with Progress(console, str(root)) as progress:
             watchers = (progress, figures)
             queue = launch(
-                study, root, parallel=parallel, watchers=watchers, share=share, only=only
+                study,
+                root,
+                parallel=parallel,
+                watchers=watchers,
+                processes=processes,
+                share=share,
+                only=only,
             )
     except StoppedError as stopped:
         again = f"tst-study submit {study.name} --scale {study.scale} --runs '{root}'"

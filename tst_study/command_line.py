@@ -92,19 +92,23 @@ study_verbs.register(app)
 
 @app.command()
 def figures(
-    runs: Annotated[Path, typer.Option(help="Folder of runs.")],
-    to: Annotated[Path, typer.Option(help="Folder to write figures, tables and report into.")],
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of runs; none: published numbers alone.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(help="Folder to write figures, tables and report into.")
+    ] = Path("figures"),
     only: Annotated[
-        list[str] | None, typer.Option(help="Draw these alone, by name (repeatable).")
+        list[str] | None,
+        typer.Option(help="table4, figure4, report, tables, beyond, … (repeatable)."),
     ] = None,
 ) -> None:
-    """Draw figures, tables and the report from run folders."""
+    """Draw the paper's tables and figures, those it lacks, and the report."""
+    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    built = build(runs, to, only=only)
-    for gap in built.missing:
-        print(f"{gap.title}: {gap.sentence}")
-    print(f"{len(built.pictures)} pictures in {to}, {len(built.written)} files new")
+    for line in lines(build(runs, to, only=only)):
+        print(line)
 
 
 @app.command()

@@ -21,7 +21,7 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> int:
     Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go
     on without it, and checkpoints on disk are whole.
     """
-    port = _free_port()
+    port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
     received: list[int] = []
 
@@ -71,7 +71,8 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
     return subprocess.Popen([sys.executable, "-m", "tst_study", *arguments], env=environment)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nothing listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -192,12 +192,19 @@ def read(folder: str | Path) -> RunRecord:
     )
 
 
+def read_evaluations(folder: str | Path) -> list[Evaluation]:
+    """`read(folder).evals` without the rest. Raises `UserError`."""
+    return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
+
+
 def read_task_results(folder: str | Path) -> list[TaskResult]:
     """`read(folder).tasks` without the rest. Raises `UserError`."""
-    folder = Path(folder)
+    return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
+
+
+def _evaluation_rows(folder: Path) -> list[Any]:
     starts = _starts(_read_segments(folder / "segments.jsonl"))
-    rows, _ = _rows(folder / "evals.jsonl", _EVALUATION, starts)
-    return [row for row in rows if "task" in row]
+    return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
 
 
 def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -39,6 +39,9 @@ ProfileFile = Annotated[
 ]
 Parallel = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; by default what the machine holds.")
+]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Ranks of each run on this machine; slurm.toml says its own.")
 ]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
@@ -76,7 +79,8 @@ def plan(
     chosen, how = load(study, scale), load_profile(profile)
     root = runs or chosen.folder
     prices = Prices(device or how.device, mfu or how.mfu, price or how.price_per_gpu_hour)
-    for line in lines(chosen, root, prices, share=not no_share, noise=noise):
+    table = lines(chosen, root, prices, profile=how, share=not no_share, noise=noise)
+    for line in table:
         print(line)
     if gpus is not None:
         from experiments.cluster_sheet import lines as cluster_lines
@@ -95,6 +99,7 @@ def submit(
     scale: ScaleName = "quick",
     launcher: Launcher = "local",
     parallel: Parallel = None,
+    processes: Processes = 1,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -107,7 +112,8 @@ def submit(
 
     chosen = load(study, scale)
     root = runs or chosen.folder
-    _hand_over(chosen, root, launcher, parallel, profile, not no_share, not no_collect)
+    where = _Where(launcher, parallel, processes, profile, not no_share, not no_collect)
+    _hand_over(chosen, root, where)
 
 
 def retry(
@@ -116,6 +122,7 @@ def retry(
     scale: ScaleName = "quick",
     launcher: Launcher = "local",
     parallel: Parallel = None,
+    processes: Processes = 1,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -127,34 +134,45 @@ def retry(
     chosen = load(study, scale)
     root = runs or chosen.folder
     only = stopped(chosen, root, pattern, share=not no_share)
-    _hand_over(chosen, root, launcher, parallel, profile, not no_share, True, only)
+    where = _Where(launcher, parallel, processes, profile, not no_share, True)
+    _hand_over(chosen, root, where, only)
+
+
+class _Where(NamedTuple):
+    launcher: str
+    parallel: int | None
+    processes: int
+    profile: Path | None
+    share: bool
+    collects: bool
 
 
 def _hand_over(
     study: Study,
     root: Path,
-    launcher: str,
-    parallel: int | None,
-    profile: Path | None,
-    share: bool,
-    collects: bool,
+    where: _Where,
     only: Callable[[PlannedRun], bool] = lambda run: True,
 ) -> None:
-    if launcher not in LAUNCHERS:
-        raise UserError(f"--launcher {launcher}: not known; there are: {', '.join(LAUNCHERS)}")
-    if launcher == "local":
+    if where.launcher not in LAUNCHERS:
+        raise UserError(
+            f"--launcher {where.launcher}: not known; there are: {', '.join(LAUNCHERS)}"
+        )
+    if where.launcher == "local":
         from experiments.submit import submit_locally
 
-        raise typer.Exit(submit_locally(study, root, parallel, share=share, only=only))
+        status = submit_locally(
+            study, root, where.parallel, processes=where.processes, share=where.share, only=only
+        )
+        raise typer.Exit(status)
     from experiments.slurm.launcher import submit_to_slurm
     from experiments.slurm.profile import load_profile
 
-    how = load_profile(profile)
-    if parallel:
-        how = how.model_copy(update={"parallel": parallel})
+    how = load_profile(where.profile)
+    if where.parallel:
+        how = how.model_copy(update={"parallel": where.parallel})
     for corpus in study.corpora:
         corpus.prepare()
-    done = submit_to_slurm(study, root, how, share=share, collects=collects, only=only)
+    done = submit_to_slurm(study, root, how, share=where.share, collects=where.collects, only=only)
     print(*done.lines(), sep="\n")
 
 

@@ -8,6 +8,7 @@ comes next finds the jobs of a submission whose `job.json` was never written.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
 import sys
@@ -136,7 +137,8 @@ def _script(
 def _parameters(
     one: Submission, profile: Profile, resources: Resources, *, whole_array: bool
 ) -> dict[str, Any]:
-    more: dict[str, Any] = {"requeue": True, **profile.sbatch}
+    # Corpora and trunks are named from where the study was submitted.
+    more: dict[str, Any] = {"requeue": True, "chdir": os.getcwd(), **profile.sbatch}
     conditions = ["singleton"] if whole_array else []
     if one.dependency and whole_array:
         conditions.insert(0, one.dependency)
@@ -182,10 +184,10 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
 def all_of(root: Path) -> list[Submission]:
     """Every submission of a study, oldest first."""
     found = []
-    for path in sorted((root / FOLDER).glob("*/intent.json")):
+    for path in (root / FOLDER).glob("*/intent.json"):
         values = json.loads(path.read_bytes())
         found.append(Submission(**{**values, "runs": tuple(values["runs"])}))
-    return found
+    return sorted(found, key=lambda one: one.created)
 
 
 def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, Job]) -> None:

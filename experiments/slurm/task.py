@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from experiments.run_process import Exit, mark, send_output_to, train_rank
+from experiments.run_process import Exit, log_path, mark, send_output_to, train_rank
 from experiments.slurm.submission import FOLDER
 from tst_study import config, run_record
 from tst_study.config import Config
+from tst_study.rank_environment import adopt_slurm_ranks
 
 PATIENCE = 3
 """Launches of one job in a row that may end without a step more before the run is given up."""
@@ -31,11 +32,10 @@ class Stopped(BaseException):
 def main(root: Path, rest: list[str]) -> int:
     folder = root / (rest[1] if rest[0] == "--run" else _run_of_this_task(root, rest[0]))
     rank = int(os.environ.get("SLURM_PROCID", "0"))
-    send_output_to(folder / "job" / ("log.txt" if rank == 0 else f"log-rank{rank}.txt"))
+    send_output_to(log_path(folder, rank))
     for number in EARLY:
         signal.signal(number, _stop)
-    if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-        _join_ranks()
+    adopt_slurm_ranks()
     resolved = config.load(folder / "job" / "config.toml")
     before = _step(folder)
     try:
@@ -59,14 +59,6 @@ def _run_of_this_task(root: Path, submission: str) -> str:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(signal.Signals(number).name)
-
-
-def _join_ranks() -> None:
-    """The environment that torch.distributed reads, from the job's own."""
-    os.environ["SUBMITIT_EXECUTOR"] = "slurm"
-    from submitit.helpers import TorchDistributedEnvironment
-
-    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
 
 
 def _requeue(config: Config, folder: Path, before: int) -> int:

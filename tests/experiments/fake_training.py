@@ -23,12 +23,12 @@ def config(name: str, *overrides: str) -> Config:
     return example(f"name={name}", "data.corpora=[{path='none'}]", *overrides)
 
 
-def run(config: Config, folder: Path) -> None:
+def run(config: Config, folder: Path, rank: run_process.Rank) -> None:
     """The launcher's target: the real child process around the fake trainer."""
     fake: Any = ModuleType("tst_study.train")
     fake.train = _train
     sys.modules["tst_study.train"] = fake
-    run_process.run(config, folder)
+    run_process.run(config, folder, rank)
 
 
 def _train(config: Config, folder: Path, *, progress: bool) -> str:

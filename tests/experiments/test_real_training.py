@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tst_study import run_record
 from tst_study.data.generated_language import generate
 
@@ -28,20 +30,28 @@ def config(name, s):
 if __name__ == "__main__":
     runs = [config("pair-s1", 1), config("pair-s4", 4)]
     study = Study("tiny", "test", "Tiny", "Nothing.", (), lambda results: runs)
-    queue = launch(study, Path("runs"))
+    queue = launch(study, Path(sys.argv[1]), processes=int(sys.argv[2]))
     assert not queue.failed, queue.failed
     assert "torch" not in sys.modules
 """
+
+
+def submit(folder: Path, runs: str, processes: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "submit.py", runs, str(processes)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Path) -> None:
     generate(tmp_path / "topical", 20_000, 4_000, words=64, classes=8, topics=2)
     (tmp_path / "submit.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "submit.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
+        submit(tmp_path, "runs", processes=1)
     records = [run_record.read(folder) for folder in run_record.find_run_folders(tmp_path / "runs")]
     assert [(record.header["name"], record.state) for record in records] == [
         ("pair-s1", "done"),
@@ -50,3 +60,10 @@ def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Pa
     assert [len(record.segments) for record in records] == [1, 1]
     assert len({record.header["flops"]["total"] for record in records}) == 1
     assert all(record.evals[-1]["annealed"] for record in records)
+    submit(tmp_path, "of_two_ranks", processes=2)
+    folders = run_record.find_run_folders(tmp_path / "of_two_ranks")
+    for record, folder in zip(records, folders, strict=True):
+        twin = run_record.read(folder)
+        assert (twin.state, twin.segments[0]["devices"]["count"]) == ("done", 2)
+        loss = record.evals[-1]["nats_per_token"]
+        assert twin.evals[-1]["nats_per_token"] == pytest.approx(loss, rel=1e-5)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.summary import summarise
-from paper_figures import context_checks
-from paper_figures.picture import Missing, Picture
+from paper_figures.beyond import context_checks
+from paper_figures.item import Missing
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
 from tests.analysis.made_runs import config, write_run
 from tst_study.run_record import append_task_results
 
@@ -51,7 +52,7 @@ def study(root: Path, seeds: int) -> tuple[list[Path], list[Path]]:
 
 
 def the_picture(root: Path) -> Picture:
-    (picture,) = context_checks.pictures(summarise(root))
+    (picture,) = context_checks.items(Sources(root))
     assert isinstance(picture, Picture)
     return picture
 
@@ -100,6 +101,6 @@ def test_other_tokens_or_other_steps_are_not_compared(
     (baseline,), (superposed,) = study(tmp_path, 1)
     measured(baseline, 5.0)
     measured(superposed, 4.9, **other)
-    (missing,) = context_checks.pictures(summarise(tmp_path))
+    (missing,) = context_checks.items(Sources(tmp_path))
     assert isinstance(missing, Missing)
     assert "tst-study evaluate RUN --context" in missing.sentence

@@ -17,7 +17,7 @@ from experiments.slurm.cancel import cancel_jobs
 from experiments.slurm.commands import call
 from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.launcher import Submitted, submit_to_slurm
-from experiments.slurm.profile import Profile
+from experiments.slurm.profile import Profile, Resources
 from experiments.status import rows_of
 from experiments.study import Study
 from tests.experiments.fake_training import config
@@ -175,6 +175,28 @@ def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
     assert "#SBATCH --array=0-1%1" in script
 
 
+def test_a_profile_reaches_the_job(tmp_path: Path) -> None:
+    """A prefix that stands for a container really stands before python."""
+    seen = tmp_path / "inside"
+    how = profile(
+        container=f"sh -c 'touch {seen}; exec \"$@\"' sh",
+        resources=Resources(time="10", memory_gb=0.5, gpus_per_node=2, cpus_per_task=2),
+        runs=({"match": "other", "resources": {"cpus_per_task": 3}},),
+        sbatch={"nice": 5},
+    )
+    submit(seeded("a", "other"), tmp_path, how)
+    scripts = [
+        (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
+    ]
+    for line in ("--mem=512M", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10"):
+        assert all(f"#SBATCH {line}\n" in script for script in scripts)
+    for script, cpus in zip(scripts, (2, 3), strict=True):
+        assert f"#SBATCH --cpus-per-task={cpus}\n" in script
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"a": 1, "other": 1}
+    assert seen.exists()
+
+
 def test_a_thousand_runs_are_one_call_of_sbatch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,4 +218,4 @@ def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: P
     wait_for_end(tmp_path / "runs")
     assert state(tmp_path / "runs", "a") == "done"
     (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments
-    assert row["code"].startswith(str(tmp_path / "runs" / "code"))
+    assert row["path"].startswith(str(tmp_path / "runs" / "code"))

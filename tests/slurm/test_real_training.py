@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from experiments.slurm.profile import Profile, Resources
+from experiments.status import rows_of
 from experiments.study import Study
 from tests.slurm.cluster import GPUS, Cluster
-from tests.slurm.test_launching import ROOT, submit, wait_for_end
-from tests.tiny_runs import run, tiny
+from tests.slurm.test_launching import ROOT, submit, wait_for_end, wait_until
+from tests.tiny_runs import assert_same_run, logged_step, run, tiny
 from tst_study import run_record
 
 pytestmark = pytest.mark.slurm
@@ -40,6 +41,23 @@ def test_two_nodes_of_two_ranks_train_what_one_process_trains(
     loss = alone.evals[-1]["nats_per_token"]
     assert record.evals[-1]["nats_per_token"] == pytest.approx(loss, rel=1e-5)
     assert len(list((folder / "job").glob("log*.txt"))) == 4
+
+
+def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(
+    cluster: Cluster, words: Path, tmp_path: Path
+) -> None:
+    """Told to stop by the signal that Slurm sends before a job's time is up."""
+    settings = ("schedule.steps=600", "execution.log_every=10", "name=long")
+    study = Study("real", "test", "Real", "", (), lambda results: [tiny(words, *settings)])
+    submit(study, tmp_path / "runs", Profile(resources=Resources(time="10")))
+    run(words, tmp_path / "alone", *settings)
+    (folder,) = (tmp_path / "runs").glob("long-*")
+    wait_until(lambda: logged_step(folder) >= 50)
+    (row,) = rows_of(study, tmp_path / "runs")
+    cluster.run("scancel", "--signal=USR2", row.job)
+    wait_for_end(tmp_path / "runs")
+    assert len(run_record.read(folder).segments) == 2, (folder / "job" / "log.txt").read_text()
+    assert_same_run(tmp_path / "alone", folder)
 
 
 PROFILE = """
@@ -76,7 +94,7 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     assert "4 submitted in 3 arrays" in submitted.stdout
     root = tmp_path / "runs" / "reinitialise-smoke"
     waiting = tst_study("status", *study, cwd=tmp_path).stdout
-    assert waiting.splitlines()[0] == "runs/reinitialise-smoke"
+    assert waiting.splitlines()[0].strip() == "runs/reinitialise-smoke"
     wait_for_end(root)
     ended = tst_study("status", *study, cwd=tmp_path).stdout
     assert ended.splitlines()[-1] == "4 done", ended

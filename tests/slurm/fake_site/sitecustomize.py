@@ -36,6 +36,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     import time
 
     from tst_study.errors import UserError
+    from tst_study.launch_facts import launch_facts
     from tst_study.run_header import header_of
     from tst_study.run_record import RunWriter
     from tst_study.stop_request import listening
@@ -47,7 +48,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer = RunWriter(folder, header_of(config, DATA))
     checkpoint = folder / "checkpoints" / "fake"
     start = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    writer.start_segment(start or None, {"code": os.environ["PYTHONPATH"]})
+    writer.start_segment(start or None, {**launch_facts(), "path": os.environ["PYTHONPATH"]})
     with open(folder / "launches", "a") as file:
         file.write("x")
     if behaviour == "fail" and not healed:
