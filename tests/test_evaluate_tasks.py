@@ -84,7 +84,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
             row = {"question": text(), "choices": [text() for _ in range(4)], "answer": 1}
             file.write(json.dumps(row) + "\n")
     (folder / "letters.yaml").write_text(MULTIPLE_CHOICE)
-    (folder / "again.yaml").write_text(MULTIPLE_CHOICE.replace("letters\n", "letters_again\n", 1))
+    again = MULTIPLE_CHOICE.replace("letters\n", "letters_again\ntag: tagged_letters\n", 1)
+    (folder / "again.yaml").write_text(again)
     (folder / "perplexity.yaml").write_text(PERPLEXITY)
     (folder / "group.yaml").write_text(GROUP)
     arc = folder / "allenai" / "ai2_arc" / "ARC-Easy"
@@ -144,10 +145,16 @@ def test_live_model_and_export_give_the_same_numbers(
         assert error == pytest.approx((value * (1 - value) / 39) ** 0.5)
     assert (choice["samples"], choice["details"]["shots"]) == (40, 0)
     assert by_name["letters_perplexity"]["metrics"]["bits_per_byte"] > 1
-    assert by_name["arc_easy"]["data"].startswith("allenai/ai2_arc:ARC-Easy-")
+    assert by_name["arc_easy"]["data"].startswith("allenai/ai2_arc:ARC-Easy v1.0 0-shot-")
     assert by_name["all_letters"]["samples"] == 80
     assert by_name["all_letters"]["metrics"]["acc"] == choice["metrics"]["acc"]
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
+
+
+def test_a_tag_stands_for_its_tasks(trained: tuple[Path, Path], local: Path) -> None:
+    list(evaluate_run(open_run(trained[0]), wanted("tagged_letters", local)))
+    rows = {row["task"]: row for row in run_record.read(trained[0]).tasks}
+    assert rows["letters_again"]["samples"] == 40
 
 
 def test_a_limit_is_another_measurement(trained: tuple[Path, Path], local: Path) -> None:
