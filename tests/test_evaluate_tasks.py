@@ -7,8 +7,10 @@ import random
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from paper_figures.downstream_runs import accuracies
 from tests.huggingface.trained import train_and_export
 from tst_study import run_record
 from tst_study.errors import UserError
@@ -149,6 +151,19 @@ def test_live_model_and_export_give_the_same_numbers(
     assert by_name["all_letters"]["samples"] == 80
     assert by_name["all_letters"]["metrics"]["acc"] == choice["metrics"]["acc"]
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
+
+
+def test_tables_of_tasks_fill_themselves(trained: tuple[Path, Path], local: Path) -> None:
+    run = open_run(trained[0])
+    runs = pd.DataFrame([{"folder": str(trained[0]), "state": "done", "steps": run.step}])
+    list(evaluate_run(run, wanted("arc_easy", local)))
+    row = next(row for row in run_record.read(trained[0]).tasks if row["task"] == "arc_easy")
+    (shown,) = accuracies(runs).to_dict("records")
+    assert (shown["task"], shown["metric"]) == ("arc_easy", "acc_norm")
+    assert shown["accuracy"] == row["metrics"]["acc_norm"]
+    # A look at the first questions is no entry of a table.
+    list(evaluate_run(run, wanted("arc_easy", local, limit=1)))
+    assert accuracies(runs).to_dict("records") == [shown]
 
 
 def test_a_tag_stands_for_its_tasks(trained: tuple[Path, Path], local: Path) -> None:
