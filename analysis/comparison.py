@@ -85,10 +85,10 @@ class Comparison:
 
 def compare(runs: pd.DataFrame) -> Comparison:
     """Compare all superposed runs of a run table (`run_table.load`) with their baselines."""
-    eligible, excluded = _eligible(runs)
-    baselines = list(rows_of(eligible[eligible["method"] == "baseline"]))
+    kept, excluded = eligible(runs)
+    baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
-    for run in rows_of(eligible[eligible["method"] == "superposition"]):
+    for run in rows_of(kept[kept["method"] == "superposition"]):
         partner = _partner(run, baselines)
         if isinstance(partner, str):
             excluded.append(_exclusion(run, partner))
@@ -98,11 +98,12 @@ def compare(runs: pd.DataFrame) -> Comparison:
         table=_table(pairs),
         pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
         excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
-        eligible=eligible,
+        eligible=kept,
     )
 
 
-def _eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Runs whose final losses may be compared, and the others, each with its reason."""
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
@@ -120,6 +121,8 @@ def _eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
 
 def _unfit(run: dict[str, Any]) -> str | None:
     """Why a run's final loss may not be compared with any other, or None."""
+    if run["exclusion"]:
+        return f"excluded by hand: {run['exclusion']}"
     if run["state"] == "diverged":
         return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
     if run["state"] != "done":

@@ -34,7 +34,9 @@ def _varied_out(header: RunHeader) -> dict[str, Any]:
     config = header["config"]
     data = {key: value for key, value in header["data"].items() if key != "validation"}
     optimizer = {k: v for k, v in config["optimizer"].items() if k != "learning_rate"}
+    start = config.get("initial_weights")
     return {
+        **({"initial_weights": start["fingerprint"]} if start else {}),
         "schema_version": header["schema_version"],
         "model": config["model"],
         "data": _without_paths(data),

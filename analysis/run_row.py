@@ -92,6 +92,8 @@ class RunRow(TypedDict):
     optimal_nats_per_token: float | None
     """Entropy of the held-out text, where it was generated and is known."""
 
+    exclusion: str
+    """Why a person took the run out (`exclusions.csv`); empty for all others."""
     dropped_rows: int
     segments: int
     """Launches."""
@@ -172,6 +174,7 @@ def run_row(record: RunRecord) -> RunRow:
         evaluated_phase=final["phase"] if final else None,
         annealed=bool(final and final["annealed"]),
         optimal_nats_per_token=optimum,
+        exclusion="",
         dropped_rows=record.dropped_rows,
         segments=len(record.segments),
         code=", ".join(_code_versions(record.segments)),

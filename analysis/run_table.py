@@ -6,14 +6,16 @@ guessed. A run that cannot be read is a problem that is reported; the others are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis import table_cache
+from analysis.exclusions import read_exclusions, reason_of, unmatched
 from analysis.run_row import COLUMNS, RunRow, run_row
 from tst_study.errors import UserError
 from tst_study.run_record import RunRecord, find_run_folders, read
@@ -67,16 +69,36 @@ class Tables:
     """One sentence per run that could not be read."""
 
 
-def read_tables(folders: Folders) -> Tables:
+def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
     """Read every run at or below the given folders, once.
 
-    Raises `UserError` where a given folder does not exist; anything wrong inside one becomes a
-    problem instead.
+    With `cache`, a folder for parquet files, only runs whose files changed are read anew. Runs
+    that `exclusions.csv` in a given folder names keep their row and get its reason.
+
+    Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
+    anything wrong inside a run becomes a problem instead.
     """
+    found = _run_folders(folders)
+    stamps = {str(folder): table_cache.stamp(folder, COLUMNS) for folder in found} if cache else {}
+    old, known = table_cache.load(Path(cache), stamps) if cache else ({}, set())
+    tables = _read([folder for folder in found if str(folder) not in known])
+    if known:
+        tables = _joined(old, tables)
+    if cache:
+        good = set(tables.runs["folder"])
+        parts = {name: getattr(tables, name) for name in ("runs", "curves", "evaluations")}
+        table_cache.save(Path(cache), parts, {f: s for f, s in stamps.items() if f in good})
+    problems = list(tables.problems)
+    if tables.runs.empty and not problems:
+        problems.append(f"{_shown(folders)}: no run folder there (a folder with a run.json)")
+    return _with_exclusions(tables, _roots(folders), problems)
+
+
+def _read(folders: Sequence[Path]) -> Tables:
     records: list[RunRecord] = []
     rows: list[RunRow] = []
     problems: list[str] = []
-    for folder in _run_folders(folders):
+    for folder in folders:
         try:
             record = read(folder)
             rows.append(run_row(record))
@@ -85,10 +107,7 @@ def read_tables(folders: Folders) -> Tables:
             problems.append(str(error))
         except (KeyError, TypeError, IndexError) as error:
             problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
-    if not rows and not problems:
-        problems.append(f"{_shown(folders)}: no run folder there (a folder with a run.json)")
     runs = pd.DataFrame(rows, columns=list(COLUMNS))
-    runs.attrs["problems"] = list(problems)
     names = [str(record.folder) for record in records]
     return Tables(
         runs=runs,
@@ -100,6 +119,26 @@ def read_tables(folders: Folders) -> Tables:
         ),
         problems=tuple(problems),
     )
+
+
+def _joined(old: Mapping[str, pd.DataFrame], new: Tables) -> Tables:
+    """Tables of runs known from before and of runs just read, in the order of their folders."""
+    parts = {}
+    for name, known in old.items():
+        fresh = getattr(new, name)
+        both = pd.concat([known, fresh], ignore_index=True) if len(fresh) else known
+        both = both.astype({"folder": str}).sort_values("folder", kind="stable", ignore_index=True)
+        parts[name] = both if name == "runs" else both.astype({"folder": "category"})
+    return Tables(**parts, problems=new.problems)
+
+
+def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
+    exclusions = read_exclusions(roots)
+    marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
+    runs = tables.runs.assign(exclusion=[reason_of(exclusions, *mark) for mark in marks])
+    problems += unmatched(exclusions, marks)
+    runs.attrs["problems"] = list(problems)
+    return replace(tables, runs=runs, problems=tuple(problems))
 
 
 def load(folders: Folders) -> pd.DataFrame:
@@ -117,14 +156,17 @@ def curves(folders: Folders) -> pd.DataFrame:
 
 
 def _run_folders(folders: Folders) -> list[Path]:
-    roots = [folders] if isinstance(folders, str | Path) else list(folders)
     found: dict[Path, Path] = {}
-    for root in map(Path, roots):
+    for root in _roots(folders):
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
         for folder in find_run_folders(root):
             found.setdefault(folder.resolve(), folder)
     return sorted(found.values())
+
+
+def _roots(folders: Folders) -> list[Path]:
+    return [Path(root) for root in ([folders] if isinstance(folders, str | Path) else folders)]
 
 
 def _long(
@@ -134,7 +176,9 @@ def _long(
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
     table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
     for column in columns:
-        table[column] = [row[column] for rows in groups for row in rows]
+        values: Any = [row[column] for rows in groups for row in rows]
+        # Numbers of FLOPs outgrow 64 bits; on a curve they are a coordinate.
+        table[column] = np.array(values, dtype=float) if column == "flops" else values
     return pd.DataFrame(table)
 
 

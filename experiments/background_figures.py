@@ -25,6 +25,7 @@ class BackgroundFigures:
     def __init__(self, runs: Path, to: Path) -> None:
         self._command = [sys.executable, "-m", "tst_study", "figures"]
         self._command += ["--runs", str(runs), "--to", str(to)]
+        self._command += ["--only", "study", "--only", "report"]
         self._log = to / "figures.log"
         self._drawing: subprocess.Popen[bytes] | None = None
         self._asked = False

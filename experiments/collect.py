@@ -51,5 +51,9 @@ def collect(root: Path) -> Collected:
             "missing": {one.run_id: f"{one.state} {one.message}".strip() for one in missing},
         },
     )
-    summary = build(root, report).summary.lines() if over else ["No run is over yet."]
+    summary = (
+        build(root, report, only=("study", "report")).summary.lines()
+        if over
+        else ["No run is over yet."]
+    )
     return Collected(report, over, missing, summary)

@@ -17,6 +17,7 @@ from tst_study.config import Batch, Model
 from tst_study.devices import peak_flops
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
+from tst_study.parallel_layout import layout_of, least_ranks
 from tst_study.phase_plan import plan_phases
 
 Shape = tuple[Model, Batch]
@@ -85,10 +86,11 @@ def _line(run: PlannedRun, width: int, hours: _Hours, profile: Profile) -> str:
 
 
 def _memory(run: PlannedRun, resources: Resources) -> str:
+    """Of one rank, with as many as the profile gives, or as few as the layout needs."""
     if run.config.execution.parallel == "auto":
-        return "auto"
-    on_gpu = resources.gpus_per_node > 0
-    estimate = estimate_memory(run.config, resources.ranks, on_gpu=on_gpu)
+        return "–"
+    ranks = max(resources.ranks, least_ranks(layout_of(run.config)))
+    estimate = estimate_memory(run.config, ranks, on_gpu=resources.gpus_per_node > 0)
     return f"{estimate.total / 2**30:.3g} GiB"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,8 @@ class Study:
     """One sentence: what this scale can show, and what it cannot."""
     corpora: Sequence[Recipe]
     runs: Callable[[Results], list[Config]]
+    published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    """What a paper says that its runs took, by role."""
 
     @property
     def folder(self) -> Path:
@@ -59,6 +61,7 @@ STUDIES = {
     "loss-against-compute": "loss_against_compute",
     "data-constrained": "data_constrained",
     "seed-noise": "seed_noise",
+    "mixture-10b-a1b": "mixture_10b_a1b",
 }
 """Module of each study in `experiments.studies`. It has `parts(scale)`, with a title and claims; or
 `SCALES` and `study(scale)`, where results decide which runs there are."""
@@ -83,6 +86,7 @@ def load(name: str, scale: str) -> Study:
         claims=module.CLAIMS,
         corpora=tuple(corpora.values()),
         runs=lambda results: runs,
+        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if scale == "paper" else {},
     )
 
 

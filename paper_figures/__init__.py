@@ -1,1 +1,5 @@
-"""One file per figure and table, drawn from run folders alone. Never imports torch."""
+"""Tables and figures: published numbers and run folders → pictures, tables, a report. No torch.
+
+`catalogue` lists them; `paper/`, `beyond/` and `study/` make them, one file for each; `build`
+writes them.
+"""

@@ -1,30 +1,19 @@
-"""Everything a study's runs can show, written to one folder; only what changed is drawn again."""
+"""Tables, figures and the report, written to one folder; only what changed is made again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.summary import Summary, summarise
-from paper_figures import (
-    gains,
-    headline_table,
-    loss_curves,
-    loss_over_bag_size,
-    loss_over_length,
-    overview,
-    report,
-)
-from paper_figures.picture import Missing, Picture, save, write_bytes
+from analysis.summary import Summary
+from paper_figures.catalogue import Named, Wanted, find
+from paper_figures.item import Item, Missing, write_bytes
+from paper_figures.picture import Picture
+from paper_figures.report import page, reproduction
+from paper_figures.sources import Sources
 from tst_study.errors import UserError
-
-PICTURES: dict[str, Callable[[Summary], list[Picture | Missing]]] = {
-    module.KIND: module.pictures
-    for module in (overview, gains, loss_curves, loss_over_bag_size, loss_over_length)
-}
-OTHERS = (headline_table.KIND, report.KIND)
 
 
 @dataclass(frozen=True)
@@ -32,73 +21,84 @@ class Built:
     """What `build` found and did."""
 
     to: Path
-    summary: Summary
-    pictures: tuple[Picture, ...]
+    sources: Sources
+    items: tuple[Item, ...]
     missing: tuple[Missing, ...]
-    """What cannot be drawn from these runs, each with the command that would make them."""
+    """What cannot be made from these runs, each with the command that would make them."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None
     seconds: float
 
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        return tuple(item for item in self.items if isinstance(item, Picture))
 
-def build(runs: Path | str, to: Path | str, only: Sequence[str] | None = None) -> Built:
-    """Write every picture (PDF, SVG, PNG, CSV, trace), the headline table and `report.html`.
+    @property
+    def summary(self) -> Summary:
+        return self.sources.summary
 
-    `only`: kinds of pictures, `headline_table` or `report`, or the names of single pictures.
-    Raises `UserError` where the folder of runs does not exist, or `only` names nothing known.
+
+def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = None) -> Built:
+    """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace beside each, and
+    the pages `report.html` and `reproduction.md`.
+
+    `runs`: a folder of run folders, or None for the published numbers alone. `only`: names as
+    `catalogue.find` takes them. Raises `UserError` where the folder of runs does not exist, or
+    `only` names nothing known.
     """
     began = time.perf_counter()
-    summary = summarise(runs)
-    to = Path(to)
-    drawn = [picture for make in PICTURES.values() for picture in make(summary)]
-    pictures = [picture for picture in drawn if isinstance(picture, Picture)]
-    missing = [picture for picture in drawn if isinstance(picture, Missing)]
-    wanted = _wanted(only, pictures)
+    wanted, sources, to = find(only), Sources(runs), Path(to)
+    made = [(entry, entry.items(sources)) for entry in _entries(wanted, only, runs is None)]
+    items = [item for _, found in made for item in found if isinstance(item, Item)]
+    missing = [item for _, found in made for item in found if isinstance(item, Missing)]
+    chosen = {
+        item.name: item
+        for entry, found in made
+        for item in found
+        if isinstance(item, Item) and entry in wanted.entries
+    }
+    chosen |= _single(wanted, sources)
+    if "report" in wanted.pages:
+        chosen |= {item.name: item for item in page.shown(items, sources)}
     try:
         to.mkdir(parents=True, exist_ok=True)
-        written: list[Path] = []
-        for picture in pictures:
-            if {picture.kind, picture.name, report.KIND} & wanted:  # the report shows all
-                written += save(picture, summary.tables.runs, to)
-        if headline_table.KIND in wanted:
-            written += _write_table(summary, to)
-        page = None
-        if report.KIND in wanted:
-            page = to / "report.html"
-            content = report.html(summary, pictures, missing, to)
-            written += [page] if write_bytes(page, content.encode()) else []
+        written = [path for item in chosen.values() for path in item.save(sources.runs, to)]
+        pages = {}
+        if "report" in wanted.pages:
+            pages[to / "report.html"] = page.html(sources, items, missing, to)
+        if "reproduction" in wanted.pages:
+            pages[to / "reproduction.md"] = reproduction.markdown(sources, items, missing)
+        written += [path for path, text in pages.items() if write_bytes(path, text.encode())]
     except OSError as error:
         raise UserError(f"{error.filename or to}: cannot be written ({error.strerror})") from None
     return Built(
         to=to,
-        summary=summary,
-        pictures=tuple(pictures),
+        sources=sources,
+        items=tuple(items) or tuple(chosen.values()),
         missing=tuple(missing),
         written=tuple(written),
-        report=page,
+        report=to / "report.html" if "report" in wanted.pages else None,
         seconds=time.perf_counter() - began,
     )
 
 
-def _wanted(only: Sequence[str] | None, pictures: Sequence[Picture]) -> set[str]:
-    known = {*PICTURES, *OTHERS}
-    if not only:
-        return known
-    names = known | {picture.name for picture in pictures}
-    for name in only:
-        if name not in names:
-            raise UserError(f"--only {name}: no such picture; there are {', '.join(sorted(names))}")
-    return set(only)
+def _entries(wanted: Wanted, only: Sequence[str] | None, no_runs: bool) -> list[Named]:
+    """A page tells of everything; that of a study of what runs can have a part in.
+
+    A study's own pictures need runs, and are not missed without.
+    """
+    entries = list(find(None).entries if wanted.pages else wanted.entries)
+    if wanted.pages == {"report"} and not no_runs:
+        entries = [entry for entry in entries if entry.from_runs or entry in wanted.entries]
+    return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
 
 
-def _write_table(summary: Summary, to: Path) -> list[Path]:
-    table = headline_table.headline_table(summary)
-    texts = {
-        ".csv": table.to_csv(index=False, lineterminator="\n"),
-        ".md": headline_table.markdown(table),
-        ".tex": headline_table.latex(table),
-    }
-    paths = [to / f"headline_table{suffix}" for suffix in texts]
-    both = zip(paths, texts.values(), strict=True)
-    return [path for path, text in both if write_bytes(path, text.encode())]
+def _single(wanted: Wanted, sources: Sources) -> dict[str, Item]:
+    found = [item for entry in wanted.single_entries for item in entry.items(sources)]
+    items = {item.name: item for item in found if isinstance(item, Item)}
+    for name in wanted.single:
+        if name not in items:
+            names = ", ".join(sorted(items)) or "none from these runs"
+            raise UserError(f"--only {name}: no such picture; there are {names}")
+    return {name: items[name] for name in sorted(wanted.single)}

@@ -8,7 +8,7 @@ dark values.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ PAGE = 7.0
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
+
+ON_MAP = "#000000"
+"""Lines on a coloured map: unlike `INK`, the same under a dark theme, as the map is."""
 
 _FILE = Path(__file__).with_name("tst_study.mplstyle")
 
@@ -48,13 +51,38 @@ _BY_BAG_SIZE = {
 }
 _CYCLE = tuple(_BY_BAG_SIZE[size] for size in (8, 4, 16, 6, 2, 3))
 
-PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in _CYCLE}))
+_BY_TENTH = tuple(
+    Mark(colour, marker, "-")
+    for colour, marker in zip(
+        (
+            "#440154",
+            "#482576",
+            "#404588",
+            "#34618d",
+            "#297a8e",
+            "#20938c",
+            "#25ac82",
+            "#4cc26c",
+            "#86d549",
+        ),
+        "osD^vP<>X",
+        strict=True,
+    )
+)
+"""For step ratios 0.1 … 0.9: viridis, whose lightness grows all the way, so that grey keeps it."""
+
+PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in (*_CYCLE, *_BY_TENTH)}))
 """Every colour that a figure may use."""
 
 
 def bag_size_mark(bag_size: int) -> Mark:
     """The same for a bag size everywhere; sizes beyond the paper's share the cycle."""
     return _BY_BAG_SIZE.get(bag_size, _CYCLE[bag_size % len(_CYCLE)])
+
+
+def ratio_mark(step_ratio: float) -> Mark:
+    """The same for a step ratio everywhere, to the nearest tenth."""
+    return _BY_TENTH[min(max(round(10 * step_ratio), 1), 9) - 1]
 
 
 def cycle_mark(index: int) -> Mark:
@@ -91,19 +119,34 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, li
     return figure, list(axes[0])
 
 
-def switch_line(axes: Axes, x: float, words: str = "switch") -> None:
-    """Mark the end of the superposition phase."""
+def new_grid(
+    width: float, height: float, rows: int, panels: int, heights: Sequence[float] | None = None
+) -> tuple[Figure, list[list[Axes]]]:
+    """Like `new_figure`, several rows of panels; `heights` of the rows, one to another."""
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(rows, panels, squeeze=False, height_ratios=heights)
+    return figure, [list(row) for row in axes]
+
+
+def switch_line(axes: Axes, x: float, words: str = "switch", *, bottom: bool = False) -> None:
+    """Mark the end of the superposition phase, with its name at the top or the bottom."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=(0, (1, 1.5)))
     axes.annotate(
         words,
-        (x, 1.0),
+        (x, 0.0 if bottom else 1.0),
         xycoords=("data", "axes fraction"),
-        xytext=(2.5, -1),
+        xytext=(2.5, 2 if bottom else -1),
         textcoords="offset points",
-        va="top",
+        va="bottom" if bottom else "top",
         color=MUTED,
         fontsize=7,
     )
+
+
+def say_missing(axes: Axes, words: str) -> None:
+    """Words in the middle of a panel that has nothing to show."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED)
 
 
 def thousands(value: float, _position: object = None) -> str:

@@ -130,6 +130,9 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
         (["figures", "--runs", "nowhere", "--to", "x"], "error: nowhere: no such folder"),
         (["analyse", "--runs", "nowhere"], "error: nowhere: no such folder"),
         (["data", "prepare", "--source", "none.txt", "--to", "x"], "error: "),
+        (["export", "nowhere", "--to", "x"], "error: nowhere/run.json: missing; nowhere is not"),
+        (["evaluate", "nowhere"], "error: nowhere/run.json: missing; nowhere is not a run folder"),
+        (["import", "nowhere", "--to", "x"], "error: nowhere/config.json: missing; name a local"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(

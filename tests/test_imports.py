@@ -16,6 +16,12 @@ TORCH_HALF = (
     "tst_study.train",
     "tst_study.evaluate",
     "tst_study.step_clock",
+    "tst_study.checkpoint_pickles",
+    "tst_study.checkpoint_reader",
+    "tst_study.trained_model",
+    "tst_study.context_checks",
+    "tst_study.huggingface.export",
+    "tst_study.huggingface.weights",
 )
 """Beside these, names of `tst_study.superposition` are loaded on first use."""
 TORCH_IN_SUPERPOSITION = (

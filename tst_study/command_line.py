@@ -1,7 +1,7 @@
 """`tst-study …`: one verb per thing a researcher does in a day.
 
 Every import beyond typer stands inside the command that needs it: `--help` must answer at once,
-and only `train` may import torch.
+and only `train`, `export`, `import` and `evaluate` may import torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from tst_study import model_verbs, study_verbs
 from tst_study.errors import OtherRankError, UserError
-from tst_study.study_verbs import register
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -86,24 +86,29 @@ def train(
         raise typer.Exit(1)
 
 
-register(app)
+model_verbs.register(app)
+study_verbs.register(app)
 
 
 @app.command()
 def figures(
-    runs: Annotated[Path, typer.Option(help="Folder of runs.")],
-    to: Annotated[Path, typer.Option(help="Folder to write figures, tables and report into.")],
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of runs; none: published numbers alone.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(help="Folder to write figures, tables and report into.")
+    ] = Path("figures"),
     only: Annotated[
-        list[str] | None, typer.Option(help="Draw these alone, by name (repeatable).")
+        list[str] | None,
+        typer.Option(help="table4, figure4, report, tables, beyond, … (repeatable)."),
     ] = None,
 ) -> None:
-    """Draw figures, tables and the report from run folders."""
+    """Draw the paper's tables and figures, those it lacks, and the report."""
+    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    built = build(runs, to, only=only)
-    for gap in built.missing:
-        print(f"{gap.title}: {gap.sentence}")
-    print(f"{len(built.pictures)} pictures in {to}, {len(built.written)} files new")
+    for line in lines(build(runs, to, only=only)):
+        print(line)
 
 
 @app.command()

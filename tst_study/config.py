@@ -17,6 +17,7 @@ from tst_study.errors import UserError
 from tst_study.superposition import check_loss_kind, offset_weights
 
 Positive = Annotated[int, Field(ge=1)]
+Recompute = Literal["none", "feed_forward", "layer"]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -236,7 +237,7 @@ class Execution(Strict):
     """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
     parallel: Parallel | Literal["auto"] = Parallel()
     """`"auto"` picks a layout for the ranks that are there and their memory, and says why."""
-    recompute: Literal["none", "feed_forward", "layer"] = "none"
+    recompute: Recompute = "none"
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
@@ -260,6 +261,14 @@ class Execution(Strict):
     """How long ranks wait for each other before they give up."""
 
 
+class InitialWeights(Strict):
+    """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
+
+    path: str
+    fingerprint: str
+    """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
+
+
 class Config(Strict):
     """One training run, whole."""
 
@@ -274,6 +283,8 @@ class Config(Strict):
     optimizer: Optimizer
     schedule: Schedule
     numerics: Numerics = Numerics()
+    initial_weights: InitialWeights | None = None
+    """By default weights are drawn (`model.initial_deviation`, `seed`)."""
     execution: Execution = Execution()
 
     @model_validator(mode="after")

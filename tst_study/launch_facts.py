@@ -27,7 +27,7 @@ def launch_facts() -> dict[str, Any]:
         "process": os.getpid(),
         "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: package_version(name) for name in PACKAGES},
     }
 
 
@@ -51,7 +51,8 @@ def _git(root: Path, *arguments: str) -> str:
     ).stdout
 
 
-def _version(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """Installed version, or None."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tst_study.config import Config, to_dict
 from tst_study.phase_plan import plan_phases
-from tst_study.trunk import prefix_form, shared_until
+from tst_study.trunk import initial_weights_form, prefix_form, shared_until
 
 SCHEMA_VERSION = 1
 
@@ -39,6 +39,7 @@ def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[st
     if stop_after is not None:
         values["schedule"]["stop_after"] = stop_after
     return {
+        **initial_weights_form(config),
         "schema_version": SCHEMA_VERSION,
         "seed": values["seed"],
         "model": values["model"],

@@ -5,6 +5,7 @@
 | `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
 | `segments.jsonl` | per launch one row when it starts and one when it ends |
 | `metrics.jsonl`, `evals.jsonl` | rows of training and of evaluation, each with all counters |
+|  | (and, in the second, what `tst-study evaluate` measured: `task_results.py`) |
 | `status.json` | state, heartbeat, last checkpoint |
 
 A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
@@ -19,15 +20,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NotRequired
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from tst_study.errors import UserError
+from tst_study.task_results import TaskResult
 
 if TYPE_CHECKING:
     from tst_study.config import Execution
@@ -117,9 +119,6 @@ class Evaluation(TypedDict):
     annealed: bool
     seconds: float
     training_seconds: float
-    task: NotRequired[str]
-    """A downstream task; absent for held-out loss."""
-    values: NotRequired[dict[str, Any]]
 
 
 class Status(TypedDict):
@@ -141,7 +140,12 @@ class Status(TypedDict):
 
 _HEADER = TypeAdapter(RunHeader)
 _METRICS = TypeAdapter(Metrics)
-_EVALUATION = TypeAdapter(Evaluation)
+_EVALUATION: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
+        Discriminator(lambda row: "task" if "task" in row else "held-out loss"),
+    ]
+)
 
 
 @dataclass
@@ -156,6 +160,8 @@ class RunRecord:
     status: Status | None
     dropped_rows: int = 0
     """Rows that a later segment wrote again or that lay beyond a resume point."""
+    tasks: list[TaskResult] = field(default_factory=list)
+    """What was measured on its checkpoints after training."""
 
     @property
     def run_id(self) -> str:
@@ -171,7 +177,7 @@ def read(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     header = read_header(folder)
     segments = _read_segments(folder / "segments.jsonl")
-    starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
+    starts = _starts(segments)
     metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
     evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION, starts)
     return RunRecord(
@@ -179,18 +185,30 @@ def read(folder: str | Path) -> RunRecord:
         header=header,
         segments=segments,
         metrics=metrics,
-        evals=evals,
+        evals=[row for row in evals if "task" not in row],
         status=read_status(folder),
         dropped_rows=dropped_metrics + dropped_evals,
+        tasks=[row for row in evals if "task" in row],
     )
 
 
 def read_evaluations(folder: str | Path) -> list[Evaluation]:
-    """The rows of `evals.jsonl` that count, without reading the curves."""
-    folder = Path(folder)
-    segments = _read_segments(folder / "segments.jsonl")
-    starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
+    """`read(folder).evals` without the rest. Raises `UserError`."""
+    return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
+
+
+def read_task_results(folder: str | Path) -> list[TaskResult]:
+    """`read(folder).tasks` without the rest. Raises `UserError`."""
+    return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
+
+
+def _evaluation_rows(folder: Path) -> list[Any]:
+    starts = _starts(_read_segments(folder / "segments.jsonl"))
     return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
+
+
+def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    return {row["segment"]: row["resumed_from"] or 0 for row in segments}
 
 
 def read_header(folder: str | Path) -> RunHeader:
@@ -353,6 +371,27 @@ class RunWriter:
             ) from None
 
 
+def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
+
+    Whoever calls holds the run (`run_lock`). Raises `UserError` where it was never launched, a row
+    lacks something, or the disk is full.
+    """
+    path = Path(folder) / "evals.jsonl"
+    segments = _read_segments(path.with_name("segments.jsonl"))
+    if not segments:
+        raise UserError(f"{folder}: was never launched; there is nothing to add results to")
+    whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
+    for row in whole:
+        _EVALUATION.validate_python(row)
+    lines = "".join(map(_line, whole))
+    try:
+        with _open_for_append(path) as file:
+            file.write(lines.encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
+
+
 def _line(row: Mapping[str, Any]) -> str:
     """JSON has no infinity and no NaN: what is no number is null."""
     try:
@@ -430,8 +469,9 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
         if row["segment"] < segment or row["segment"] not in limits:
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
-        key = (row["step"], row.get("eval_set"), row.get("task"))
-        if row["step"] > limits[segment] or key in kept:
+        key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
+        # A task that was measured again is no loss of anything.
+        if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:
             kept[key] = row

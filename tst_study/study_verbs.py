@@ -62,6 +62,10 @@ def plan(
         float | None, typer.Option(min=0.01, max=1.0, help="Its model FLOPs utilisation.")
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Show layout and memory on so many GPUs.")
+    ] = None,
+    gpu_memory: Annotated[float, typer.Option(min=1.0, help="GB of each of them.")] = 141.0,
     noise: Annotated[
         float | None,
         typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
@@ -78,6 +82,12 @@ def plan(
     table = lines(chosen, root, prices, profile=how, share=not no_share, noise=noise)
     for line in table:
         print(line)
+    if gpus is not None:
+        from experiments.cluster_sheet import lines as cluster_lines
+        from experiments.planner import Planner
+
+        configs = [run.config for run in Planner(chosen, root, unprepared=True).whole()]
+        print(*cluster_lines(chosen, configs, gpus, gpu_memory), sep="\n")
     if check:
         from experiments.slurm.launcher import check_with_slurm
 

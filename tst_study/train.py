@@ -25,6 +25,7 @@ from tst_study.config import Config
 from tst_study.data.of_config import fingerprints, open_held_out, open_stream
 from tst_study.data.token_stream import TokenStream
 from tst_study.evaluate import evaluate
+from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
@@ -43,6 +44,7 @@ from tst_study.megatron.model import (
 )
 from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
 from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
+from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import plan_phases
@@ -109,6 +111,9 @@ def _run(
         or fork_from_trunk(config, model, optimizer, log)
         or {"step": None, "training_seconds": 0.0}
     )
+    if resumed["step"] is None and config.initial_weights is not None:
+        load_weights(model, initial_weights(config))
+        optimizer.copy_from_model()
     clock = StepClock(
         ranks.device,
         ranks.world_size,

@@ -42,6 +42,7 @@ def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, 
     if plan_phases(config).superposed_steps == 0:
         superposition = {}
     return {
+        **initial_weights_form(config),
         "seed": values["seed"],
         "model": values["model"],
         "superposition": superposition,
@@ -51,6 +52,12 @@ def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, 
         "schedule": {"warmup_steps": values["schedule"]["warmup_steps"]},
         "numerics": values["numerics"],
     }
+
+
+def initial_weights_form(config: Config) -> dict[str, Any]:
+    """Nothing where weights are drawn, so that such runs keep the identity they always had."""
+    start = config.initial_weights
+    return {} if start is None else {"initial_weights": start.fingerprint}
 
 
 def check_fork(

@@ -15,6 +15,7 @@ from tst_study.config import (
     Model,
     Numerics,
     Optimizer,
+    Parallel,
     Schedule,
     Superposition,
 )
@@ -45,6 +46,8 @@ class Setting:
     validation_tokens: int | None = None
     micro_batch: int | None = None
     """Sequences per forward pass and rank; how, not what."""
+    parallel: Parallel = field(default_factory=Parallel)
+    """Layout over GPUs; how, not what."""
     tags: tuple[str, ...] = field(default=())
     """More words for the runs' names."""
 
@@ -68,6 +71,7 @@ class Setting:
             numerics=Numerics(dtype="bfloat16" if self.dtype == "bfloat16" else "float32"),
             execution=Execution(
                 micro_batch=self.micro_batch,
+                parallel=self.parallel,
                 threads=self.threads,
                 log_every=max(10, length // 400),
                 evaluate_every=max(1, length // EVALUATIONS),

@@ -6,11 +6,15 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from analysis import run_table
+from analysis.comparison import compare
 from analysis.run_table import curves, load, read_tables
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.errors import UserError
+from tst_study.run_record import read
 
 
 def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
@@ -88,3 +92,66 @@ def test_a_run_not_yet_evaluated_has_no_loss_rather_than_zero(tmp_path: Path) ->
     write_run(tmp_path, config(0), loss=None, state="running")
     (row,) = load(tmp_path).to_dict("records")
     assert row["nats_per_token"] is None or math.isnan(row["nats_per_token"])
+
+
+def test_a_cache_gives_the_same_tables_and_reads_only_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, cache = tmp_path / "study", tmp_path / "cache"
+    for seed in (0, 1, 2):
+        write_run(study, config(seed, 4, 0.2), loss=3.5 + seed)
+    plain = read_tables(study)
+    read_tables(study, cache)
+    opened: list[Path] = []
+    monkeypatch.setattr(run_table, "read", lambda folder: opened.append(folder) or read(folder))
+    again = read_tables(study, cache)
+    assert opened == []
+    for name in ("runs", "curves", "evaluations"):
+        one, two = (getattr(tables, name).astype({"folder": str}) for tables in (plain, again))
+        pd.testing.assert_frame_equal(one, two, check_dtype=False)
+    changed = write_run(study, config(3), loss=4.0)
+    assert list(read_tables(study, cache).runs["seed"].sort_values()) == [0, 1, 2, 3]
+    assert opened == [changed]
+    (changed / "run.json").unlink()
+    assert len(read_tables(study, cache).runs) == 3
+
+
+def test_flops_beyond_64_bits_survive_the_cache(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "study", config(0), loss=3.5)
+    header = json.loads((folder / "run.json").read_text())
+    header["flops"]["total"] = 10**22 + 1
+    (folder / "run.json").write_text(json.dumps(header))
+    for _ in range(2):
+        runs = read_tables(tmp_path / "study", tmp_path / "cache").runs
+        assert runs["flops"].item() == 10**22 + 1
+
+
+def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed), loss=3.5)
+        write_run(tmp_path, config(seed, 4, 0.2), loss=3.4)
+    gone = load(tmp_path).query("seed == 1 and bag_size == 4")["run_id"].item()
+    lines = f"run,reason\n{gone},a node lost its clock\n12345678,a typing error\n"
+    (tmp_path / "exclusions.csv").write_text(lines)
+    tables = read_tables(tmp_path)
+    result = compare(tables.runs)
+    assert list(result.table["seeds"]) == [1]
+    assert list(result.excluded["reason"]) == ["excluded by hand: a node lost its clock"]
+    assert "12345678 matches no run" in tables.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("run\nabcdefgh\n", "needs the columns run and reason"),
+        ("run,reason\nabcdefgh,\n", "exclusions.csv:2: abcdefgh has no reason"),
+        ("run,reason\nab,broken\n", "'ab' is too short"),
+    ],
+)
+def test_an_exclusion_without_a_reason_is_an_error(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    write_run(tmp_path, config(0), loss=3.5)
+    (tmp_path / "exclusions.csv").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        load(tmp_path)

@@ -14,18 +14,20 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tst_study.checkpoint_pickles import read_pickles_as_data
+from tst_study.checkpoint_places import place_of, steps_below
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import AdamW
 
-PREFIX = "step-"
 PARTIAL = "partial-"
 
 # Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
 FAILURES = (Exception, CheckpointException)
 
 write_in_this_process()
+read_pickles_as_data()
 
 
 class Checkpoints:
@@ -43,11 +45,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
-        return sorted(
-            int(path.name.removeprefix(PREFIX))
-            for path in self.folder.glob(f"{PREFIX}*")
-            if path.name.removeprefix(PREFIX).isdigit()
-        )
+        return steps_below(self.folder)
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
@@ -56,7 +54,7 @@ class Checkpoints:
 
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
-        place = self.folder / f"{PREFIX}{step:08d}"
+        place = place_of(self.folder, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         first = dist.get_rank() == 0
         try:
@@ -88,7 +86,7 @@ class Checkpoints:
             _sync(self.folder)
             passing = [step for step in self.steps() if step not in self.keep_steps]
             for old in passing[: -self.keep]:
-                shutil.rmtree(self.folder / f"{PREFIX}{old:08d}")
+                shutil.rmtree(place_of(self.folder, old))
         dist.barrier()
 
     def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
@@ -98,7 +96,7 @@ class Checkpoints:
 
     def load(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
         """Restore the checkpoint behind `step` in place; returns its `common`."""
-        place = self.folder / f"{PREFIX}{step:08d}"
+        place = place_of(self.folder, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:

@@ -31,7 +31,7 @@ def initialize(
     """Fill the weights of this rank in place; `only` picks parameters by global name."""
     residual_deviation = config.initial_deviation / math.sqrt(2 * config.layers)
     with torch.no_grad():
-        for shard in _shards(model):
+        for shard in shards(model):
             if not only(shard.key):
                 continue
             if "norm" in shard.key:
@@ -41,7 +41,7 @@ def initialize(
             _draw(shard, residual_deviation if residual else config.initial_deviation, seed)
 
 
-def _shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
+def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
     """This rank's slices with their global names and offsets; their data are the parameters."""
     sharded = model.sharded_state_dict()  # type: ignore[operator]
     # A factory splits one parameter into what is sharded by itself (gate and up of SwiGLU).

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.utils.checkpoint import checkpoint
 
-Recompute = Literal["none", "feed_forward", "layer"]
+from tst_study.config import Recompute
 
 
 def keep_less_for_backward(layers: Iterable[TransformerLayer], recompute: Recompute) -> None:

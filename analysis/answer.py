@@ -1,0 +1,116 @@
+"""An answer: tables, sentences and what they were computed from; printed and written as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.run_row import rows_of
+from tst_study.run_record import write_json
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one `tst-study analyse …` says."""
+
+    question: str
+    tables: Mapping[str, pd.DataFrame]
+    """By title. Losses in nats per token."""
+    sentences: tuple[str, ...]
+    inputs: Mapping[str, str]
+    """Fingerprints of everything that was read, by name."""
+    excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Runs left out, each with its `reason`: counted on the terminal, listed in the JSON."""
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        text: list[str] = []
+        for title, table in self.tables.items():
+            text += [title, *(f"  {line}" for line in table_lines(table)), ""]
+        text += self.sentences
+        if len(self.excluded):
+            counts = self.excluded["reason"].value_counts()
+            text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
+        return text
+
+    def write_json(self, path: str | Path) -> None:
+        """Tables as lists of rows; numbers as they are, what is missing as null."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        value = {
+            "question": self.question,
+            "sentences": list(self.sentences),
+            "tables": {title: records(table) for title, table in self.tables.items()},
+            "excluded": records(self.excluded),
+            "inputs": dict(self.inputs),
+        }
+        write_json(target, value)
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain JSON values."""
+    return [{key: _plain(value) for key, value in row.items()} for row in rows_of(table)]
+
+
+def table_lines(table: pd.DataFrame) -> list[str]:
+    """Columns aligned, numbers to the right; what is missing is a dash."""
+    if table.empty:
+        return ["(none)"]
+    cells = [[str(name).replace("_", " ") for name in table.columns]]
+    cells += [[_shown(value) for value in row.values()] for row in rows_of(table)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
+    right = [all(_is_number(value) for value in table.iloc[:, i]) for i in range(len(widths))]
+    return [
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def fingerprint_of(value: Any) -> str:
+    """sha256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return None if value is pd.NA else value
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | np.number)
+
+
+def _shown(value: Any) -> str:
+    value = _plain(value)
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        size = abs(value)
+        if size and (size >= 1e6 or size < 1e-4):
+            return f"{value:.3g}"
+        return (
+            f"{value:,.0f}" if size >= 1000 else f"{value:.2f}" if size >= 100 else f"{value:.4f}"
+        )
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return str(value)

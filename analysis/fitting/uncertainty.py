@@ -1,0 +1,182 @@
+"""How well a fit is known: bootstrap, profile likelihood, prediction of what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.fitting.models import Fixed
+from analysis.fitting.objectives import Floats
+from analysis.fitting.solve import GRADIENT_TOLERANCE, Fit, Problem, fit, refit
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Refits to resampled runs. Draws that did not converge are left out and counted."""
+
+    draws: pd.DataFrame
+    """One row per refit that converged, one column per parameter."""
+    failed: int
+    resampled: str
+    """What was drawn: `runs`, or the name of the cluster."""
+
+    def interval(
+        self, values: Floats | pd.Series | str, level: float = 0.95
+    ) -> tuple[float, float]:
+        """Percentile interval of a parameter, or of any number computed from each draw."""
+        drawn = self.draws[values] if isinstance(values, str) else values
+        low, high = np.quantile(np.asarray(drawn, dtype=float), [0.5 - level / 2, 0.5 + level / 2])
+        return float(low), float(high)
+
+    def error(self, name: str) -> float:
+        """Standard error of a parameter."""
+        return float(self.draws[name].std(ddof=1))
+
+
+def bootstrap(
+    found: Fit,
+    draws: int = 1000,
+    *,
+    clusters: Sequence[str] | Sequence[int] | Sequence[float] | None = None,
+    name: str = "runs",
+    seed: int = 0,
+) -> Bootstrap:
+    """Refit to rows drawn with replacement, or to whole clusters (seeds, trunks) of them.
+
+    Each refit starts from `found`. `clusters`: a label per row; `name`: what they are.
+    """
+    random = np.random.default_rng(seed)
+    count = len(found.problem.observed)
+    codes = np.arange(count) if clusters is None else pd.factorize(np.asarray(clusters))[0]
+    members = int(codes.max()) + 1
+    kept: list[Floats] = []
+    for _ in range(draws):
+        drawn = np.bincount(random.integers(members, size=members), minlength=members)
+        theta, gradient = refit(_weighted(found.problem, drawn[codes]), found.theta)
+        if gradient <= 10 * GRADIENT_TOLERANCE and np.isfinite(theta).all():
+            kept.append(theta)
+    columns = list(found.problem.model.parameters)
+    table = pd.DataFrame(np.array(kept).reshape(len(kept), len(columns)), columns=columns)
+    return Bootstrap(table, draws - len(kept), name)
+
+
+def _weighted(problem: Problem, counts: np.ndarray) -> Problem:
+    """Rows that were not drawn are dropped, not weighted with 0: half the work."""
+    drawn = counts > 0
+    smaller = problem.rows(drawn)
+    weights = counts[drawn].astype(float)
+    return replace(
+        smaller, weights=weights if smaller.weights is None else weights * smaller.weights
+    )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The objective along one parameter, all others fitted anew at each of its values."""
+
+    name: str
+    table: pd.DataFrame
+    """value, objective, deviance (twice the log-likelihood ratio to the best), and the others."""
+
+    def interval(self, level: float = 0.95) -> tuple[float | None, float | None]:
+        """Where the deviance crosses the χ² quantile; None on a side where, within the values
+        tried, it never does: the data do not bound the parameter there."""
+        limit = float(stats.chi2.ppf(level, 1))
+        values = self.table["value"].to_numpy()
+        above = self.table["deviance"].to_numpy() - limit
+        best = int(np.argmin(above))
+        left = [i for i in range(best) if above[i] > 0 >= above[i + 1]]
+        right = [i for i in range(best, len(values) - 1) if above[i] <= 0 < above[i + 1]]
+
+        def crossing(i: int) -> float:
+            share = above[i] / (above[i] - above[i + 1])
+            return float(values[i] + share * (values[i + 1] - values[i]))
+
+        return (
+            crossing(left[0]) if left else None,
+            crossing(right[-1]) if right else None,
+        )
+
+
+def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
+    """Profile likelihood of a parameter over `values`.
+
+    The scale of the residuals is taken as unknown and fitted: the deviance is (n − p) log of the
+    sum of squares (normal errors), twice that of a sum of absolute residuals (Laplace), and for a
+    Huber loss what lies between, by how many residuals are beyond its delta. It is counted from
+    the lowest objective seen, which may lie away from `found`.
+    """
+    names = found.problem.model.parameters
+    place = names.index(name)
+    ordered = sorted({float(value) for value in values} | {float(found.theta[place])})
+    rows: dict[float, tuple[float, Floats]] = {}
+    centre = ordered.index(float(found.theta[place]))
+    for walk in (range(centre, len(ordered)), range(centre, -1, -1)):
+        theta = np.delete(found.theta, place)
+        for at in walk:
+            held = Fixed(found.problem.model, {name: ordered[at]})
+            problem = replace(found.problem, model=held)
+            ends = [refit(problem, start)[0] for start in (theta, np.delete(found.theta, place))]
+            theta = min(ends, key=problem.value)
+            whole, value = held.whole(theta), problem.value(theta)
+            if ordered[at] not in rows or value < rows[ordered[at]][0]:
+                rows[ordered[at]] = (value, whole)
+    lowest, best = min(rows.values(), key=lambda row: row[0])
+    residuals = found.problem.residuals(best)[0]
+    objective = found.problem.objective
+    # 2 where the objective is quadratic in the residuals, 1 where it is linear.
+    power = float((objective.slopes(residuals) * residuals).sum()) / float(
+        objective.losses(residuals).sum()
+    )
+    count = 2.0 / power * (len(residuals) - len(names))
+    table = pd.DataFrame(
+        [
+            {
+                "value": at,
+                "objective": value,
+                "deviance": count * np.log(value / lowest),
+                **{other: whole[i] for i, other in enumerate(names) if other != name},
+            }
+            for at, (value, whole) in sorted(rows.items())
+        ]
+    )
+    return Profile(name, table)
+
+
+def leave_one_out(
+    problem: Problem,
+    groups: Sequence[str] | Sequence[int] | Sequence[float],
+    starts: Floats,
+    **options: int,
+) -> pd.DataFrame:
+    """Prediction error of each group of rows (a model size, say) by a fit to all the others.
+
+    Columns: group, runs, rmse (of the loss, nats), mean (signed, predicted − observed), relative
+    (largest |error| over loss), note (what failed, in place of numbers).
+    """
+    labels = pd.Series(list(groups))
+    rows: list[Mapping[str, object]] = []
+    for group in labels.unique():
+        out = np.asarray(labels == group)
+        found = fit(problem.rows(~out), starts, strict=False, **options)
+        row: dict[str, object] = {"group": group, "runs": int(out.sum())}
+        if found.failures:
+            rows.append({**row, "note": "; ".join(found.failures)})
+            continue
+        predicted = np.exp(problem.model.rows(out).log_loss(found.theta)[0])
+        error = predicted - problem.observed[out]
+        rows.append(
+            {
+                **row,
+                "rmse": float(np.sqrt((error**2).mean())),
+                "mean": float(error.mean()),
+                "relative": float(np.abs(error / problem.observed[out]).max()),
+                "note": "",
+            }
+        )
+    columns = ["group", "runs", "rmse", "mean", "relative", "note"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,217 @@
+"""Equal FLOPs, equal data, equal loss: which runs match, found among all of them by one ledger.
+
+The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed run is held against
+every baseline of its family (same data, model, batch, schedule, learning rate, held-out text):
+of the same FLOPs, of the same raw tokens, and, between baselines of several lengths, of the same
+loss. That last one is read by interpolation within the baselines' range; beyond it there is a
+bound, never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.comparison import SETTING, eligible
+from analysis.crossings import published_crossings
+from analysis.equal_loss import steps_to_reach
+from analysis.paired import mean_interval, paired
+from analysis.run_row import rows_of
+from analysis.wording import setting_label, setting_order
+from tst_study.errors import UserError
+
+Kind = Literal["equal FLOPs", "equal data", "equal loss"]
+TOLERANCE = 0.005
+"""Relative difference of FLOPs or raw tokens that still counts as equal: a rounded step ratio
+moves the tokens of a run by less."""
+
+_SAME = ("family", "learning_rate", "eval_set")
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Losses in nats per token; a positive gain: superposition wins."""
+
+    table: pd.DataFrame
+    """One row per setting and kind of match: gain or speed-up, with 95% interval over seeds."""
+    excluded: pd.DataFrame
+    """Runs that may not be compared, each with the reason."""
+
+
+def ledger(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs with flops, raw_tokens, steps, loss and device hours (NaN where not known)."""
+    rows = runs.copy()
+    rows["loss"] = rows["nats_per_token"].astype(float)
+    if "gpu_hours" in rows:
+        rows["hours"] = rows["gpu_hours"].astype(float)
+    else:
+        rows["hours"] = rows["training_seconds"].astype(float) / 3600.0
+    return rows
+
+
+def matched(runs: pd.DataFrame) -> Matches:
+    """All matches among a run table (`run_table.load`, `published.runs`).
+
+    Columns of the table: setting, kind, steps, baseline_steps, seeds; for equal FLOPs and equal
+    data gain, low, high, smallest_detectable, verdict; for equal loss the ratios `steps_ratio`,
+    `flops_ratio`, `hours_ratio` (baseline over superposed) with low and high of the first; `note`
+    says what no number can.
+    """
+    kept, excluded = eligible(runs)
+    book = ledger(kept)
+    rows: list[dict[str, Any]] = []
+    superposed = book[book["method"] == "superposition"]
+    keys = [*_SAME, "steps", *SETTING]
+    for _, members in superposed.groupby(keys, sort=False, dropna=False):
+        first = next(rows_of(members))
+        same = (book["method"] == "baseline") & np.logical_and.reduce(
+            [book[name] == first[name] for name in _SAME]
+        )
+        baselines = book[same]
+        named = {
+            "family": first["family"],
+            "setting": setting_label(first),
+            "steps": first["steps"],
+            "_order": (first["family"], first["steps"], *setting_order(first)),
+        }
+        rows.append({**named, **_equal(members, baselines, "flops", "equal FLOPs")})
+        rows.append({**named, **_equal(members, baselines, "raw_tokens", "equal data")})
+        rows.append({**named, **_equal_loss(members, baselines)})
+    rows.sort(key=lambda row: row.pop("_order"))
+    return Matches(pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(excluded))
+
+
+COLUMNS = (
+    "family",
+    "setting",
+    "steps",
+    "kind",
+    "baseline_steps",
+    "seeds",
+    "gain",
+    "steps_ratio",
+    "flops_ratio",
+    "hours_ratio",
+    "low",
+    "high",
+    "smallest_detectable",
+    "verdict",
+    "note",
+)
+
+
+def matched_answer(
+    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse matched`: of a run table, or of Tables 1 and 2 with Figures 1 and 3."""
+    table = published.runs() if runs is None else runs
+    if runs is None:
+        table = table[table["source"].isin(["Table 1", "Table 2"])]
+    found = matched(table)
+    if found.table.empty:
+        raise UserError("no finished superposed run among these: there is nothing to match")
+    tables = {"Matches (gains in nats; ratios are baseline over superposed)": found.table}
+    said = [
+        f"{kind}: {int(found.table['seeds'].notna()[found.table['kind'] == kind].sum())} of "
+        f"{int((found.table['kind'] == kind).sum())} settings have a partner."
+        for kind in ("equal FLOPs", "equal data")
+    ]
+    if runs is None:
+        tables["Where the curves of Figures 1 and 3 cross, in steps"] = published_crossings()
+        said.append(
+            "Figures 1, 3b and 3c cross baselines that are not annealed there: the gap behind the "
+            "crossing is partly the learning rate's decay."
+        )
+    return Answer(
+        "matched",
+        tables,
+        tuple(said),
+        inputs or published.fingerprints("headline_runs", "loss_curves"),
+        found.excluded,
+    )
+
+
+def _equal(
+    members: pd.DataFrame, baselines: pd.DataFrame, column: str, kind: Kind
+) -> dict[str, Any]:
+    target = float(members[column].iloc[0])
+    near = baselines[(baselines[column].astype(float) / target - 1).abs() <= TOLERANCE]
+    row: dict[str, Any] = {"kind": kind}
+    if near.empty:
+        return {**row, "note": f"no baseline of {kind}"}
+    pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
+    if pairs.empty:
+        return {**row, "note": f"no baseline of {kind} with its seeds"}
+    found = paired(list(pairs["loss_baseline"] - pairs["loss"]))
+    hours = float((pairs["hours_baseline"] / pairs["hours"]).mean())
+    return {
+        **row,
+        "baseline_steps": int(pairs["steps_baseline"].iloc[0]),
+        "seeds": found.seeds,
+        "gain": found.mean,
+        "steps_ratio": float((pairs["steps_baseline"] / pairs["steps"]).mean()),
+        "flops_ratio": float((pairs["flops_baseline"] / pairs["flops"]).mean()),
+        "hours_ratio": None if math.isnan(hours) else hours,
+        "low": found.low,
+        "high": found.high,
+        "smallest_detectable": found.smallest_detectable,
+        "verdict": found.verdict,
+        "note": "",
+    }
+
+
+def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame) -> dict[str, Any]:
+    logs: list[float] = []
+    hours: list[float] = []
+    notes: list[str] = []
+    for run in rows_of(members):
+        own = baselines[baselines["seed"] == run["seed"]].sort_values("steps")
+        if own.empty:
+            notes.append(f"seed {run['seed']}: no baseline")
+            continue
+        if len(own) == 1:
+            notes.append(_bound(run, next(rows_of(own))))
+            continue
+        reached = steps_to_reach(run["loss"], list(own["steps"]), list(own["loss"]))
+        if isinstance(reached, str):
+            notes.append(reached)
+            continue
+        logs.append(math.log(reached / run["steps"]))
+        spent = np.interp(reached, own["steps"].astype(float), own["hours"])
+        hours.append(float(spent) / float(run["hours"]))
+    row: dict[str, Any] = {"kind": "equal loss", "seeds": len(members)}
+    if notes or not logs:
+        return {**row, "note": "; ".join(dict.fromkeys(notes))}
+    ratio, interval = math.exp(float(np.mean(logs))), mean_interval(logs)
+    spent_ratio = float(np.mean(hours))
+    return {
+        **row,
+        "baseline_steps": round(ratio * int(members["steps"].iloc[0])),
+        "steps_ratio": ratio,
+        # A step costs the same FLOPs in both phases and both arms.
+        "flops_ratio": ratio,
+        "hours_ratio": None if math.isnan(spent_ratio) else spent_ratio,
+        "low": math.exp(interval[1]) if interval else None,
+        "high": math.exp(interval[2]) if interval else None,
+        "verdict": "" if interval else "one seed: no claim",
+        "note": "",
+    }
+
+
+def _bound(run: dict[str, Any], baseline: dict[str, Any]) -> str:
+    """With one length of baseline there is no loss to interpolate, but there may be a bound."""
+    steps = baseline["steps"] / run["steps"]
+    if run["loss"] >= baseline["loss"] or steps <= 1:
+        return f"its baseline has one length only ({baseline['steps']:,} steps)"
+    hours = baseline["hours"] / run["hours"]
+    spent = "" if math.isnan(hours) else f" and {hours:.2f} times the hours"
+    return (
+        f"at least {steps:.2f} times the steps{spent}: its baseline has one length only, and after "
+        f"them a higher loss ({baseline['loss']:.3f} against {run['loss']:.3f})"
+    )

@@ -1,0 +1,69 @@
+"""The paper's largest pair: 10B parameters of which 1B are active, on 64 GPUs (Table 1).
+
+At scale `paper` to the digit: 8M tokens a step, 125,000 steps of the baseline against 49,983 of
+which 12,483 are superposed at s = 16. The other scales train a twin with all of its structure (128
+experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and small widths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments.corpora import HubText
+from experiments.studies.grid import Part
+from experiments.studies.paper_settings import VALIDATION_TOKENS, WARMUP_STEPS
+from experiments.studies.scales import Scale
+from experiments.studies.setting import BASELINE, Setting
+from tst_study.config import Parallel, Superposition
+
+NAME = "mixture-10b-a1b"
+TITLE = "Superposition at 10B parameters, 1B active"
+CLAIMS = (
+    "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
+    "One pair: no interval."
+)
+
+QWEN = "Qwen/Qwen3-30B-A3B"
+"""The tokenizer of the Qwen3 family, with its 151,936 words."""
+FINEWEB_EDU = HubText(
+    "fineweb-edu-qwen3", "hf://HuggingFaceFW/fineweb-edu/sample-350BT:train", QWEN
+)
+DCLM = HubText("dclm-qwen3", "hf://mlfoundations/dclm-baseline-1.0", QWEN)
+
+BASELINE_STEPS = 125_000
+SUPERPOSED = Superposition(bag_size=16, steps=12_483)
+SUPERPOSED_RUN_STEPS = 49_983
+
+PAPER = Setting(
+    model="moe-10b-a1b",
+    corpora=(FINEWEB_EDU, DCLM),
+    sequences=1024,
+    sequence_length=8192,
+    steps=BASELINE_STEPS,
+    warmup_steps=WARMUP_STEPS,
+    learning_rate=3e-4,
+    dtype="bfloat16",
+    micro_batch=2,
+    # Fits 64 GPUs of 141 or 192 GB. Experts stay within a node; nothing else is split, so that
+    # the optimizer state of the rest is shared by all 64.
+    parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
+    validation_tokens=VALIDATION_TOKENS,
+)
+PUBLISHED_GPU_HOURS = {"baseline": 12_311.0, "superposition": 4_768.0}
+"""B200-hours of Table 1, by a run's role."""
+
+
+def parts(scale: Scale) -> list[Part]:
+    if scale.is_paper:
+        return [
+            Part((PAPER,), (BASELINE,)),
+            Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
+        ]
+    baseline = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
+    # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
+    steps = round(0.4 * baseline.steps)
+    superposed = Superposition(bag_size=16, steps=round(0.25 * steps))
+    return [
+        Part((baseline,), (BASELINE,), scale.seeds),
+        Part((baseline.with_steps(steps),), (superposed,), scale.seeds),
+    ]

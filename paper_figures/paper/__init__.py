@@ -1,0 +1,1 @@
+"""The paper's tables and figures: published numbers and, where there are runs, measured ones."""

@@ -1,0 +1,1 @@
+"""Pages: `report.html` of a study, and `reproduction.md` figure by figure."""

@@ -1,0 +1,83 @@
+"""`report.html`: what a study found, in one page that needs nothing but itself.
+
+Styles, script and pictures are inside; nothing is fetched. Links to run folders are relative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from paper_figures.item import Item, Missing
+from paper_figures.report import study_sections
+from paper_figures.report.html_parts import bullets, paragraph, text
+from paper_figures.report.item_sections import figures, not_reproduced, tables
+from paper_figures.report.limits import limits
+from paper_figures.sources import Sources
+
+OWN_SECTION = ("headline_table",)
+"""Items that the study's own sections print."""
+
+
+def shown(items: Sequence[Item], sources: Sources) -> list[Item]:
+    """What runs have a part in; without runs, everything."""
+    if sources.folder is None:
+        return list(items)
+    return [item for item in items if item.folders]
+
+
+def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to: Path) -> str:
+    """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes."""
+    there = [item for item in shown(items, sources) if item.kind not in OWN_SECTION]
+    summary = sources.summary
+    sections = {"Figures": figures(there, to), "Tables": tables(there)}
+    if sources.folder is not None:
+        sections = {
+            "Findings": study_sections.findings(summary),
+            "Figures": sections["Figures"],
+            "Comparisons": study_sections.comparisons(summary),
+            "Equal loss": study_sections.equal_loss(summary),
+            "Cost and loss": study_sections.headline(summary),
+            "Learning rates": study_sections.learning_rates(summary),
+            "Tables": sections["Tables"],
+            "What these numbers cannot say": bullets(limits(summary)),
+            "Not compared": study_sections.excluded(summary),
+            "Runs": study_sections.runs(summary, to),
+        }
+    sections["The paper, figure by figure"] = not_reproduced(items, missing)
+    kept = {title: content for title, content in sections.items() if content}
+    names = {title: _slug(title) for title in kept}
+    links = "".join(f'<a href="#{names[title]}">{text(title)}</a>' for title in kept)
+    body = "".join(
+        f'<section id="{names[title]}"><h2>{text(title)}</h2>\n{content}</section>\n'
+        for title, content in kept.items()
+    )
+    here = Path(__file__).parent
+    title = f"Token superposition: {_subject(sources)}"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        f"<style>\n{here.joinpath('report.css').read_text('utf8')}</style></head>\n"
+        f"<body><main><header><h1>{escape(title)}</h1>\n{_lead(sources)}"
+        f"<nav>{links}</nav></header>\n{body}</main>\n"
+        f"<script>\n{here.joinpath('report.js').read_text('utf8')}</script></body></html>\n"
+    )
+
+
+def _subject(sources: Sources) -> str:
+    if sources.folder is None:
+        return "the published numbers"
+    names = sorted(set(sources.runs["study"]))
+    return f"study {', '.join(names)}" if names else "no runs yet"
+
+
+def _lead(sources: Sources) -> str:
+    if sources.folder is None:
+        return paragraph("No runs: everything here is published (arXiv 2605.06546).", "lead")
+    return study_sections.facts(sources.summary) + paragraph(sources.summary.headline(), "lead")
+
+
+def _slug(title: str) -> str:
+    return "-".join(title.lower().replace(",", "").split())

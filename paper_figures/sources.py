@@ -1,0 +1,42 @@
+"""What items are made from: the runs of a folder, read once and only where an item asks."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.run_row import COLUMNS
+from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
+from analysis.summary import Summary, summarise, summarise_tables
+from tst_study.errors import UserError
+
+
+class Sources:
+    """Published numbers are read where they are needed (`published_numbers`); runs from here."""
+
+    def __init__(self, runs: Path | str | None) -> None:
+        if runs is not None and not Path(runs).is_dir():
+            raise UserError(f"{runs}: no such folder; name a study's folder or a run's folder")
+        self.folder = None if runs is None else Path(runs)
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """Of no runs at all, where no folder was named."""
+        return _of_nothing() if self.folder is None else summarise(self.folder)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        return self.summary.tables.runs
+
+
+def _of_nothing() -> Summary:
+    return summarise_tables(
+        Tables(
+            runs=pd.DataFrame(columns=list(COLUMNS)),
+            curves=pd.DataFrame(columns=["folder", *CURVE_COLUMNS]),
+            evaluations=pd.DataFrame(columns=["folder", *EVALUATION_COLUMNS]),
+            problems=(),
+        )
+    )

@@ -1,0 +1,57 @@
+"""The published runs that fits are tested on, and the problems their authors solved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.fitting import Huber, LeastSquares, Objective, Problem
+from analysis.scaling_laws import Base, Repetition, chinchilla, over_training
+
+SCALING = Path(__file__).parent / "scaling"
+
+CHINCHILLA_GRID = {
+    "log_E": (-0.5, 0.0, 0.5, 1.0),
+    "alpha": (0.1, 0.3, 0.5, 0.8),
+    "beta": (0.1, 0.3, 0.5, 0.8),
+}
+REPETITION_BASE = Base(0.6254804, 6.255414, 7.3049974, 0.3526596, 0.3526596)
+
+
+def chinchilla_runs(*, outliers: bool = False) -> pd.DataFrame:
+    """params, tokens, flops, loss; without `outliers`, the five highest losses are left out."""
+    table = pd.read_csv(SCALING / "chinchilla_epoch.csv")
+    table = table.rename(columns={"Model Size": "params", "Training FLOP": "flops"})
+    table["tokens"] = table["flops"] / 6 / table["params"]
+    return table if outliers else table[table["loss"] < table["loss"].nlargest(5).min()]
+
+
+def chinchilla_problem(objective: Objective, *, outliers: bool = False) -> Problem:
+    runs = chinchilla_runs(outliers=outliers)
+    return Problem(chinchilla(runs["params"], runs["tokens"]), runs["loss"].to_numpy(), objective)
+
+
+def repetition_problem() -> Problem:
+    runs = pd.read_csv(SCALING / "datablations_182.csv")
+    model = Repetition(REPETITION_BASE, runs["params"], runs["tokens"], runs["unique_tokens"])
+    return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
+
+
+def tied_problem() -> Problem:
+    runs = pd.read_csv(SCALING / "datablations_all.csv")
+    runs = runs[runs["tokens"] / runs["unique_tokens"] <= 2.5]
+    model = chinchilla(runs["params"], runs["tokens"], tied=True)
+    return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
+
+
+def over_training_runs(dataset: str) -> tuple[pd.DataFrame, Problem]:
+    """All runs on a training set, and the problem of the five that its authors fitted."""
+    runs = pd.read_csv(SCALING / "mlfoundations.csv").query("dataset == @dataset")
+    sizes = np.sort(runs["params"].unique())
+    few = (runs["token_multiplier"] == 20) & runs["params"].isin(sizes[:4])
+    long = (runs["token_multiplier"] == 320) & (runs["params"] == sizes[0])
+    fitted = runs[few | long]
+    model = over_training(fitted["params"], fitted["token_multiplier"])
+    return runs, Problem(model, fitted["loss_c4_val"].to_numpy(), LeastSquares("loss"))

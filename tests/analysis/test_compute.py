@@ -1,0 +1,122 @@
+"""Loss against compute: what is identified is found, and what is not is a sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.chinchilla import allocation, envelope, exponents, isoflop, parametric
+from analysis.compute_multiplier import compute_answer, compute_multiplier
+from analysis.fitting import bootstrap
+from analysis.power_law import fit_power_law
+from analysis.scaling_laws import Base
+from tests.analysis.published_fits import chinchilla_runs
+from tst_study.errors import UserError
+
+LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
+
+
+def lattice() -> pd.DataFrame:
+    """Runs of 12 sizes at 7 FLOPs budgets, without noise."""
+    budgets, sizes = np.meshgrid(np.geomspace(1e19, 1e22, 7), np.geomspace(1e8, 2e10, 12))
+    table = pd.DataFrame({"flops": budgets.ravel(), "params": sizes.ravel()})
+    table["tokens"] = table["flops"] / 6 / table["params"]
+    return table.assign(loss=LAW.loss(table["params"], table["tokens"]))
+
+
+def test_three_approaches_agree_on_a_law_that_is_known() -> None:
+    points, truth = lattice(), 0.37 / 0.72
+    assert envelope(points).params_exponent == pytest.approx(truth, abs=0.05)
+    assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
+    found = parametric(points)
+    assert found["beta"] / (found["alpha"] + found["beta"]) == pytest.approx(truth, abs=1e-4)
+
+
+def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
+    found = parametric(lattice())
+    (row,) = allocation(found, np.array([1e21]), bootstrap(found, 10)).to_dict("records")
+    sizes = np.geomspace(1e8, 1e11, 4000)
+    losses = LAW.loss(sizes, 1e21 / 6 / sizes)
+    assert row["params"] == pytest.approx(sizes[np.argmin(losses)], rel=0.01)
+    assert row["loss"] == pytest.approx(losses.min(), abs=1e-6)
+
+
+def test_chinchillas_runs_by_three_approaches() -> None:
+    """Refitted: N grows as C^0.51 (Besiroglu et al.), 95% interval 0.48–0.56 over runs."""
+    points = chinchilla_runs()[["params", "tokens", "flops", "loss"]]
+    found = parametric(points)
+    value, low, high = exponents(found, bootstrap(found, 200))["params"]
+    assert value == pytest.approx(0.5139, abs=1e-3)
+    assert 0.46 < low < 0.5 < high < 0.58
+    for other in (envelope(points), isoflop(points)):
+        assert other.params_interval is not None
+        assert other.params_interval[0] < value < other.params_interval[1]
+
+
+def test_points_that_are_not_annealed_are_refused() -> None:
+    with pytest.raises(UserError, match="learning rate was annealed"):
+        parametric(lattice().assign(annealed=False))
+
+
+def test_too_few_sizes_are_a_sentence() -> None:
+    points = lattice().query("params < 2e8")
+    with pytest.raises(UserError, match="2 model sizes"):
+        envelope(points)
+    with pytest.raises(UserError, match="four or more model sizes"):
+        isoflop(points)
+
+
+def test_a_power_law_is_found_and_a_floor_that_is_not_identified_is_unbounded() -> None:
+    compute = np.geomspace(1e18, 1e22, 12)
+    noise = 1 + 0.0005 * np.random.default_rng(1).standard_normal(12)
+    law = fit_power_law(compute, (1.7 + 20 * compute**-0.08) * noise)
+    low, high = law.floor_interval()
+    assert low is None or low < 1.7
+    assert high is None or high > 1.7
+    narrow = np.geomspace(1e20, 2e20, 6)
+    short = fit_power_law(narrow, (1.7 + 20 * narrow**-0.08) * noise[:6])
+    assert short.floor_interval()[0] is None
+    with pytest.raises(UserError, match="3 different amounts of compute"):
+        fit_power_law(compute[:3], np.array([3.0, 2.9, 2.8]))
+
+
+def arms(seeds: int = 3) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A method that is worth twice the compute at every loss."""
+    random = np.random.default_rng(0)
+    tables = []
+    for speed in (1.0, 2.0):
+        rows = [
+            {"flops": flops, "seed": seed, "loss": 4.0 - 0.1 * np.log(flops * speed) + luck}
+            for seed in range(seeds)
+            for flops in (1e3, 2e3, 4e3, 8e3)
+            for luck in [0.002 * random.standard_normal()]
+        ]
+        tables.append(pd.DataFrame(rows))
+    return tables[0], tables[1]
+
+
+def test_a_multiplier_of_two_is_two_at_every_loss_with_its_interval() -> None:
+    table = compute_multiplier(*arms())
+    assert table["multiplier"].to_numpy() == pytest.approx(np.full(9, 2.0), rel=0.06)
+    assert (table["low"] < 2.05).all()
+    assert (table["high"] > 1.95).all()
+    assert compute_multiplier(*arms(1))["low"].isna().all()
+
+
+def test_no_multiplier_beyond_what_both_reached() -> None:
+    baseline, method = arms()
+    with pytest.raises(UserError, match="no loss reached by both"):
+        compute_multiplier(baseline, method.assign(loss=method["loss"] - 1))
+    with pytest.raises(UserError, match="not always better"):
+        compute_multiplier(baseline.assign(loss=3.0 + baseline["flops"] / 1e4), method)
+    with pytest.raises(UserError, match="one length only"):
+        compute_multiplier(baseline.query("flops == 1000"), method)
+
+
+def test_published_multipliers_at_270m_lie_between_two_and_three() -> None:
+    answer = compute_answer()
+    (table,) = (rows for title, rows in answer.tables.items() if "multiplier" in title)
+    plain = table[table["setting"] == "s = 6, r = 0.3"]
+    assert plain["multiplier"].between(2.0, 2.7).all()
+    assert any("2 different amounts of compute" in text for text in answer.sentences)

@@ -1,0 +1,161 @@
+"""The solver finds what is there, says what failed, and its intervals mean what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from analysis.fitting import (
+    Fit,
+    Huber,
+    LeastAbsolute,
+    LeastSquares,
+    Model,
+    NotConvergedError,
+    Objective,
+    Problem,
+    bootstrap,
+    fit,
+    grid_of_starts,
+    leave_one_out,
+    profile,
+)
+from analysis.scaling_laws import chinchilla, power_law
+from tests.analysis.published_fits import (
+    CHINCHILLA_GRID,
+    chinchilla_problem,
+    over_training_runs,
+    repetition_problem,
+    tied_problem,
+)
+from tst_study.errors import UserError
+
+TRUTH = np.array([np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37])
+
+
+def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
+    sizes, data = np.meshgrid(np.geomspace(5e7, 1e10, 8), np.geomspace(1e9, 1e12, 8))
+    model = chinchilla(sizes.ravel(), data.ravel())
+    errors = noise * np.random.default_rng(seed).standard_normal(64)
+    return Problem(model, np.exp(model.log_loss(TRUTH)[0] + errors), Huber())
+
+
+@pytest.mark.parametrize(
+    "objective", [Huber(), Huber(on="loss"), LeastAbsolute(), LeastSquares(), LeastSquares("loss")]
+)
+def test_without_noise_every_objective_recovers_the_law(objective: Objective) -> None:
+    problem = Problem(made_runs().model, made_runs().observed, objective)
+    found = fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=4)
+    assert found.theta == pytest.approx(TRUTH, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        chinchilla_problem(Huber(), outliers=True),
+        chinchilla_problem(LeastSquares("loss")),
+        tied_problem(),
+        repetition_problem(),
+        over_training_runs("rpj")[1],
+    ],
+    ids=["chinchilla", "on the loss", "tied", "repetition", "over-training"],
+)
+def test_gradients_are_those_of_finite_differences(problem: Problem) -> None:
+    theta = {5: TRUTH, 4: np.array([0.5, 5.0, 5.0, -0.2]), 2: np.array([2.0, 1.0])}
+    at = theta[len(problem.model.parameters)]
+    _, gradient = problem.value_and_gradient(at)
+    numeric = optimize.approx_fprime(at, problem.value, 1e-7)
+    assert gradient == pytest.approx(numeric, rel=1e-4, abs=1e-7)
+
+
+def test_shared_errors_enter_as_their_covariance_says() -> None:
+    """Whitened residuals give the generalised sum of squares, r' V^-1 r."""
+    groups, ratio = np.array([0, 0, 0, 1, 1, 2]), 2.5
+    residuals = np.random.default_rng(0).standard_normal(6)
+    covariance = np.eye(6) + ratio * (groups[:, None] == groups)
+    white = LeastSquares(groups=tuple(groups), ratio=ratio).whitened(residuals)
+    assert white @ white == pytest.approx(residuals @ np.linalg.solve(covariance, residuals))
+
+
+def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
+    problem = made_runs(0.01)
+    starts = grid_of_starts(problem.model, CHINCHILLA_GRID)
+
+    class Rough:
+        """A model whose derivative is wrong, as a mistake in one would be."""
+
+        def __init__(self, model: Model) -> None:
+            self.model, self.parameters = model, model.parameters
+
+        def __len__(self) -> int:
+            return len(self.model)
+
+        def log_loss(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, jacobian = self.model.log_loss(theta)
+            return value, -jacobian
+
+        def rows(self, chosen: np.ndarray) -> Rough:
+            return Rough(self.model.rows(chosen))
+
+        def improved(self, theta: np.ndarray, observed: np.ndarray) -> np.ndarray:
+            return theta
+
+    broken = Problem(Rough(problem.model), problem.observed, problem.objective)
+    with pytest.raises(NotConvergedError, match=r"gradient \d.*above.*; only 1 of 16 starts"):
+        fit(broken, starts)
+    assert fit(broken, starts, strict=False).failures
+
+
+def test_too_few_runs_and_impossible_losses_are_refused() -> None:
+    problem = made_runs()
+    with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
+        fit(problem.rows(np.arange(4)), [TRUTH])
+    worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), Huber())
+    with pytest.raises(UserError, match="a loss is missing"):
+        fit(worse, [TRUTH])
+
+
+def test_bootstrap_errors_are_those_of_repeated_experiments() -> None:
+    drawn = [fit(made_runs(0.01, seed), [TRUTH]).theta for seed in range(60)]
+    errors = bootstrap(fit(made_runs(0.01), [TRUTH]), 200).draws.std()
+    assert errors.to_numpy() == pytest.approx(np.std(drawn, axis=0), rel=0.45)
+
+
+def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
+    """Ten rows a cluster that differ only together carry a tenth of the information."""
+    x = np.repeat(np.geomspace(1, 1000, 10), 10)
+    shared = np.repeat(np.random.default_rng(3).normal(0, 0.01, 10), 10)
+    own = np.random.default_rng(4).normal(0, 0.001, 100)
+    model = power_law(x)
+    theta = np.array([0.5, 0.3, 0.4])
+    observed = np.exp(model.log_loss(theta)[0] + shared + own)
+    found = fit(Problem(model, observed, LeastSquares()), [theta])
+    rows = bootstrap(found, 100)
+    clusters = bootstrap(found, 100, clusters=list(np.repeat(np.arange(10), 10)), name="trunk")
+    assert clusters.error("log_E") > 1.8 * rows.error("log_E")
+
+
+def test_a_profile_bounds_what_data_know_and_says_what_they_do_not() -> None:
+    def fitted(low: float) -> Fit:
+        model = power_law(np.geomspace(low, 30, 40))
+        noise = 0.01 * np.random.default_rng(0).standard_normal(40)
+        observed = np.exp(model.log_loss(np.array([0.5, 0.3, 0.5]))[0] + noise)
+        return fit(Problem(model, observed, LeastSquares()), [[0.5, 0.3, 0.5]], strict=False)
+
+    low, high = profile(fitted(1.0), "alpha", list(np.linspace(0.05, 2, 40))).interval()
+    assert low is not None
+    assert high is not None
+    assert low < 0.5 < high
+    # Of a narrow piece of a power law, exponent and floor slide along each other.
+    assert profile(fitted(20.0), "log_E", list(np.linspace(-9, 0.7, 30))).interval()[0] is None
+
+
+def test_what_was_left_out_is_predicted_from_the_rest() -> None:
+    problem = made_runs(0.003)
+    sizes = np.round(np.geomspace(5e7, 1e10, 8)).astype(int)
+    groups = list(np.tile(sizes, 8))
+    table = leave_one_out(problem, groups, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=4)
+    assert list(table["runs"]) == [8] * 8
+    assert (table["note"] == "").all()
+    assert 0.001 < table["rmse"].max() < 0.03

@@ -1,0 +1,124 @@
+"""Matches are found by the ledger, crossings where the curves cross, and contradictions by code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import published
+from analysis.crossings import crossings, published_crossings
+from analysis.disagreements import disagreements, exponent_needed
+from analysis.matched import matched
+from analysis.run_table import load
+from tests.analysis.made_runs import config, write_run
+from tst_study.errors import UserError
+
+
+def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
+    return table[table["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def table_1() -> pd.DataFrame:
+    runs = published.runs()
+    return matched(runs[runs["source"] == "Table 1"]).table
+
+
+def test_table_1s_pairs_at_equal_flops(table_1: pd.DataFrame) -> None:
+    found = rows_of_kind(table_1, "equal FLOPs").dropna(subset=["gain"])
+    gains = found.set_index(["family", "steps"])["gain"].to_dict()
+    assert gains == pytest.approx(
+        {
+            ("paper 270M", 20_000): 0.070,
+            ("paper 270M", 100_000): 0.044,
+            ("paper 600M", 20_000): 0.076,
+            ("paper 3B", 20_000): 0.132,
+        }
+    )
+    assert set(found["verdict"]) == {"one seed: no claim"}
+
+
+def test_at_equal_data_the_3b_baseline_wins_with_two_and_a_half_times_the_steps(
+    table_1: pd.DataFrame,
+) -> None:
+    (row,) = rows_of_kind(table_1, "equal data").dropna(subset=["gain"]).to_dict("records")
+    assert (row["family"], row["baseline_steps"]) == ("paper 3B", 50_000)
+    assert row["gain"] == pytest.approx(-0.036)
+    assert row["flops_ratio"] == pytest.approx(2.5)
+
+
+def test_equal_loss_interpolates_within_the_baselines_lengths(table_1: pd.DataFrame) -> None:
+    found = rows_of_kind(table_1, "equal loss").set_index("family")
+    row = found.loc["paper 3B"]
+    assert 36_000 < row["baseline_steps"] < 37_000
+    assert row["hours_ratio"] == pytest.approx(447 / 247, abs=0.01)
+
+
+def test_with_one_length_of_baseline_the_mixtures_speed_up_is_a_bound(
+    table_1: pd.DataFrame,
+) -> None:
+    row = rows_of_kind(table_1, "equal loss").set_index("family").loc["paper 10B-A1B"]
+    assert np.isnan(row["steps_ratio"])
+    assert row["note"].startswith("at least 2.50 times the steps and 2.58 times the hours")
+
+
+def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path: Path) -> None:
+    """s = 4, r = 0.2 reads 1.6 times the tokens: 1,600 baseline steps."""
+    for seed, luck in enumerate((0.0, 0.02, -0.01)):
+        write_run(tmp_path, config(seed, 4, 0.2), 3.45 + luck)
+        for steps, loss in ((1000, 3.50), (1600, 3.44)):
+            write_run(tmp_path, config(seed, steps=steps), loss + luck)
+    found = matched(load(tmp_path)).table.set_index("kind")
+    assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.05)
+    assert found.loc["equal FLOPs", "verdict"] == "better"
+    assert found.loc["equal data", "baseline_steps"] == 1600
+    assert found.loc["equal data", "gain"] == pytest.approx(-0.01)
+    assert found.loc["equal loss", "steps_ratio"] == pytest.approx(1.6 ** (5 / 6), rel=1e-3)
+    assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
+
+
+def test_crossings_are_found_with_the_stretch_that_noise_leaves_open() -> None:
+    x = np.linspace(0, 100, 400)
+    noise = 0.001 * np.random.default_rng(0).standard_normal(400)
+    one = pd.DataFrame({"step": x, "loss": 3.0 - 0.01 * x + noise})
+    two = pd.DataFrame({"step": x, "loss": np.full(400, 2.6)})
+    found = crossings(one, two)
+    last = found[found["lasting"]].iloc[0]
+    assert last["low"] <= 40.0 <= last["high"]
+    assert last["below_after"]
+    with pytest.raises(UserError, match="no stretch of step in common"):
+        crossings(one, two.assign(step=two["step"] + 1000))
+
+
+def test_published_curves_cross_soon_after_the_switch() -> None:
+    table = published_crossings().set_index("figure")
+    assert table.loc["1", "at"] == pytest.approx(17_600, abs=300)
+    assert table.loc[["3a", "3b", "3c"], "at"].between(7_050, 7_150).all()
+    assert table.loc["3a", "below_at_its_end"] == pytest.approx(0.073, abs=0.001)
+    assert list(table["baseline_annealed_there"]) == [False, True, False, False]
+
+
+def test_the_exponent_of_a_power_law_through_three_points() -> None:
+    steps = (20.0, 36.0, 50.0)
+    losses = tuple(2.0 + 3.0 * step**-0.4 for step in steps)
+    assert exponent_needed(steps, losses) == pytest.approx(0.4)
+    assert np.isnan(exponent_needed(steps, (1.0, 2.0, 3.0)))
+
+
+def test_the_papers_contradictions_are_found_and_nothing_else() -> None:
+    table = disagreements()
+    found = " ".join(table[table["verdict"] == "disagree"]["note"])
+    for part in (
+        "2.755 in Figure 3a, 2.808 in Table 1",
+        "only with exponent 1.44",
+        "2.256 in Figure 1, 2.236 in Table 1",
+        "before its decay (2.811)",
+        "0.132 by Table 1 and 0.073 by Figure 3a",
+        "2.943 in Table 1, 2.944 in Table 6",
+        "r = 1, s = 2 (3.067) is no loss of bags",
+    ):
+        assert part in found
+    assert (table["verdict"] == "agree").sum() == 16

@@ -1,0 +1,89 @@
+"""Unrelated tokens share nothing, related ones what they share, and the published curve its law."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.mutual_information import fit_decay, measure, mutual_information_answer, weights
+
+from analysis import published
+from tst_study.data.token_file import write_token_file
+from tst_study.errors import UserError
+
+WORDS, COUNT, DOCUMENTS = 300, 200_000, 100
+CHANCES = 1 / np.arange(1, WORDS + 1)
+CHANCES /= CHANCES.sum()
+
+
+def written(folder: Path, copied: float) -> Path:
+    """Words of Zipf's law, each with probability `copied` that of two places before it."""
+    random = np.random.default_rng(0)
+    ids = random.choice(WORDS, COUNT, p=CHANCES)
+    for i in np.flatnonzero(random.random(COUNT) < copied):
+        ids[i] = ids[i - 2] if i >= 2 else ids[i]
+    documents = np.array_split(ids.astype(np.uint16), DOCUMENTS)
+    write_token_file(folder / "text", documents, np.dtype(np.uint16))
+    return folder / "text"
+
+
+def true_information(copied: float) -> float:
+    joint = copied * np.diag(CHANCES) + (1 - copied) * np.outer(CHANCES, CHANCES)
+    return float((joint * np.log(joint / np.outer(CHANCES, CHANCES))).sum())
+
+
+def test_independent_tokens_have_none_though_a_count_finds_some(tmp_path: Path) -> None:
+    table = measure(written(tmp_path, 0.0), [1, 2, 7])
+    assert (table["plug_in"] > 0.1).all()
+    assert table["mutual_information"].to_numpy() == pytest.approx(np.zeros(3), abs=0.004)
+    assert (table["low"] < 0).all()
+    assert (table["high"] > 0).all()
+
+
+def test_what_is_copied_is_found_at_its_distance(tmp_path: Path) -> None:
+    table = measure(written(tmp_path, 0.3), [1, 2, 4]).set_index("distance")
+    assert table["mutual_information"][1] == pytest.approx(0.0, abs=0.01)
+    assert table["mutual_information"][2] == pytest.approx(true_information(0.3), rel=0.05)
+    assert table["mutual_information"][4] == pytest.approx(true_information(0.09), abs=0.02)
+
+
+def test_pairs_do_not_cross_documents(tmp_path: Path) -> None:
+    table = measure(written(tmp_path, 0.0), [1, 3])
+    assert list(table["pairs"]) == [COUNT - DOCUMENTS, COUNT - 3 * DOCUMENTS]
+    with pytest.raises(UserError, match="no document is longer than 5000"):
+        measure(tmp_path / "text", [5000])
+
+
+def test_a_count_of_pairs_is_that_of_pandas(tmp_path: Path) -> None:
+    prefix = written(tmp_path, 0.3)
+    ids = np.fromfile(f"{prefix}.bin", dtype=np.uint16).reshape(DOCUMENTS, -1)
+    pairs = pd.DataFrame({"x": ids[:, :-2].ravel(), "y": ids[:, 2:].ravel()})
+    joint = pairs.value_counts(normalize=True)
+    x, y = (pairs[name].value_counts(normalize=True) for name in "xy")
+    product = x.loc[joint.index.get_level_values(0)].to_numpy() * (
+        y.loc[joint.index.get_level_values(1)].to_numpy()
+    )
+    expected = float((joint.to_numpy() * np.log(joint.to_numpy() / product)).sum())
+    assert measure(prefix, [2])["plug_in"].item() == pytest.approx(expected)
+
+
+def test_the_published_curve_gives_the_printed_law_and_its_weights() -> None:
+    curve = published.mutual_information()
+    decay = fit_decay(curve["distance"].to_numpy(), curve["mutual_information"].to_numpy())
+    found = (decay.constant, decay.amplitude, decay.exponent)
+    assert found == pytest.approx((3.63, 1.35, -1.25), abs=0.006)
+    g = weights(decay, 4)
+    assert g[0] == pytest.approx(decay.constant + decay.amplitude)
+    assert list(g) == sorted(g, reverse=True)
+
+
+def test_information_at_or_below_zero_is_no_decay() -> None:
+    with pytest.raises(UserError, match="at or below zero"):
+        fit_decay(np.arange(1.0, 6.0), np.array([0.3, 0.1, 0.0, 0.01, 0.0]))
+
+
+def test_the_answer_says_how_much_of_a_count_is_chance(tmp_path: Path) -> None:
+    answer = mutual_information_answer(written(tmp_path, 0.3), [1, 2, 3, 4, 6, 8])
+    assert "is chance" in " ".join(answer.sentences)

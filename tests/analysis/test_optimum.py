@@ -1,0 +1,93 @@
+"""The optimum is found where it is, with an interval that means it, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis import published
+from analysis.bag_size_optimum import grid_of_runs, optima, shared_noise, trends
+from analysis.comparison import compare
+from analysis.optimum import FORM_NAMES, FormName, optimum
+from tst_study.errors import UserError
+
+BAGS = np.arange(2, 17)
+
+
+def u_shape(best: float = 7.0) -> np.ndarray:
+    """A parabola in log s."""
+    return 3.14 + 0.02 * (np.log(BAGS) - np.log(best)) ** 2
+
+
+@pytest.mark.parametrize("form", FORM_NAMES)
+def test_each_form_finds_the_optimum_of_its_own_shape(form: FormName) -> None:
+    losses = u_shape() if form != "asymmetric" else 3.0 + 0.07 / BAGS + 0.01 * np.log(BAGS)
+    assert optimum(BAGS, losses, form=form).best == pytest.approx(7.0, rel=0.02)
+
+
+def test_the_order_of_the_runs_does_not_matter() -> None:
+    mixed = np.random.default_rng(0).permutation(len(BAGS))
+    assert optimum(BAGS[mixed], u_shape()[mixed]).best == optimum(BAGS, u_shape()).best
+
+
+@pytest.mark.parametrize(("best", "word"), [(40.0, "larger"), (1.0, "smaller")])
+def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(best: float, word: str) -> None:
+    found = optimum(BAGS, u_shape(best))
+    assert (found.best, found.low, found.high, found.loss) == (None,) * 4
+    assert f"run {word} ones" in found.edge
+
+
+def test_an_interval_that_reaches_the_edge_is_open_there() -> None:
+    found = optimum(BAGS, u_shape(11.0), noise=0.006)
+    assert found.best is not None
+    assert found.low is not None
+    assert found.high is None
+    assert found.noise_from == "seeds"
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    inside = []
+    for _ in range(150):
+        found = optimum(BAGS, u_shape() + 0.001 * random.standard_normal(15), noise=0.001)
+        assert found.low is not None
+        assert found.high is not None
+        inside.append(found.low <= 7.0 <= found.high)
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.05)
+
+
+def test_fewer_than_four_values_are_no_curve() -> None:
+    with pytest.raises(UserError, match="3 values of bag_size"):
+        optimum([2, 4, 8], [3.2, 3.1, 3.2])
+
+
+def test_published_optima_fall_with_r_as_a_parabola_in_log_s_says() -> None:
+    """270M, 20,000 steps: also read as 8.6, 7.3, 6.3 at r = 0.2, 0.3, 0.4."""
+    grid = published.loss_grid().query("table == 4")
+    table = optima(grid, forms=["parabola"], windows=[None]).set_index("step_ratio")
+    assert table["best"].loc[[0.2, 0.3, 0.4]].to_numpy() == pytest.approx([8.6, 7.3, 6.3], abs=0.6)
+    (row,) = trends(grid).to_dict("records")
+    assert row["high"] < 1
+
+
+def test_published_noise_is_shared_by_the_r_of_one_s() -> None:
+    for _, grid in published.loss_grid().query("size == '270M'").groupby("table"):
+        trunk, cell = shared_noise(grid)
+        assert trunk > 1.5 * cell
+        assert trunk == pytest.approx(0.0013, abs=0.0004)
+
+
+def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from analysis.run_table import load
+    from tests.analysis.made_runs import config, write_run
+
+    random = np.random.default_rng(0)
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed), 3.5)
+        for bag in (2, 3, 4, 6, 8, 12):
+            loss = 3.4 + 0.1 * np.log(bag / 4) ** 2 + 0.001 * random.standard_normal()
+            write_run(tmp_path, config(seed, bag, 0.3), float(loss))
+    table = optima(grid_of_runs(compare(load(tmp_path))), forms=["parabola"], windows=[None])
+    (row,) = table.to_dict("records")
+    assert row["best"] == pytest.approx(4.0, rel=0.1)
+    assert row["noise_from"] == "seeds"

@@ -1,0 +1,103 @@
+"""The published fits come out of the published runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.fitting import Fit, Huber, LeastAbsolute, bootstrap, fit, grid_of_starts, profile
+from analysis.scaling_laws import over_training
+from tests.analysis.published_fits import (
+    CHINCHILLA_GRID,
+    chinchilla_problem,
+    over_training_runs,
+    repetition_problem,
+    tied_problem,
+)
+
+
+def chinchilla_fit(objective: Huber | LeastAbsolute, *, outliers: bool = False) -> Fit:
+    problem = chinchilla_problem(objective, outliers=outliers)
+    return fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=6)
+
+
+def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
+    found = chinchilla_fit(Huber(1e-3))
+    assert found.objective == pytest.approx(0.001018274018, abs=1e-11)
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
+    assert np.exp(found["log_E"]) == pytest.approx(1.81722, abs=2e-5)
+    assert np.exp(found["log_A"]) == pytest.approx(477.84, rel=1e-3)
+
+
+def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
+    """Published: a Huber likelihood whose fitted scale makes it least absolute deviations."""
+    found = chinchilla_fit(LeastAbsolute())
+    assert np.exp(found["log_A"]) == pytest.approx(482.00572, rel=1e-5)
+    assert np.exp(found["log_B"]) == pytest.approx(2085.43420, rel=1e-5)
+    assert np.exp(found["log_E"]) == pytest.approx(1.81686, abs=1e-5)
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.34781, 0.36585), abs=1e-5)
+
+
+def test_the_five_outliers_matter() -> None:
+    huber = chinchilla_fit(Huber(1e-3), outliers=True)
+    assert huber["beta"] == pytest.approx(0.4531, abs=1e-4)
+    assert np.exp(huber["log_E"]) == pytest.approx(1.8913, abs=1e-4)
+    absolute = chinchilla_fit(LeastAbsolute(), outliers=True)
+    assert absolute["beta"] == pytest.approx(0.4519, abs=1e-3)
+
+
+def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
+    drawn = bootstrap(chinchilla_fit(Huber(1e-3)), 400)
+    assert drawn.failed == 0
+    assert drawn.error("alpha") == pytest.approx(0.0154, rel=0.2)
+    assert drawn.error("beta") == pytest.approx(0.0206, rel=0.2)
+    assert np.exp(drawn.draws["log_E"]).std() == pytest.approx(0.0257, rel=0.2)
+
+
+def test_repetition_at_the_published_point_and_its_local_minimum() -> None:
+    problem, published = repetition_problem(), np.log([15.387756, 5.309743])
+    assert problem.value(published) == pytest.approx(0.0158259366, abs=2e-9)
+    near = fit(problem, [published])
+    assert near.objective == pytest.approx(0.0158259321, abs=1e-10)
+    assert np.exp(near.theta) == pytest.approx([15.3718, 5.3151], rel=1e-4)
+
+
+def test_the_worth_of_repeated_data_is_hardly_identified() -> None:
+    """Published as 15.4; a start elsewhere ends lower, and the profile has no upper bound."""
+    problem = repetition_problem()
+    starts = grid_of_starts(
+        problem.model, {"log_RD": np.log([3, 30, 100]), "log_RN": np.log([0.5, 2, 8])}
+    )
+    wide = fit(problem, starts)
+    assert wide.objective < 0.015805
+    assert np.exp(wide["log_RD"]) == pytest.approx(95.365, rel=1e-3)
+    low, high = profile(wide, "log_RD", list(np.log(np.geomspace(4, 1000, 25)))).interval()
+    assert low == pytest.approx(np.log(7.6), abs=0.1)
+    assert high is None
+
+
+def test_the_tied_law_is_the_published_one() -> None:
+    problem = tied_problem()
+    published = np.array([0.63987476, 6.4526014, 8.022968, 0.3595363])
+    assert problem.value(published) == pytest.approx(0.0012189396, abs=1e-10)
+    starts = grid_of_starts(problem.model, {"log_E": (0.0, 0.5), "alpha": (0.1, 0.3, 0.6)})
+    assert fit(problem, starts).theta == pytest.approx(
+        [0.64004, 6.45395, 8.02425, 0.35961], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens_per_parameter", "published"),
+    [("open_lm_1b", 640.0, 0.7103), ("open_lm_7b", 20.0, 0.7320)],
+)
+def test_over_training_predicts_as_published(
+    model: str, tokens_per_parameter: float, published: float
+) -> None:
+    runs, problem = over_training_runs("rpj")
+    grid = {"log_E": (0.0, 0.5), "log_a": (5.0,), "log_b": (5.0,), "c": (-0.1, -0.2, -0.3, -0.5)}
+    found = fit(problem, grid_of_starts(problem.model, grid))
+    run = runs.query("model == @model and token_multiplier == @tokens_per_parameter")
+    law = over_training(run["params"], run["token_multiplier"])
+    predicted = np.exp(law.log_loss(found.theta)[0])
+    error = 100 * np.abs(predicted / run["loss_c4_val"].to_numpy() - 1)
+    assert error == pytest.approx([published], abs=5e-5)

@@ -1,0 +1,72 @@
+"""The 10B-A1B pair is the paper's to the digit, and fits the GPUs that it is planned for."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from experiments.cluster_sheet import lines
+from experiments.study import Study, load
+from tst_study.compute_cost import count_parameters
+from tst_study.errors import UserError
+from tst_study.phase_plan import plan_phases
+
+HEADLINE = Path(__file__).parents[2] / "paper_figures" / "published" / "headline_runs.csv"
+
+
+@pytest.fixture(scope="module")
+def paper() -> Study:
+    return load("mixture-10b-a1b", "paper")
+
+
+def published() -> dict[str, dict[str, str]]:
+    rows = csv.DictReader(HEADLINE.read_text().splitlines())
+    return {row["method"]: row for row in rows if row["architecture"] == "moe"}
+
+
+@pytest.mark.parametrize(("index", "method"), [(0, "baseline"), (1, "tst")])
+def test_steps_tokens_and_hours_are_the_tables(paper: Study, index: int, method: str) -> None:
+    config, row = paper.runs(None)[index], published()[method]  # type: ignore[arg-type]
+    plan = plan_phases(config)
+    assert plan.steps == int(row["total_steps"])
+    assert plan.superposed_steps == int(row["tst_steps"])
+    assert plan.bag_size == int(row["bag_size"])
+    assert config.batch.positions == 2**23
+    assert plan.raw_tokens(plan.steps) == pytest.approx(float(row["total_tokens"]), rel=0.01)
+    assert paper.published_gpu_hours[config.role] == float(row["b200_hours"])
+
+
+def test_both_runs_are_one_model_with_two_corpora_in_equal_parts(paper: Study) -> None:
+    baseline, superposed = paper.runs(None)  # type: ignore[arg-type]
+    assert baseline.model == superposed.model
+    assert count_parameters(baseline.model).total == 10_489_144_832
+    assert len(baseline.data.corpora) == 2
+    assert {corpus.weight for corpus in baseline.data.corpora} == {1.0}
+    assert baseline.optimizer == superposed.optimizer
+
+
+@pytest.mark.parametrize("gigabytes", [141.0, 192.0])
+def test_it_fits_sixty_four_gpus_without_recomputing(paper: Study, gigabytes: float) -> None:
+    text = "\n".join(lines(paper, paper.runs(None), 64, gigabytes))  # type: ignore[arg-type]
+    assert "10,489,144,832 parameters, 1,429,448,192 of them active" in text
+    assert "expert 8, data 64, distributed optimizer" in text
+    assert "does not fit" not in text
+    assert "17.7% MFU" in text
+    assert "18.3% MFU" in text
+
+
+def test_gpus_that_the_layout_cannot_use_are_refused(paper: Study) -> None:
+    with pytest.raises(UserError, match="does not divide"):
+        lines(paper, paper.runs(None), 48, 141.0)  # type: ignore[arg-type]
+
+
+def test_twins_keep_the_structure() -> None:
+    for scale in ("smoke", "quick", "laptop", "desktop"):
+        twin = load("mixture-10b-a1b", scale).runs(None)[0].model  # type: ignore[arg-type]
+        assert twin.experts is not None
+        assert (twin.experts.count, twin.experts.per_token) == (128, 8)
+        assert (twin.attention_heads, twin.key_value_heads) == (24, 4)
+        assert twin.qk_norm
+        assert not twin.tied_embeddings

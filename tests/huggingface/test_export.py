@@ -1,0 +1,235 @@
+"""A trained model is an ordinary one: stock transformers loads it and says what Megatron says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.huggingface.trained import BYTES, KINDS, train_and_export
+from tests.tiny_runs import run
+from tst_study import run_record
+from tst_study.data.held_out import HeldOut
+from tst_study.data.of_config import open_held_out
+from tst_study.errors import UserError
+from tst_study.huggingface import export as export_module
+from tst_study.huggingface.export import export
+from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
+from tst_study.trained_model import trained_model
+from tst_study.trained_run import open_run
+
+safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")
+transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(
+    kind: str, documents: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    return train_and_export(documents, tmp_path_factory.mktemp("exports"), *KINDS[kind])
+
+
+def stock_model(folder: Path) -> Any:
+    """Loaded without remote code, and with every tensor in its place."""
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, trust_remote_code=False
+    )
+    assert not any(found[key] for key in found), found
+    return model.eval()
+
+
+def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[Path, Path]) -> None:
+    folder, model = exported[0], stock_model(exported[1])
+    assert type(model).__name__ == kind.split()[0]
+    ids = torch.randint(0, 257, (3, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), trained_model(open_run(folder)) as trained:
+        expected = trained.logits(ids)
+        found = model(ids).logits
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_its_held_out_loss_is_that_of_the_run(exported: tuple[Path, Path]) -> None:
+    folder, model = exported[0], stock_model(exported[1])
+    held_out = open_held_out(open_run(folder).config)
+    evaluated = run_record.read(folder).evals[-1]
+    assert loss_by_transformers(model, held_out) == pytest.approx(
+        evaluated["nats_per_token"], abs=1e-4
+    )
+
+
+def loss_by_transformers(model: Any, held_out: HeldOut) -> float:
+    labels = torch.from_numpy(held_out.labels)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(held_out.ids)).logits
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+
+
+def test_generate_works_with_its_own_tokenizer(exported: tuple[Path, Path]) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported[1])
+    prompt = tokenizer("abc de", return_tensors="pt")
+    made = stock_model(exported[1]).generate(**prompt, max_new_tokens=5, do_sample=False)
+    assert made.shape[0] == 1
+    assert tokenizer.decode(made[0]).startswith("abc de")
+
+
+def test_superposition_leaves_no_trace_in_files_names_or_settings(
+    exported: tuple[Path, Path], kind: str, documents: Path, tmp_path: Path
+) -> None:
+    baseline = train_and_export(documents, tmp_path, *KINDS[kind], "superposition.bag_size=1")[1]
+    assert files(baseline) == files(exported[1])
+    for name in files(baseline) - {"README.md", "model.safetensors"}:
+        assert (baseline / name).read_bytes() == (exported[1] / name).read_bytes()
+    assert header(baseline) == header(exported[1])
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def header(folder: Path) -> dict[str, Any]:
+    """Names, shapes, types and places of all tensors, and what else the file says."""
+    content = (folder / "model.safetensors").read_bytes()
+    described: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return described
+
+
+@pytest.fixture(scope="module")
+def llama(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("llama")
+    return train_and_export(documents, folder, "execution.checkpoint_every=2", KEEP_ALL)
+
+
+KEEP_ALL = "execution.keep_checkpoints=9"
+
+
+def test_a_large_model_is_split_over_files_and_is_the_same_model(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "FILE_BYTES", 10_000)
+    opened = open_run(llama[0])
+    split = export(opened, tmp_path / "split", tokenizer_of_run(opened))
+    assert len(list(split.glob("model-*-of-*.safetensors"))) > 3
+    whole, parts = stock_model(llama[1]).state_dict(), stock_model(split).state_dict()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
+    _, folder = train_and_export(documents, tmp_path, "numerics.dtype=bfloat16")
+    assert {entry.get("dtype") for entry in header(folder).values()} == {None, "BF16"}
+    assert stock_model(folder).dtype == torch.bfloat16
+
+
+def test_a_superposition_checkpoint_is_refused_until_one_insists(
+    llama: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Steps 0, 1 and 2 are superposed: after step 2 no next token was ever predicted."""
+    opened = open_run(llama[0], step=2)
+    with pytest.raises(UserError, match="step 2 of 3 superposed ones"):
+        export(opened, tmp_path / "no", None)
+    assert not (tmp_path / "no").exists()
+    made = export(opened, tmp_path / "yes", None, allow_superposition_checkpoint=True)
+    assert "**Not a language model.**" in (made / "README.md").read_text()
+    after = export(open_run(llama[0], step=4), tmp_path / "after", None)
+    card = (after / "README.md").read_text()
+    assert "Not a language model" not in card
+    assert "**Unfinished.** Step 4 of 6" in card
+
+
+def test_the_switch_itself_is_still_superposition(documents: Path, tmp_path: Path) -> None:
+    run(documents, tmp_path / "run", *BYTES, "superposition.step_ratio=1.0")
+    with pytest.raises(UserError, match="step 6 of 6 superposed ones"):
+        export(open_run(tmp_path / "run"), tmp_path / "no", None)
+
+
+def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: Path) -> None:
+    card = (llama[1] / "README.md").read_text()
+    record = run_record.read(llama[0])
+    final = record.evals[-1]
+    low = final["nats_per_token"] - 1.96 * final["standard_error"]
+    for part in (
+        f"`{record.run_id}` (seed 0)",
+        f"`{record.header['fingerprint']}`",
+        "6 of 6, of which superposed 3 in bags of 4 (full, mce loss, uniform weights)",
+        f"{record.header['raw_tokens']:,} raw, {record.header['latent_tokens']:,} latent",
+        f"{final['nats_per_token']:.4f} | {low:.4f} to ",
+        f"| {documents.name} |",
+        "not stated",
+        "[superposition]\nbag_size = 4",
+        "arXiv:2605.06546",
+    ):
+        assert part in card
+
+
+def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is there already"):
+        export(open_run(llama[0]), tmp_path / "there", None)
+
+    def no_space(*arguments: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "rename", no_space)
+    with pytest.raises(UserError, match="No space left on device"):
+        export(open_run(llama[0]), tmp_path / "full", None)
+    assert files(tmp_path) == {"there"}
+
+
+def test_missing_runs_steps_and_tokenizers_are_named(
+    llama: tuple[Path, Path], words: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="is not a run folder"):
+        open_run(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint after step 5; there are 2, 4, 6"):
+        open_run(llama[0], step=5)
+    from tst_study.data.text_tokenizers import train_byte_pair_tokenizer
+
+    other = train_byte_pair_tokenizer(["some other text"], 258)
+    (tmp_path / "tokenizer.json").write_bytes(other.json)
+    with pytest.raises(UserError, match="is not the tokenizer of"):
+        tokenizer_of_run(open_run(llama[0]), tmp_path)
+
+
+def test_words_without_a_text_have_no_tokenizer(words: Path, tmp_path: Path) -> None:
+    run(words, tmp_path / "run", "schedule.steps=4")
+    opened = open_run(tmp_path / "run")
+    assert tokenizer_of_run(opened) is None
+    made = export(opened, tmp_path / "exported", None)
+    assert not (made / "tokenizer.json").exists()
+    assert "there is no tokenizer" in (made / "README.md").read_text()
+    assert stock_model(made).config.eos_token_id is None
+
+
+def test_tokens_that_a_tokenizer_adds_by_itself_are_left_out(tmp_path: Path) -> None:
+    """Llama 3's puts one in front of every text; the token files never had it."""
+    from tokenizers import Tokenizer, processors
+
+    from tst_study.data.text_tokenizers import FileTokenizer, train_byte_pair_tokenizer
+
+    library = Tokenizer.from_str(train_byte_pair_tokenizer(["to be or not"], 258).json.decode())
+    end = "<|endoftext|>"
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, 0)]
+    )
+    original = FileTokenizer(library.to_str().encode())
+    stripped = plain(original)
+    assert stripped.changed
+    for name, content in stripped.files(128).items():
+        (tmp_path / name).write_bytes(content)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    (expected,) = original.encode_batch(["or not to be"])
+    assert loaded("or not to be").input_ids == expected.tolist()
+    assert loaded.eos_token_id == original.end_of_document
+    assert loaded.model_max_length == 128

@@ -1,0 +1,144 @@
+"""The report in a real browser: it sorts, filters, fits the screen, and fetches nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paper_figures.build import build
+from tests.analysis.made_runs import write_study
+from tests.paper_figures.browser import NAMES, Browser, executable, headless
+
+pytestmark = pytest.mark.skipif(
+    executable() is None, reason=f"no browser on the PATH ({', '.join(NAMES)})"
+)
+
+RUNS = "#runs-table"
+SIZES = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = write_study(tmp_path_factory.mktemp("runs"))
+    return build(runs, tmp_path_factory.mktemp("figures"), only=["report"]).report or Path()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with headless(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def column(browser: Browser, place: int, table: str = RUNS) -> list[str]:
+    """Values of a column as they stand, rows that are hidden left out."""
+    found: list[str] = browser.run(
+        f"[...document.querySelector('{table}').tBodies[0].rows].filter(row => !row.hidden)"
+        f".map(row => row.cells[{place}].dataset.value ?? row.cells[{place}].textContent)"
+    )
+    return found
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_it_fits_the_screen(
+    browser: Browser, report: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    browser.open(report, width, scheme)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    assert browser.run("[...document.querySelectorAll('figure svg')].length") >= 6
+    narrow = browser.run(
+        "[...document.querySelectorAll('figure:not(.twice) svg')]"
+        ".map(svg => svg.getBoundingClientRect().width)"
+    )
+    assert min(narrow) > 300
+    picture = browser.screenshot(tmp_path / "report.png")
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", picture[16:24]) == (width, 900)
+
+
+def test_light_and_dark_differ_and_both_can_be_read(browser: Browser, report: Path) -> None:
+    """Text, muted text and every curve stand out from the page by at least 2 to 1, text by 4.5."""
+    script = """(() => {
+      const style = getComputedStyle(document.documentElement);
+      const light = (name) => {
+        const hex = style.getPropertyValue(name).trim().slice(1);
+        const parts = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
+        const [r, g, b] = parts.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const page = light("--page");
+      const ratio = (name) => {
+        const other = light(name);
+        return (Math.max(page, other) + 0.05) / (Math.min(page, other) + 0.05);
+      };
+      const names = (selected) => [...new Set([...document.querySelectorAll(selected)]
+        .flatMap((node) => node.outerHTML.match(/--c-[0-9a-f]{6}/g) ?? []))];
+      const drawn = names("figure svg").filter((n) => !["--c-ffffff", "--c-d4d4da"].includes(n));
+      return {page, text: Math.min(ratio("--ink"), ratio("--muted"), ratio("--link")),
+              curves: Math.min(...drawn.map(ratio)), many: drawn.length};
+    })()"""
+    found = {}
+    for scheme in ("light", "dark"):
+        browser.open(report, 1280, scheme)
+        found[scheme] = browser.run(script)
+        assert found[scheme]["text"] >= 4.5
+        assert found[scheme]["curves"] >= 1.7
+        assert found[scheme]["many"] >= 5
+    assert found["light"]["page"] > 0.9
+    assert found["dark"]["page"] < 0.05
+
+
+def test_a_click_sorts_and_a_second_one_turns_the_order(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    headings = browser.run(
+        f"[...document.querySelectorAll('{RUNS} th')].map(head => head.textContent)"
+    )
+    place = headings.index("held-out loss")
+    button = f"{RUNS} th:nth-child({place + 1}) button"
+    browser.click(button)
+    up = [float(value) for value in column(browser, place)]
+    assert up == sorted(up)
+    assert browser.run(f"document.querySelectorAll('{RUNS} th')[{place}].ariaSort") == "ascending"
+    browser.click(button)
+    assert [float(value) for value in column(browser, place)] == sorted(up, reverse=True)
+
+
+def test_numbers_sort_as_numbers_and_empty_cells_stay_last(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    browser.run("document.querySelectorAll('details').forEach(part => part.open = true)")
+    table = "#table1-0"
+    headings = browser.run(
+        f"[...document.querySelectorAll('{table} th')].map(head => head.textContent)"
+    )
+    place = headings.index("B200 h, published")
+    for _ in range(2):
+        browser.click(f"{table} th:nth-child({place + 1}) button")
+        values = column(browser, place, table)
+        known = [float(value) for value in values if value]
+        assert values[len(known) :] == [""] * (len(values) - len(known))
+        assert known in (sorted(known), sorted(known, reverse=True))
+    assert max(known) == 12_311
+
+
+def test_words_typed_into_the_field_filter_the_rows(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    before = len(column(browser, 0))
+    browser.type(f'input[data-filters="{RUNS[1:]}"]', "s8 seed1")
+    names = column(browser, 0)
+    assert 0 < len(names) < before
+    assert all("s8-seed1" in name for name in names)
+
+
+def test_links_lead_to_run_folders(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    links = browser.run(f"[...document.querySelectorAll('{RUNS} a')].map(link => link.href)")
+    assert len(links) == 23
+    assert all(Path(link.removeprefix("file://"), "run.json").is_file() for link in links)
+
+
+def test_it_asks_for_nothing_and_complains_of_nothing(browser: Browser, report: Path) -> None:
+    browser.open(report, 400)
+    assert set(browser.requests) == {report.as_uri()}
+    assert browser.problems == []

@@ -1,0 +1,169 @@
+"""The paper's tables: every published cell, its best marked, and measured runs beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from paper_figures import published_numbers
+from paper_figures.build import build
+from paper_figures.catalogue import find
+from paper_figures.paper.headline_runs import runs_table
+from paper_figures.sources import Sources
+from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, number_entry
+from tests.analysis.made_runs import config, write_run
+from tst_study.config import Model
+from tst_study.model_presets import expand_preset
+
+
+def table(name: str, runs: Path | None = None) -> Table:
+    (entry,) = find([name]).entries
+    (item,) = entry.items(Sources(runs))
+    assert isinstance(item, Table)
+    return item
+
+
+def cells(grid: Grid) -> dict[tuple[str, str], Entry]:
+    """By (first cell of the row, heading)."""
+    return {
+        (row[0].text, heading): entry
+        for row in grid.rows
+        for heading, entry in zip(grid.headings, row, strict=True)
+    }
+
+
+@pytest.mark.parametrize("number", [4, 5, 6, 7])
+def test_every_published_loss_stands_in_its_cell(number: int) -> None:
+    published = published_numbers.loss_grid(number)
+    shown = cells(table(f"table{number}").grids[0])
+    superposed = published[published["bag_size"] > 1]
+    texts = [entry.text for (_, heading), entry in shown.items() if heading != "s"]
+    assert len([text for text in texts if text]) == len(superposed)
+    for row in superposed.itertuples():
+        assert shown[str(row.bag_size), f"r = {row.step_ratio:.3g}"].text == f"{row.final_loss:.4f}"
+
+
+def test_the_lowest_of_each_step_ratio_is_marked_and_bag_losses_never() -> None:
+    shown = cells(table("table4").grids[0])
+    best = {heading: row for (row, heading), entry in shown.items() if entry.best}
+    assert best["r = 0.2"] == best["r = 0.3"] == "7"
+    assert best["r = 0.9"] == "3"
+    assert "r = 1" not in best
+
+
+@pytest.mark.parametrize("number", range(8, 29))
+def test_every_published_accuracy_stands_in_its_cell(number: int) -> None:
+    published = published_numbers.downstream_grid(number)
+    shown = cells(table(f"table{number}").grids[0])
+    superposed = published[published["bag_size"] > 1]
+    for row in superposed.itertuples():
+        text = f"{100 * row.accuracy:.2f}"
+        assert shown[str(row.bag_size), f"r = {row.step_ratio:.3g}"].text == text
+
+
+def test_nothing_is_measured_without_runs() -> None:
+    for entry in find(["tables"]).entries:
+        (item,) = entry.items(Sources(None))
+        assert item.folders == ()
+        measured = [name for name in item.data.columns if "measured" in name or "differ" in name]
+        assert item.data[measured].isna().all().all()
+        assert "tst-study submit" in item.caption
+
+
+def test_measured_gains_stand_beside_published_ones(tmp_path: Path) -> None:
+    """Losses of another model are not compared, gains are; a cell without a run stays empty."""
+    for seed in (0, 1, 2):
+        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
+        for size, gain in ((2, 0.02), (6, 0.05)):
+            loss = 3.5 + 0.01 * seed - gain + 0.001 * seed
+            write_run(tmp_path, config(seed, size, 0.3), loss)
+    data = table("table4", tmp_path).data.set_index(["step_ratio", "bag_size"])
+    row = data.loc[(0.3, 6)]
+    assert row["measured_gain"] == pytest.approx(0.049)
+    assert row["seeds"] == 3
+    assert row["published_gain"] == pytest.approx(3.2124 - 3.1423)
+    assert row["gain_difference"] == pytest.approx(0.049 - (3.2124 - 3.1423))
+    assert row["low"] < 0.049 < row["high"]
+    assert data["loss_difference"].isna().all()
+    assert data.loc[(0.3, 5), ["measured_loss", "measured_gain", "seeds"]].isna().all()
+    assert table("table5", tmp_path).data["measured_loss"].isna().all()
+
+
+def at_scale(seed: int, size: int, ratio: float, **more: object) -> object:
+    shape = Model.model_validate(expand_preset({"preset": "270m"}))
+    return config(seed, size, ratio, steps=20_000, model=shape.model_dump(), **more)
+
+
+def test_losses_are_compared_at_the_papers_own_scale(tmp_path: Path) -> None:
+    write_run(tmp_path, at_scale(0, 1, 0.0), 3.20, log_every=5000)  # type: ignore[arg-type]
+    write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
+    found = table("table4", tmp_path)
+    row = found.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
+    assert row["loss_difference"] == pytest.approx(3.15 - 3.1423)
+    assert any(grid.title == "Measured − published" for grid in found.grids)
+
+
+def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
+    rows = [
+        {"task": "hellaswag", "step": 20_000, "metrics": {"acc": 0.31, "acc_norm": 0.35}},
+        {"task": "hellaswag", "step": 20_000, "metrics": {"acc": 0.32, "acc_norm": 0.38}},
+        {"task": "hellaswag", "step": 10_000, "metrics": {"acc": 0.2, "acc_norm": 0.2}},
+    ]
+    before = (folder / "evals.jsonl").read_text("utf8")
+    extra = "".join(json.dumps(row) + "\n" for row in rows)
+    sources = Sources(tmp_path)
+    assert len(sources.runs) == 1  # read before the task rows, whose full schema is not at issue
+    (folder / "evals.jsonl").write_text(before + extra, "utf8")
+    (item,) = find(["table11"]).entries[0].items(sources)
+    row = item.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
+    assert row["measured"] == 0.38
+    assert row["difference"] == pytest.approx(0.38 - row["published"])
+    assert item.data["measured"].count() == 1
+
+
+def test_hours_of_the_cost_model_stand_beside_the_published_ones() -> None:
+    data = runs_table().set_index(["model", "method", "steps"])
+    ours = data.loc[("10B-A1B", "TST", 49_983)]
+    other = data.loc[("10B-A1B", "baseline", 125_000)]
+    assert other["hours_published"] / ours["hours_published"] == pytest.approx(2.58, abs=0.01)
+    assert other["hours_model"] / ours["hours_model"] == pytest.approx(125_000 / 49_983)
+    assert 0.1 < data["mfu_implied"].min() < data["mfu_implied"].max() < 0.6
+    assert data.loc[("3B", "TST", 20_000), "gain_published"] == pytest.approx(0.132)
+
+
+def test_a_reinitialised_run_stands_beside_the_one_that_was_not(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed), 3.5)
+        write_run(tmp_path, config(seed, 6, 0.3), 3.45 + 0.001 * seed)
+        fresh = {"bag_size": 6, "step_ratio": 0.3, "reinitialize_at_switch": True}
+        write_run(tmp_path, config(seed, 6, 0.3, superposition=fresh), 3.6 + 0.001 * seed)
+    found = table("table2", tmp_path)
+    assert found.finding is not None
+    assert found.finding.verdict == "agrees"
+    measured = found.data[found.data["runs"].str.startswith("measured")]
+    assert list(measured["loss"].round(4)) == [3.5, 3.4505, 3.6005]
+
+
+def test_a_table_is_markdown_latex_and_csv_of_the_same_numbers(tmp_path: Path) -> None:
+    built = build(None, tmp_path, only=["table4"])
+    assert {path.suffix for path in built.written} == {".md", ".tex", ".csv", ".json"}
+    text = (tmp_path / "table4.tex").read_text("utf8")
+    assert r"\textbf{3.1392}" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert "**3.1392**" in (tmp_path / "table4.md").read_text("utf8")
+    data = pd.read_csv(tmp_path / "table4.csv")
+    assert data["published_loss"].min() == 3.1392
+
+
+def test_cells_are_escaped_and_empty_ones_stay_empty() -> None:
+    row = (Entry("a & b_1"), number_entry(None, 3), number_entry(-0.5, 2, sign=True))
+    grid = Grid("", ("x", "y", "z"), (row,))
+    assert r"a \& b\_1 &  & $-$0.50 \\" in latex_grid(grid)
+    assert markdown_grid(grid).splitlines()[2] == "| a & b_1 |  | −0.50 |"
+    assert number_entry(-0.00001, 3, sign=True).text == "0.000"
+    assert asdict(number_entry(12_311, 0))["text"] == "12,311"

@@ -1,0 +1,118 @@
+"""What `tst-study evaluate` does: measure a checkpoint and add the results to the run's record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tst_study.context_checks import context_checks
+from tst_study.errors import UserError
+from tst_study.evaluate_domains import domains_of_run, evaluate_domains
+from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
+from tst_study.launch_facts import code_version
+from tst_study.run_record import append_task_results
+from tst_study.trained_model import TrainedModel, trained_model
+from tst_study.trained_run import TrainedRun
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The command's options, by their names."""
+
+    held_out: list[str]
+    tokens: int | None = None
+    context: bool = False
+    tasks: str | None = None
+    task_data: Path | None = None
+    task_definitions: Path | None = None
+    shots: int = 0
+    limit: int | None = None
+    max_length: int | None = None
+    tokenizer: Path | None = None
+    export: Path | None = None
+    device: str = "auto"
+
+
+def evaluate_run(run: TrainedRun, wanted: Wanted) -> Iterator[str]:
+    """Yields one line per result, each of which is in `evals.jsonl` by then.
+
+    Whoever calls holds the run. Raises `UserError`.
+    """
+    if run.phase == "superposition":
+        raise UserError(
+            f"{run.checkpoint}: is from inside the superposition phase; it predicts bags, and its "
+            "next-token loss means nothing: name a later --step"
+        )
+    domains = _named(wanted.held_out) or domains_of_run(run)
+    tokens = wanted.tokens or run.config.data.validation_tokens
+    needs_tokenizer = wanted.tasks is not None or wanted.context
+    tokenizer = tokenizer_of_run(run, wanted.tokenizer) if needs_tokenizer else None
+    with trained_model(run, wanted.device) as trained:
+        yield from _keep(run, "live", evaluate_domains(trained, domains, tokens))
+        if wanted.context:
+            prefix = next(iter(domains.values()))
+            yield from _keep(run, "live", context_checks(trained, prefix, tokenizer))
+        if wanted.tasks is not None and wanted.export is None:
+            yield from _keep(run, "live", _tasks(wanted, trained, tokenizer))
+    if wanted.tasks is not None and wanted.export is not None:
+        yield from _keep(run, "export", _tasks(wanted, None, tokenizer))
+
+
+def _tasks(
+    wanted: Wanted, trained: TrainedModel | None, tokenizer: RunTokenizer | None
+) -> Iterator[dict[str, Any]]:
+    try:
+        from tst_study import evaluate_tasks as lm
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
+        ) from None
+    if wanted.export is not None:
+        device = "cpu" if wanted.device == "auto" else wanted.device
+        model = lm.exported_model(wanted.export, device, wanted.max_length)
+    else:
+        assert trained is not None
+        if tokenizer is None:
+            raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
+        model = lm.LiveModel(trained, tokenizer, wanted.max_length)
+    names = lm.PAPER_TASKS if wanted.tasks == "paper" else (wanted.tasks or "").split(",")
+    return lm.evaluate_tasks(
+        model,
+        names,
+        shots=wanted.shots,
+        limit=wanted.limit,
+        definitions=wanted.task_definitions,
+        data=wanted.task_data,
+    )
+
+
+def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    code = code_version()
+    for result in found:
+        details = {**result["details"], "through": through, "code": code}
+        append_task_results(run.folder, [{**run.counters(), **result, "details": details}])
+        yield _line(result)
+
+
+def _line(result: dict[str, Any]) -> str:
+    shown = []
+    for name, value in result["metrics"].items():
+        if value is None or name.endswith("_stderr"):
+            continue
+        error = result["metrics"].get(f"{name}_stderr")
+        margin = "" if error is None else f" ± {error:.4f}"
+        shown.append(f"{name} {value:.4f}{margin}")
+    units = f"{result['samples']:,} {result['details'].get('unit', 'question')}s"
+    return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
+
+
+def _named(given: Iterable[str]) -> dict[str, Path]:
+    named = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
+        named[name] = Path(path)
+    return named

@@ -1,0 +1,194 @@
+"""A run's checkpoint as a folder that stock transformers loads.
+
+Weights go tensor by tensor from the distributed checkpoint, whatever layout wrote it, into
+safetensors files of at most a gigabyte: no more than one of these is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tst_study.checkpoint_reader import CheckpointReader
+from tst_study.config import Model
+from tst_study.errors import UserError
+from tst_study.huggingface import need_safetensors
+from tst_study.huggingface.architecture import to_huggingface
+from tst_study.huggingface.model_card import model_card
+from tst_study.huggingface.tensor_names import Entry, entries
+from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.run_record import read
+from tst_study.trained_run import TrainedRun
+
+FILE_BYTES = 10**9
+
+
+def export(
+    run: TrainedRun,
+    to: str | Path,
+    tokenizer: RunTokenizer | None,
+    *,
+    allow_superposition_checkpoint: bool = False,
+) -> Path:
+    """Write weights, configuration, tokenizer, generation settings and model card into `to`.
+
+    Args:
+        run: a run folder and which of its checkpoints.
+        to: a folder that does not exist yet, or an empty one; it appears whole or not at all.
+        tokenizer: of the run's corpus; None where its words are numbers.
+        allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
+            bags and is no language model; it is refused without this.
+
+    Raises:
+        UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
+            the folder cannot be written.
+    """
+    need_safetensors()
+    to = Path(to)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to}: is there already; name a new folder, or delete it first")
+    if run.phase == "superposition" and not allow_superposition_checkpoint:
+        raise UserError(
+            f"{run.checkpoint}: is from inside the superposition phase (step {run.step} of "
+            f"{run.plan['superposed_steps']} superposed ones), so it predicts bags, not next "
+            "tokens; train on, name a later --step, or insist with "
+            "--allow-superposition-checkpoint"
+        )
+    reader = CheckpointReader(run.checkpoint)
+    wanted = list(entries(run.model))
+    _check_shapes(reader, run.model, wanted)
+    dtype = reader.dtype(wanted[0].source)
+    end = tokenizer.end_of_document if tokenizer else None
+    beside = to.with_name(f".{to.name}.partial")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        write_weights(reader, run.model, wanted, dtype, beside)
+        config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
+        _write_json(beside / "config.json", config)
+        _write_json(beside / "generation_config.json", _generation(end))
+        for name, content in (tokenizer.files(run.sequence_length) if tokenizer else {}).items():
+            (beside / name).write_bytes(content)
+        card = model_card(run, read(run.folder), _name(dtype), tokenizer)
+        (beside / "README.md").write_text(card, encoding="utf8")
+        if to.exists():
+            to.rmdir()
+        os.rename(beside, to)
+    except OSError as error:
+        raise UserError(f"{to}: cannot be written ({error.strerror}); free some space") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return to
+
+
+def write_weights(
+    reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
+) -> None:
+    """`model.safetensors`, or files of at most `FILE_BYTES` with the index that lists them."""
+    from safetensors.torch import save_file
+
+    files = _split(wanted, dtype.itemsize)
+    index: dict[str, str] = {}
+    parts = _Parts(reader, model)
+    for number, group in enumerate(files, start=1):
+        name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        if len(files) == 1:
+            name = "model.safetensors"
+        tensors = {entry.name: parts.read(entry) for entry in group}
+        save_file(tensors, to / name, metadata={"format": "pt"})
+        (to / name).chmod(0o644)  # the library's files are for their owner alone
+        index |= dict.fromkeys(tensors, name)
+        del tensors  # before the next file's are read
+    if len(files) > 1:
+        size = sum(math.prod(entry.shape) for entry in wanted) * dtype.itemsize
+        content = {"metadata": {"total_size": size}, "weight_map": index}
+        _write_json(to / "model.safetensors.index.json", content)
+
+
+class _Parts:
+    """The entries of an export, out of a checkpoint."""
+
+    def __init__(self, reader: CheckpointReader, model: Model) -> None:
+        self._reader = reader
+        self._groups = model.key_value_heads
+        self._rows = _mixed_rows(model)
+        self._size = model.head_size
+        self._last: tuple[tuple[int, ...], Tensor] | None = None
+
+    def read(self, entry: Entry) -> Tensor:
+        """(entry.shape) and contiguous, in memory of its own."""
+        if entry.part in ("query", "key", "value"):
+            mixed = self._queries_keys_values(entry)
+            part = {"query": mixed[:, :-2], "key": mixed[:, -2], "value": mixed[:, -1]}[entry.part]
+        else:
+            start = entry.shape[0] if entry.part == "up" else 0
+            offsets = (*entry.index, start, *(0,) * (len(entry.shape) - 1))
+            part = self._reader.read(
+                entry.source, offsets, (*(1,) * len(entry.index), *entry.shape)
+            )
+        part = part.reshape(entry.shape)
+        # A view would keep all of its chunk in memory, and safetensors refuses shared memory.
+        own = part.is_contiguous() and part.untyped_storage().nbytes() == part.nbytes
+        return part if own else part.clone(memory_format=torch.contiguous_format)
+
+    def _queries_keys_values(self, entry: Entry) -> Tensor:
+        """(groups, queries of a group + 2, head size, hidden); read once for its three parts."""
+        if self._last is None or self._last[0] != entry.index:
+            hidden = entry.shape[1]
+            whole = self._reader.read(entry.source, (*entry.index, 0, 0), (1, self._rows, hidden))
+            mixed = whole.reshape(self._groups, -1, self._size, hidden)
+            self._last = entry.index, mixed
+        return self._last[1]
+
+
+def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry]) -> None:
+    """The checkpoint is of this model: reading only what lies inside would not notice."""
+    for source, entry in {entry.source: entry for entry in wanted}.items():
+        rows, *others = reader.shape(source)[len(entry.index) :]
+        expected = {"value": _mixed_rows(model), "up": 2 * entry.shape[0]}.get(
+            entry.part, entry.shape[0]
+        )
+        # The vocabulary may be padded to a multiple of the tensor ranks.
+        padded = source.endswith(("word_embeddings.weight", "output_layer.weight"))
+        if (rows < expected if padded else rows != expected) or (*others,) != entry.shape[1:]:
+            raise UserError(
+                f"{reader.place}: {source} is {reader.shape(source)}, which does not fit the "
+                "model in run.json"
+            )
+
+
+def _mixed_rows(model: Model) -> int:
+    return (model.attention_heads + 2 * model.key_value_heads) * model.head_size
+
+
+def _split(wanted: Sequence[Entry], width: int) -> list[list[Entry]]:
+    files: list[list[Entry]] = [[]]
+    size = 0
+    for entry in wanted:
+        more = math.prod(entry.shape) * width
+        if files[-1] and size + more > FILE_BYTES:
+            files.append([])
+            size = 0
+        files[-1].append(entry)
+        size += more
+    return files
+
+
+def _generation(end: int | None) -> dict[str, Any]:
+    return {"do_sample": True} | ({} if end is None else {"eos_token_id": end, "pad_token_id": end})
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf8")

@@ -1,0 +1,89 @@
+"""Which part of which Megatron tensor every tensor of a Hugging Face model is.
+
+Megatron's global tensors have layers, and behind them experts, as leading axes; the gate and the
+upward projection of SwiGLU lie in one tensor, gate first; so do, group by group, the queries of a
+group, its key and its value. Rotary pairs are half a head apart in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tst_study.config import Model
+from tst_study.huggingface.architecture import architecture_of
+
+Part = Literal["whole", "query", "key", "value", "gate", "up"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of an export."""
+
+    name: str
+    """Hugging Face's."""
+    shape: tuple[int, ...]
+    source: str
+    """Megatron's global name."""
+    index: tuple[int, ...] = ()
+    """Along the source's leading axes: layer, expert."""
+    part: Part = "whole"
+    """Of what the index leaves of the source."""
+
+
+QKV = "self_attention.linear_qkv.weight"
+EXPERTS = "mlp.experts.experts."
+
+
+def entries(model: Model) -> Iterator[Entry]:
+    """All tensors of a model's export, in the order of its layers."""
+    hidden, words = model.hidden_size, model.vocabulary_size
+    yield Entry("model.embed_tokens.weight", (words, hidden), "embedding.word_embeddings.weight")
+    for layer in range(model.layers):
+        yield from _layer(model, layer)
+    yield Entry("model.norm.weight", (hidden,), "decoder.final_layernorm.weight")
+    if not model.tied_embeddings:
+        yield Entry("lm_head.weight", (words, hidden), "output_layer.weight")
+
+
+def _layer(model: Model, layer: int) -> Iterator[Entry]:
+    hidden, size = model.hidden_size, model.head_size
+    queries, keys = model.attention_heads * size, model.key_value_heads * size
+
+    def entry(name: str, shape: tuple[int, ...], source: str, part: Part = "whole") -> Entry:
+        place = f"model.layers.{layer}.{name}.weight"
+        return Entry(place, shape, f"decoder.layers.{source}", (layer,), part)
+
+    yield entry("input_layernorm", (hidden,), "input_layernorm.weight")
+    yield entry("self_attn.q_proj", (queries, hidden), QKV, "query")
+    yield entry("self_attn.k_proj", (keys, hidden), QKV, "key")
+    yield entry("self_attn.v_proj", (keys, hidden), QKV, "value")
+    if model.qk_norm:
+        yield entry("self_attn.q_norm", (size,), "self_attention.q_layernorm.weight")
+        yield entry("self_attn.k_norm", (size,), "self_attention.k_layernorm.weight")
+    yield entry("self_attn.o_proj", (hidden, queries), "self_attention.linear_proj.weight")
+    yield entry("post_attention_layernorm", (hidden,), "pre_mlp_layernorm.weight")
+    if model.experts is None:
+        wide = model.feed_forward_size
+        yield entry("mlp.gate_proj", (wide, hidden), "mlp.linear_fc1.weight", "gate")
+        yield entry("mlp.up_proj", (wide, hidden), "mlp.linear_fc1.weight", "up")
+        yield entry("mlp.down_proj", (hidden, wide), "mlp.linear_fc2.weight")
+    else:
+        yield from _experts(model, layer)
+
+
+def _experts(model: Model, layer: int) -> Iterator[Entry]:
+    assert model.experts is not None
+    hidden, wide, count = model.hidden_size, model.experts.feed_forward_size, model.experts.count
+    mixtral = architecture_of(model).model_type == "mixtral"
+    block = f"model.layers.{layer}.{'block_sparse_moe' if mixtral else 'mlp'}"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    router = "decoder.layers.mlp.router.weight"
+    yield Entry(f"{block}.gate.weight", (count, hidden), router, (layer,))
+    both, back = (f"decoder.layers.{EXPERTS}linear_fc{n}.weight" for n in (1, 2))
+    for expert in range(count):
+        place, index = f"{block}.experts.{expert}", (layer, expert)
+        yield Entry(f"{place}.{gate}.weight", (wide, hidden), both, index, "gate")
+        yield Entry(f"{place}.{up}.weight", (wide, hidden), both, index, "up")
+        yield Entry(f"{place}.{down}.weight", (hidden, wide), back, index)

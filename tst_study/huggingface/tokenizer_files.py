@@ -1,0 +1,85 @@
+"""The tokenizer of an export: that of the run's corpus, in the files that transformers reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tst_study.data.manifest import TOKENIZER, manifest_of, token_prefix
+from tst_study.data.text_tokenizers import Tokenizer, read_tokenizer
+from tst_study.errors import UserError
+from tst_study.trained_run import TrainedRun
+
+
+@dataclass(frozen=True)
+class RunTokenizer:
+    tokenizer: Tokenizer
+    json: bytes
+    """tokenizer.json as the run used it: it puts nothing in front of a text, nor behind it."""
+    changed: bool
+    """Whether the original put tokens there, which the run's text never had."""
+
+    @property
+    def end_of_document(self) -> int:
+        return self.tokenizer.end_of_document
+
+    def files(self, positions: int) -> dict[str, bytes]:
+        """By name; `positions`: the longest context that the model was trained on."""
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": self.tokenizer.end_of_document_token,
+            "model_max_length": positions,
+            "clean_up_tokenization_spaces": False,
+        }
+        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        return {"tokenizer.json": self.json, "tokenizer_config.json": text.encode()}
+
+
+def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTokenizer | None:
+    """The tokenizer of a run's corpora; None where they have none (generated words).
+
+    `given`: a tokenizer.json or a folder with one, where the corpora are not on this machine.
+    Raises `UserError` where it cannot be found, or is another than the run's.
+    """
+    fingerprint = run.header["data"]["tokenizer"]
+    if fingerprint is None and given is None:
+        return None
+    path, kind, end = _place(run) if given is None else (Path(given), "huggingface", None)
+    tokenizer = read_tokenizer(path, kind, end)
+    if fingerprint is not None and tokenizer.fingerprint != fingerprint:
+        raise UserError(
+            f"{path}: is not the tokenizer of {run.folder} (sha256 {tokenizer.fingerprint[:12]}, "
+            f"the run's is {fingerprint[:12]}); name that one with --tokenizer"
+        )
+    return plain(tokenizer)
+
+
+def plain(tokenizer: Tokenizer) -> RunTokenizer:
+    """Without tokens that its file adds around a text: the run's documents never had them."""
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    library = LibraryTokenizer.from_str(tokenizer.json.decode())
+    if not library.encode("", add_special_tokens=True).ids:
+        return RunTokenizer(tokenizer, tokenizer.json, changed=False)
+    description = json.loads(tokenizer.json)
+    description["post_processor"] = None
+    content = json.dumps(description, ensure_ascii=False, indent=1).encode()
+    return RunTokenizer(tokenizer, content, changed=True)
+
+
+def _place(run: TrainedRun) -> tuple[Path, str, str | None]:
+    """File, kind and end-of-document token, as the corpus' manifest names them."""
+    corpus = run.config.data.corpora[0].path
+    try:
+        prefix = token_prefix(corpus)
+    except UserError:
+        raise UserError(
+            f"{corpus}: the run's corpus is not here, so its tokenizer is missing; name a copy "
+            f"(sha256 {run.header['data']['tokenizer'][:12]}) with --tokenizer"
+        ) from None
+    manifest = manifest_of(prefix)
+    path = prefix.parent / TOKENIZER
+    if manifest is None or not path.exists():
+        raise UserError(f"{path}: missing; name the run's tokenizer.json with --tokenizer")
+    return path, manifest.tokenizer.kind, manifest.tokenizer.end_of_document_token

@@ -1,0 +1,133 @@
+"""Weights of a Hugging Face model in safetensors, as Megatron's global tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tst_study.config import Config, Model
+from tst_study.errors import UserError
+from tst_study.huggingface import need_safetensors
+from tst_study.huggingface.tensor_names import Entry, entries
+
+INDEX = "model.safetensors.index.json"
+
+
+class HuggingFaceWeights:
+    """Reads from the files what is asked for; nothing in them can be run.
+
+    Raises `UserError` where files or tensors are missing, or do not fit the model.
+    """
+
+    def __init__(self, folder: str | Path, model: Model) -> None:
+        self.folder = Path(folder)
+        self._groups, self._size = model.key_value_heads, model.head_size
+        self._file_of = files_of_tensors(self.folder)
+        self._files: dict[Path, Any] = {}
+        self._parts: dict[tuple[str, tuple[int, ...]], list[Entry]] = defaultdict(list)
+        for entry in entries(model):
+            self._check(entry)
+            self._parts[entry.source, entry.index].append(entry)
+
+    def read(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """The part of Megatron's tensor that begins at `offsets`, of shape `sizes`."""
+        # Leading axes (layer, expert) may be asked for one index at a time only.
+        parts = next(
+            (
+                found
+                for leading in range(len(offsets))
+                if (found := self._parts.get((name, tuple(offsets[:leading]))))
+            ),
+            None,
+        )
+        if parts is None:
+            raise UserError(f"{self.folder}: has nothing for {name}; it is of another model")
+        leading = len(parts[0].index)
+        inside = tuple(
+            slice(start, start + size)
+            for start, size in zip(offsets[leading:], sizes[leading:], strict=True)
+        )
+        return self._joined(parts)[inside].reshape(tuple(sizes))
+
+    def _joined(self, parts: list[Entry]) -> Tensor:
+        tensors = [self._tensor(entry) for entry in parts]
+        if [entry.part for entry in parts] == ["query", "key", "value"]:
+            grouped = [t.view(self._groups, -1, self._size, t.shape[1]) for t in tensors]
+            return torch.cat(grouped, dim=1).flatten(0, 2)
+        return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+
+    def _tensor(self, entry: Entry) -> Tensor:
+        tensor: Tensor = self._file(entry).get_tensor(entry.name)
+        return tensor
+
+    def _file(self, entry: Entry) -> Any:
+        """Each is opened once and mapped, not read."""
+        from safetensors import safe_open
+
+        path = self._file_of[entry.name]
+        if path not in self._files:
+            self._files[path] = safe_open(path, framework="pt")
+        return self._files[path]
+
+    def _check(self, entry: Entry) -> None:
+        if entry.name not in self._file_of:
+            raise UserError(f"{self.folder}: has no tensor {entry.name}")
+        shape = tuple(self._file(entry).get_slice(entry.name).get_shape())
+        if shape != entry.shape:
+            raise UserError(
+                f"{self.folder}: {entry.name} is {shape}, its config.json asks for {entry.shape}"
+            )
+
+
+def files_of_tensors(folder: Path) -> dict[str, Path]:
+    """Tensor names and the safetensors file that each lies in. Raises `UserError`."""
+    need_safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    single = folder / "model.safetensors"
+    try:
+        if (folder / INDEX).exists():
+            index = json.loads((folder / INDEX).read_bytes())["weight_map"]
+            return {name: folder / Path(file).name for name, file in index.items()}
+        with safe_open(single, framework="pt") as file:
+            return dict.fromkeys(file.keys(), single)
+    except FileNotFoundError:
+        raise UserError(
+            f"{single}: missing; weights in other formats than safetensors are not read, since "
+            "they can hold code"
+        ) from None
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"{folder}: its safetensors files cannot be read ({error})") from None
+
+
+def fingerprint(folder: str | Path) -> str:
+    """sha256 (hex) over the sizes and digests of a model's weight files, by name."""
+    digest = hashlib.sha256()
+    for path in sorted(set(files_of_tensors(Path(folder)).values())):
+        try:
+            with open(path, "rb") as file:
+                digest.update(f"{path.name} ".encode())
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    return digest.hexdigest()
+
+
+def initial_weights(config: Config) -> HuggingFaceWeights:
+    """What `config.initial_weights` names. Raises `UserError` where it is not that any more."""
+    start = config.initial_weights
+    assert start is not None
+    found = fingerprint(start.path)
+    if found != start.fingerprint:
+        raise UserError(
+            f"initial_weights.path = {start.path}: its weights are {found[:12]}, this run starts "
+            f"from {start.fingerprint[:12]}; restore them or import again"
+        )
+    return HuggingFaceWeights(start.path, config.model)
