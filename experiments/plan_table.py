@@ -13,7 +13,7 @@ from experiments.status import StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.compute_cost import gpu_hours
-from tst_study.config import Batch, Model
+from tst_study.config import Batch, Config, Model
 from tst_study.devices import peak_flops
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
@@ -77,7 +77,7 @@ def _line(run: PlannedRun, width: int, hours: _Hours, profile: Profile) -> str:
     """Steps are written from–to where the run forks behind a trunk; memory is that of one rank."""
     plan = plan_phases(run.config)
     steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
-    memory = _memory(run, profile.resources_of(run.config.name))
+    memory = _memory(run.config, profile.resources_of(run.config.name))
     tokens = plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)
     return (
         f"{run.run_id:<{width}} {steps:>15} {total_flops([run]):>9.3g} {tokens:>8.3g} "
@@ -85,12 +85,12 @@ def _line(run: PlannedRun, width: int, hours: _Hours, profile: Profile) -> str:
     )
 
 
-def _memory(run: PlannedRun, resources: Resources) -> str:
-    """Of one rank, with as many as the profile gives, or as few as the layout needs."""
-    if run.config.execution.parallel == "auto":
-        return "–"
-    ranks = max(resources.ranks, least_ranks(layout_of(run.config)))
-    estimate = estimate_memory(run.config, ranks, on_gpu=resources.gpus_per_node > 0)
+def _memory(config: Config, resources: Resources) -> str:
+    """Of one rank, with as many as the profile gives or the layout needs."""
+    if config.execution.parallel == "auto":
+        return "auto"
+    ranks = max(resources.ranks, least_ranks(layout_of(config)))
+    estimate = estimate_memory(config, ranks, on_gpu=resources.gpus_per_node > 0)
     return f"{estimate.total / 2**30:.3g} GiB"
 
 
