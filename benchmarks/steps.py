@@ -16,9 +16,10 @@ from torch import Tensor
 from benchmarks.plain_model import PlainModel
 from tst_study.config import Config, from_dict
 from tst_study.megatron.forward_backward import forward_backward
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.optimizer import AdamW
 from tst_study.parallel_layout import layout_of
 
 Step = Callable[[], Tensor]
@@ -60,7 +61,7 @@ class PackageSteps:
         self.model = build_model(config)
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
-        self.data_parallel = with_gradient_buffers(self.model, layout_of(config))
+        self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = AdamW(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:

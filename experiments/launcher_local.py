@@ -149,7 +149,7 @@ def _start(
         elif cancel.is_cancelled(one.folder):
             queue.failed[one.fingerprint] = (one, "cancelled")
         elif one.trunk and planner.state(one.trunk) != "done":
-            if one.trunk.fingerprint in queue.failed or planner.state(one.trunk) == "diverged":
+            if one.trunk.fingerprint in queue.failed:
                 queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         elif len(children) < queue.slots:
             queue.begun_at[one.fingerprint] = _step(one)

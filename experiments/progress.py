@@ -94,7 +94,7 @@ def _rows(queue: Queue) -> list[StatusRow]:
     chosen = [one for one, _ in zip(shown.values(), range(SHOWN), strict=False)]
     order = {one.fingerprint: place for place, one in enumerate(queue.decided)}
     chosen.sort(key=lambda one: order.get(one.fingerprint, len(order)))
-    return [row(one.folder, one.config.schedule.steps) for one in chosen]
+    return [row(one.folder, one.steps) for one in chosen]
 
 
 def _short(one: StatusRow) -> str:

@@ -33,7 +33,7 @@ class TimeLeft:
         known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
         # Before a sweep has chosen, the whole study has runs of another rate, but as many.
         unknown = [one for one in queue.whole if one.fingerprint not in known]
-        left += [self._seconds(one, one.config.schedule.steps) for one in unknown]
+        left += [self._seconds(one, one.steps - one.first_step) for one in unknown]
         return max(sum(left) / queue.slots, max(left, default=0.0))
 
     def _measure(self, one: PlannedRun, status: StatusRow) -> None:

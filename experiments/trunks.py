@@ -54,7 +54,9 @@ def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun
             for fingerprint, step in trunk.branches.items()
             if not _has_begun(by_fingerprint[fingerprint])
         }
-        if len(open_) > 1 or (open_ and state(trunk.run) != "waiting"):
+        there = state(trunk.run)
+        # Nothing forks from a trunk that diverged: each branch says by itself that it does.
+        if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             trunk_of |= open_
     planned: dict[str, PlannedRun] = {}
     for run in runs:

@@ -23,8 +23,9 @@ from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.errors import UserError
 from tst_study.huggingface.tensor_names import entries
 from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.model import build_model
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.optimizer import AdamW
 from tst_study.megatron.process_groups import process_groups
 from tst_study.parallel_layout import layout_of
 from tst_study.trained_run import open_run
@@ -77,7 +78,7 @@ def test_every_layout_holds_the_same_tensors(
         config = tiny(words, *settings)
         with process_groups(config):
             live = build_model(config)
-            buffers = with_gradient_buffers(live, layout_of(config))
+            buffers = GradientBuffers(live, layout_of(config))
             folder.mkdir(exist_ok=True)
             Checkpoints(folder, keep=1).save(1, live, AdamW(buffers, config.optimizer), {})
 

@@ -14,8 +14,9 @@ from tst_study.config import Parallel
 from tst_study.data.of_config import open_stream
 from tst_study.learning_rate import learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.model import NEXT_TOKEN
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.optimizer import AdamW
 
 State = dict[str, torch.Tensor]
 
@@ -88,7 +89,7 @@ def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_r
     places = Checkpoints(tmp_path / "checkpoints", keep=2)
     places.steps = lambda: [10]  # type: ignore[method-assign]
     with built(config) as (model, _):
-        optimizer = AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
+        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
         common = places.load_last(model, optimizer)
         assert common is not None
         assert common["step"] == 10

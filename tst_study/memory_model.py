@@ -180,5 +180,9 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     vocabulary = config.model.vocabulary_size // parallel.tensor
     chunk = min(positions * vocabulary, LOGITS_CHUNK_GPU if on_gpu else LOGITS_CHUNK_CPU)
     in_one_pass = parallel.tensor == 1 and config.superposition.loss == "mce"
-    logits = 4 * chunk + (0 if in_one_pass else width * positions * vocabulary)
-    return logits + 4 * vocabulary * hidden + 4 * width * positions * hidden
+    # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
+    logits = (4 if width == 4 else 8) * chunk + (
+        0 if in_one_pass else width * positions * vocabulary
+    )
+    matrix = (4 if width == 4 else 6) * vocabulary * hidden
+    return logits + matrix + 4 * width * positions * hidden

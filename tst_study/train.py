@@ -32,6 +32,7 @@ from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS, initialize
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import (
@@ -42,7 +43,7 @@ from tst_study.megatron.model import (
     build_model,
     superposition_objective,
 )
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.optimizer import AdamW
 from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
 from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
@@ -100,7 +101,7 @@ def _run(
     if execution.compile:
         compile_layers(model.decoder.layers)
     routing = RoutingLog.of(model)
-    data_parallel = with_gradient_buffers(model, layout_of(config))
+    data_parallel = GradientBuffers(model, layout_of(config))
     optimizer = AdamW(data_parallel, config.optimizer)
     checkpoints = Checkpoints(
         folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps

@@ -11,7 +11,7 @@ from tst_study.errors import UserError
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
 OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-SECONDS = 120
+SECONDS = 30
 
 
 class SlurmError(UserError):

@@ -44,9 +44,11 @@ class Submitted:
     """Queued or running already."""
     new: list[PlannedRun] = field(default_factory=list)
     held_back: list[PlannedRun] = field(default_factory=list)
-    """Their trunk is trained by a process outside Slurm, which no job can wait for."""
+    """Their trunk is trained outside Slurm, or not to be trained now: no job to wait for."""
     jobs: list[str] = field(default_factory=list)
     collect: str | None = None
+    undecided: int = 0
+    """Runs that wait for results of these, such as that of a sweep."""
 
     def lines(self) -> list[str]:
         text = [f"{len(self.over)} over, {len(self.adopted)} queued or running already"]
@@ -54,7 +56,9 @@ class Submitted:
         if self.jobs:
             text[-1] += f": {', '.join(self.jobs[:8])}{' …' if len(self.jobs) > 8 else ''}"
         if self.held_back:
-            text.append(f"{len(self.held_back)} held back: their trunk is trained outside Slurm")
+            text.append(f"{len(self.held_back)} held back: their trunk has no job to wait for")
+        if self.undecided:
+            text.append(f"{self.undecided} more hang on their results: submit again then")
         if self.collect:
             text.append(f"job {self.collect} collects the study when all of them have ended")
         return text
@@ -73,7 +77,7 @@ def submit_to_slurm(
     planning = Planner(study, root, share)
     with _the_only_submitter(root) as lock:
         runs = [run for run in planning.decided() if only(run)]
-        result, open_ = Submitted(), []
+        result, open_ = Submitted(undecided=_undecided(planning)), []
         jobs = _jobs_looked_for_twice(root, runs)
         for run in runs:
             job = jobs.get(run.run_id)
@@ -89,6 +93,10 @@ def submit_to_slurm(
             if collects:
                 handing.collect_behind(result.adopted)
     return result
+
+
+def _undecided(planning: Planner) -> int:
+    return max(0, len(planning.whole()) - len(planning.decided()))
 
 
 def known_jobs(root: Path) -> dict[str, Job]:

@@ -131,3 +131,9 @@ def test_the_trunk_of_a_study_is_the_same_however_far_the_study_is(tmp_path: Pat
     before = planning.decided()[0].fingerprint
     begin(planning.decided()[3], "done")
     assert planning.decided()[0].fingerprint == before
+
+
+def test_branches_of_a_diverged_trunk_are_trained_alone(tmp_path: Path) -> None:
+    planning = planner(one(4, 0.2), one(4, 0.5), root=tmp_path)
+    begin(planning.decided()[0], "diverged")
+    assert [run.trunk for run in planning.decided()] == [None, None]

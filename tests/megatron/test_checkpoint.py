@@ -25,7 +25,8 @@ from tst_study import run_record
 from tst_study.config import Parallel
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.gradient_buffers import GradientBuffers
+from tst_study.megatron.optimizer import AdamW
 
 EVERY_FIVE = "execution.checkpoint_every=5"
 
@@ -42,10 +43,10 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
     config = tiny(words, f"numerics.dtype={dtype}")
     places = Checkpoints(tmp_path, keep=1)
     with built(config) as (model, _):
-        optimizer = AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
+        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
         for _step in range(3):
             for parameter in optimizer.parameters:
-                parameter.main_grad.normal_()  # type: ignore[attr-defined]
+                (parameter * torch.randn_like(parameter)).sum().backward()
             optimizer.step(1e-3)
         torch.manual_seed(5)
         places.save(3, model, optimizer, {"training_seconds": 1.5})
@@ -57,7 +58,7 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
         ]
     torch.manual_seed(0)
     with built(config) as (model, _):
-        optimizer = AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
+        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
         common = places.load_last(model, optimizer)
         assert common is not None
         assert (common["step"], common["training_seconds"]) == (3, 1.5)

@@ -11,9 +11,10 @@ import torch
 
 from tests.tiny_runs import VOCABULARY, built, tiny
 from tst_study.config import Parallel
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, Targets
-from tst_study.megatron.optimizer import AdamW, with_gradient_buffers
+from tst_study.megatron.optimizer import AdamW
 from tst_study.train import _switch
 
 
@@ -21,14 +22,15 @@ from tst_study.train import _switch
 def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, AdamW]]:
     config = tiny(words, *overrides)
     with built(config) as (model, _):
-        yield model, AdamW(with_gradient_buffers(model, Parallel()), config.optimizer)
+        yield model, AdamW(GradientBuffers(model, Parallel()), config.optimizer)
 
 
 def fill_gradients(optimizer: AdamW, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
+    optimizer.zero_gradients()
     for parameter in optimizer.parameters:
         values = torch.randn(parameter.shape, generator=generator) * scale
-        parameter.main_grad.copy_(values)  # type: ignore[attr-defined]
+        (parameter * values).sum().backward()
 
 
 def backpropagate(model: SuperposedGPT, optimizer: AdamW, seed: int) -> None:

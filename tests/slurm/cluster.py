@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 PACKAGES = [
@@ -25,6 +26,8 @@ PACKAGES = [
     "munge",
     "libmunge2",
     "libhwloc15",
+    "libjson-c5",
+    "libyaml-0-2",
     "liblua5.1-0",
 ]
 PACKAGES_OF_ACCOUNTS = [
@@ -36,6 +39,8 @@ PACKAGES_OF_ACCOUNTS = [
     "liburing2",
     "libnuma1",
 ]
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
+DAEMONS_OF_ACCOUNTS = ("slurmdbd", "mariadbd")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 CPUS, GPUS, MEMORY = 8, 4, 16_000
 ACCOUNTS_SECONDS, START_SECONDS = 60, 30
@@ -45,10 +50,15 @@ class NoSlurmError(Exception):
     """Slurm cannot be had here; says why."""
 
 
-def unpacked(*, with_accounts: bool) -> Path:
-    """A folder with Slurm's programs, fetched once per user. Raises `NoSlurmError`."""
+def programs(*, with_accounts: bool) -> Path:
+    """The root below which Slurm's programs lie: the system's own, or a folder of this user into
+    which Debian's packages are unpacked once. Raises `NoSlurmError`."""
+    wanted = [*DAEMONS, *(DAEMONS_OF_ACCOUNTS if with_accounts else [])]
+    if all(os.access(f"/usr/sbin/{name}", os.X_OK) for name in wanted):
+        return Path("/")
+    names = [*PACKAGES, *(PACKAGES_OF_ACCOUNTS if with_accounts else [])]
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tst-study"
-    place = cache / ("slurm-with-accounts" if with_accounts else "slurm")
+    place = cache / f"slurm-{sha256(' '.join(names).encode()).hexdigest()[:8]}"
     if (place / "whole").exists():
         return place
     for program in ("apt-get", "dpkg"):
@@ -56,7 +66,6 @@ def unpacked(*, with_accounts: bool) -> Path:
             raise NoSlurmError(f"{program} is not here: Slurm's packages are Debian's")
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    names = [*PACKAGES, *(PACKAGES_OF_ACCOUNTS if with_accounts else [])]
     with tempfile.TemporaryDirectory() as downloads:
         _download(names, Path(downloads))
         for package in Path(downloads).glob("*.deb"):
@@ -96,7 +105,7 @@ class Cluster:
     """
 
     def __init__(self, *, nodes: int = 4, with_accounts: bool = False) -> None:
-        self.prefix = unpacked(with_accounts=with_accounts)
+        self.prefix = programs(with_accounts=with_accounts)
         # Short: Slurm's sockets lie below.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.folder.chmod(0o755)

@@ -19,7 +19,7 @@ from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.launcher import Submitted, submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.status import rows_of
-from experiments.study import Study
+from experiments.study import Results, Study, best_learning_rate
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
 from tst_study import run_record
@@ -173,6 +173,23 @@ def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
     assert set(launches(tmp_path).values()) == {1}
     script = (submission.all_of(tmp_path)[0].folder(tmp_path) / "script.sh").read_text()
     assert "#SBATCH --array=0-1%1" in script
+
+
+def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path) -> None:
+    sweep = {1e-3: config("a", "seed=1"), 2e-3: config("b", "seed=2")}
+
+    def runs(results: Results) -> list[Config]:
+        best = best_learning_rate(sweep, results)
+        return [*sweep.values(), *([config("pair", "seed=3")] if best else [])]
+
+    study = Study("fake", "test", "A fake study", "Shows nothing.", (), runs)
+    first = submit(study, tmp_path)
+    assert (len(first.new), first.undecided) == (2, 1)
+    assert "1 more hang on their results: submit again then" in first.lines()
+    wait_for_end(tmp_path)
+    second = submit(study, tmp_path)
+    assert ([run.config.name for run in second.new], second.undecided) == (["pair"], 0)
+    wait_for_end(tmp_path)
 
 
 def test_a_profile_reaches_the_job(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from experiments.slurm import commands, submission
-from experiments.slurm.jobs import in_the_queue
 from experiments.status import rows_of
+from experiments.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
@@ -148,20 +149,32 @@ def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study = seeded("seconds_2")
+    study = seeded("seconds_12")
     submit(study, tmp_path)
     wait_until(lambda: bool(launches(tmp_path)))
+    # It saves its state every five seconds; one that forgot that a job began would drain the node.
+    time.sleep(6.0)
     monkeypatch.setattr(commands, "SECONDS", 2)
     cluster.kill("slurmctld")
-    with pytest.raises(UserError, match="squeue: "):
-        submit(study, tmp_path)
-    cluster.start_controller()
-    monkeypatch.setattr(commands, "SECONDS", 60)
-    wait_until(lambda: bool(in_the_queue()) or True)
+    try:
+        with pytest.raises(UserError, match="squeue: "):
+            submit(study, tmp_path)
+        # The runs' own words need no Slurm.
+        show(str(tmp_path), "quick", None, share=True, every=None)
+        shown = capsys.readouterr()
+        assert "1 running" in shown.out
+        assert "without job states: squeue: " in shown.err
+    finally:
+        monkeypatch.setattr(commands, "SECONDS", 60)
+        cluster.start_controller()
+    wait_until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o%T"))
     wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"seconds_2": 1}
+    assert launches(tmp_path) == {"seconds_12": 1}
 
 
 def test_what_an_enclosing_job_left_in_the_environment_does_not_reach_sbatch(

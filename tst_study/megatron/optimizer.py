@@ -18,36 +18,22 @@ from megatron.core.dist_checkpointing.optimizer import (
     get_param_id_to_sharded_param_map,
     make_sharded_optimizer_tensor,
 )
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
-from tst_study.config import Optimizer, Parallel
-from tst_study.megatron.model import SuperposedGPT
+from tst_study.config import Optimizer
+from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.pieces import gathered, pieces_of_buffers
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def with_gradient_buffers(model: SuperposedGPT, parallel: Parallel) -> DistributedDataParallel:
-    """Megatron's data parallelism: gradients summed in float32, over micro-batches and ranks."""
-    settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True,
-        use_distributed_optimizer=parallel.optimizer == "distributed",
-        overlap_grad_reduce=parallel.overlap_gradients,
-    )
-    return DistributedDataParallel(model.config, settings, model)
-
-
 class AdamW:
     """One optimizer step: reduce, clip, update, write back."""
 
-    def __init__(self, model: DistributedDataParallel, config: Optimizer) -> None:
+    def __init__(self, model: GradientBuffers, config: Optimizer) -> None:
         self.model = model
         self.config = config
         self.is_distributed = model.ddp_config.use_distributed_optimizer
@@ -88,6 +74,7 @@ class AdamW:
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
         """Update the weights from the gradient buffers; returns the global norm before clipping."""
+        self.model.fill_unwritten()
         if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
             finalize_model_grads([self.model])
         gradients = self._pieces([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]

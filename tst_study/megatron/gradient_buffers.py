@@ -1,0 +1,54 @@
+"""Megatron's data parallelism, with one pass less over all gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+from tst_study.config import Parallel
+
+
+class GradientBuffers(DistributedDataParallel):
+    """Gradients in float32 buffers, summed over micro-batches and ranks.
+
+    The stock class fills its buffers with zeros and adds every gradient to them. Here the first
+    gradient of a step is written in their place.
+    """
+
+    def __init__(self, model: torch.nn.Module, parallel: Parallel) -> None:
+        self._written: set[torch.nn.Parameter] = set()
+        settings = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True,
+            use_distributed_optimizer=parallel.optimizer == "distributed",
+            overlap_grad_reduce=parallel.overlap_gradients,
+        )
+        super().__init__(model.config, settings, model)
+
+    def zero_grad_buffer(self) -> None:
+        self._written.clear()
+        for group in self.bucket_groups + self.expert_parallel_bucket_groups:
+            group.reset()
+
+    def fill_unwritten(self) -> None:
+        """Zeros where a step brought no gradient; before gradients are summed over ranks."""
+        for parameter in self.params_with_grad:
+            if parameter not in self._written:
+                parameter.main_grad.zero_()
+
+    def _make_backward_post_hook(self, param: Any) -> Callable[..., None]:
+        """Megatron's hook behind the accumulation of a parameter's gradient."""
+
+        def hook(*unused: Any) -> None:
+            if param in self._written:
+                param.main_grad.add_(param.grad)
+            else:
+                param.main_grad.copy_(param.grad)
+                self._written.add(param)
+            param.grad = None
+            if self.ddp_config.overlap_grad_reduce:
+                self.param_to_bucket_group[param].register_grad_ready(param, self.force_all_reduce)
+
+        return hook
