@@ -2,6 +2,7 @@
 #
 #   make study [SCALE=smoke|quick|laptop|desktop] [ARGS="--parallel 1"]
 #   make test      the default suite         make test-all   the slow tests too
+#   make test-slurm  a real Slurm, started on this machine from Debian's packages
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make gpu       checks and measurements on a machine with one GPU
 #   make clean     caches of the tools; runs/ and prepared/ stay
@@ -16,7 +17,7 @@ run := .venv/bin/python
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 ready := .venv/installed-$(lock)
 
-.PHONY: study test test-all check figures gpu clean setup
+.PHONY: study test test-all test-slurm check figures gpu clean setup
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -30,6 +31,9 @@ test: $(ready)
 
 test-all: $(ready)
 	$(run) -m pytest -m 'not cuda'
+
+test-slurm: $(ready)
+	$(run) -m pytest -m slurm
 
 check: $(ready)
 	$(run) -m ruff check .

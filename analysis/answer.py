@@ -30,8 +30,13 @@ class Answer:
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs left out, each with its `reason`: counted on the terminal, listed in the JSON."""
 
+    text: tuple[str, ...] | None = None
+    """Printed in place of tables and sentences, where a question has words of its own."""
+
     def lines(self) -> list[str]:
         """For a terminal."""
+        if self.text is not None:
+            return list(self.text)
         text: list[str] = []
         for title, table in self.tables.items():
             text += [title, *(f"  {line}" for line in table_lines(table)), ""]

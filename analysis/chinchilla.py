@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.fitting import Bootstrap, Fit, Huber, Objective, Problem, bootstrap, fit
+from analysis.fitting import (
+    Bootstrap,
+    Fit,
+    Huber,
+    Objective,
+    Problem,
+    bootstrap,
+    fit,
+    leave_one_out,
+)
 from analysis.fitting.objectives import Floats
 from analysis.fitting.solve import grid_of_starts
 from analysis.scaling_laws import Base, chinchilla
@@ -119,6 +128,16 @@ def parametric(points: pd.DataFrame, objective: Objective | None = None) -> Fit:
     model = chinchilla(usable["params"], usable["tokens"])
     observed = usable["loss"].to_numpy(dtype=float)
     return fit(Problem(model, observed, objective or Huber()), grid_of_starts(model, _GRID))
+
+
+def leave_one_size_out(points: pd.DataFrame, objective: Objective | None = None) -> pd.DataFrame:
+    """Errors of each model size predicted by the parametric law of all others
+    (`fitting.leave_one_out`): the largest size's is the one that extrapolates."""
+    usable = _annealed(points)
+    model = chinchilla(usable["params"], usable["tokens"])
+    problem = Problem(model, usable["loss"].to_numpy(dtype=float), objective or Huber())
+    sizes = [float(size) for size in usable["params"]]
+    return leave_one_out(problem, sizes, grid_of_starts(model, _GRID), refine=6)
 
 
 def allocation(

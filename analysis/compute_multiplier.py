@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.chinchilla import allocation, envelope, exponents, isoflop, parametric
+from analysis.chinchilla import (
+    allocation,
+    envelope,
+    exponents,
+    isoflop,
+    leave_one_size_out,
+    parametric,
+)
 from analysis.comparison import SETTING, eligible
 from analysis.fitting import bootstrap
 from analysis.fitting.objectives import Floats
@@ -148,11 +156,11 @@ def compute_answer(
     # Sizes are compared on one text and one kind of model.
     kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
     for (corpus, *_), own in points.groupby(kinds, sort=True):
-        for name, approach in (("1", _approach_1), ("2", _approach_2), ("3", _approach_3)):
+        for name, approach in _APPROACHES.items():
             try:
-                tables[f"Chinchilla, approach {name}, {corpus}"] = approach(own)
+                tables[f"Chinchilla, {name}, {corpus}"] = approach(own)
             except UserError as error:
-                said.append(f"Chinchilla, approach {name}, {corpus}: {error}.")
+                said.append(f"Chinchilla, {name}, {corpus}: {error}.")
     return Answer(
         "compute",
         tables,
@@ -209,3 +217,16 @@ def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
     return allocation(found, budgets, drawn).assign(
         params_exponent=share[0], exponent_low=share[1], exponent_high=share[2]
     )
+
+
+def _left_out(points: pd.DataFrame) -> pd.DataFrame:
+    parametric(points)  # says what is missing, if something is
+    return leave_one_size_out(points)
+
+
+_APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "approach 1": _approach_1,
+    "approach 2": _approach_2,
+    "approach 3": _approach_3,
+    "approach 3 predicting each size from the others": _left_out,
+}

@@ -24,12 +24,12 @@ from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base, Repetition
 from analysis.superposition_forms import STEPS_UNIT
+from analysis.superposition_forms import TOKENS_PER_STEP as TOKENS_PER_STEP
 from analysis.superposition_law import Law, published_law
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]
 MODES: tuple[Mode, ...] = ("baseline", "full", "input_only", "output_only")
-TOKENS_PER_STEP = 2**21
 WORTH_OF_REPEATS = 15.4
 """R_D* of Muennighoff et al.: the e-folding number of repetitions."""
 WORTH_RANGE = (7.6, 100.0)

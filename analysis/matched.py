@@ -23,7 +23,7 @@ from analysis.crossings import published_crossings
 from analysis.equal_loss import steps_to_reach
 from analysis.paired import mean_interval, paired
 from analysis.run_row import rows_of
-from analysis.wording import setting_label, setting_order
+from analysis.wording import big, setting_label, setting_order
 from tst_study.errors import UserError
 
 Kind = Literal["equal FLOPs", "equal data", "equal loss"]
@@ -51,7 +51,8 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     if "gpu_hours" in rows:
         rows["hours"] = rows["gpu_hours"].astype(float)
     else:
-        rows["hours"] = rows["training_seconds"].astype(float) / 3600.0
+        count = rows["device_count"].astype(float).fillna(1.0)
+        rows["hours"] = rows["training_seconds"].astype(float) * count / 3600.0
     return rows
 
 
@@ -76,6 +77,8 @@ def matched(runs: pd.DataFrame) -> Matches:
         baselines = book[same]
         named = {
             "family": first["family"],
+            "corpus": first["corpus"],
+            "params": big(first["parameters"]),
             "setting": setting_label(first),
             "steps": first["steps"],
             "_order": (first["family"], first["steps"], *setting_order(first)),
@@ -89,6 +92,8 @@ def matched(runs: pd.DataFrame) -> Matches:
 
 COLUMNS = (
     "family",
+    "corpus",
+    "params",
     "setting",
     "steps",
     "kind",
@@ -116,7 +121,11 @@ def matched_answer(
     found = matched(table)
     if found.table.empty:
         raise UserError("no finished superposed run among these: there is nothing to match")
-    tables = {"Matches (gains in nats; ratios are baseline over superposed)": found.table}
+    tables = {
+        "Matches (gains in nats; ratios are baseline over superposed)": found.table.drop(
+            columns="family"
+        )
+    }
     said = [
         f"{kind}: {int(found.table['seeds'].notna()[found.table['kind'] == kind].sum())} of "
         f"{int((found.table['kind'] == kind).sum())} settings have a partner."

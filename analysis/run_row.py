@@ -100,6 +100,8 @@ class RunRow(TypedDict):
     code: str
     """Git commits of the launches, `+` behind one with uncommitted changes."""
     devices: str
+    device_count: int | None
+    """Of the last launch that named any."""
     group: str
     """Runs that may be compared (`analysis.identity`)."""
     family: str
@@ -179,6 +181,7 @@ def run_row(record: RunRecord) -> RunRow:
         segments=len(record.segments),
         code=", ".join(_code_versions(record.segments)),
         devices=", ".join(_distinct(map(_device, record.segments))),
+        device_count=_device_count(record.segments),
         group=training_group(header),
         family=training_group_of_any_length(header),
         fingerprint=header["fingerprint"],
@@ -213,6 +216,11 @@ def _corpus(config: dict[str, Any], generated: bool) -> str:
 def _device(segment: dict[str, Any]) -> str:
     devices = segment.get("devices") or {}
     return f"{devices['count']} × {devices['name']}" if devices else ""
+
+
+def _device_count(segments: list[dict[str, Any]]) -> int | None:
+    counts = [row["devices"]["count"] for row in segments if row.get("devices")]
+    return counts[-1] if counts else None
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

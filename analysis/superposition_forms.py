@@ -23,6 +23,8 @@ from analysis.fitting.objectives import Floats
 from tst_study.superposition.weighting import Weighting, offset_weights
 
 STEPS_UNIT = 20_000
+TOKENS_PER_STEP = 2**21
+"""Latent tokens of a step of the published grids, in which steps are counted."""
 PARAMS_UNIT = 270e6
 
 Gain = Callable[[Mapping[str, Any], Columns], Any]

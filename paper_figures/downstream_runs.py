@@ -38,7 +38,9 @@ def _of_run(folder: Path, steps: int) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             raise UserError(f"{path}:{number}: not JSON; the file is damaged") from None
-        if row.get("task") in TASKS and row["step"] == steps:
+        # The paper's are 0-shot, on all questions.
+        whole = row["details"].get("shots") == 0 and row["details"].get("limit") is None
+        if row.get("task") in TASKS and row["step"] == steps and whole:
             metric = next((name for name in METRICS if row["metrics"].get(name) is not None), None)
             if metric:
                 value = float(row["metrics"][metric])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from paper_figures.downstream_runs import accuracies
 from tests.huggingface.trained import train_and_export
 from tst_study import run_record
 from tst_study.errors import UserError
@@ -83,7 +86,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
             row = {"question": text(), "choices": [text() for _ in range(4)], "answer": 1}
             file.write(json.dumps(row) + "\n")
     (folder / "letters.yaml").write_text(MULTIPLE_CHOICE)
-    (folder / "again.yaml").write_text(MULTIPLE_CHOICE.replace("letters\n", "letters_again\n", 1))
+    again = MULTIPLE_CHOICE.replace("letters\n", "letters_again\ntag: tagged_letters\n", 1)
+    (folder / "again.yaml").write_text(again)
     (folder / "perplexity.yaml").write_text(PERPLEXITY)
     (folder / "group.yaml").write_text(GROUP)
     arc = folder / "allenai" / "ai2_arc" / "ARC-Easy"
@@ -143,10 +147,29 @@ def test_live_model_and_export_give_the_same_numbers(
         assert error == pytest.approx((value * (1 - value) / 39) ** 0.5)
     assert (choice["samples"], choice["details"]["shots"]) == (40, 0)
     assert by_name["letters_perplexity"]["metrics"]["bits_per_byte"] > 1
-    assert by_name["arc_easy"]["data"].startswith("allenai/ai2_arc:ARC-Easy-")
+    assert by_name["arc_easy"]["data"].startswith("allenai/ai2_arc:ARC-Easy v1.0 0-shot-")
     assert by_name["all_letters"]["samples"] == 80
     assert by_name["all_letters"]["metrics"]["acc"] == choice["metrics"]["acc"]
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
+
+
+def test_tables_of_tasks_fill_themselves(trained: tuple[Path, Path], local: Path) -> None:
+    run = open_run(trained[0])
+    runs = pd.DataFrame([{"folder": str(trained[0]), "state": "done", "steps": run.step}])
+    list(evaluate_run(run, wanted("arc_easy", local)))
+    row = next(row for row in run_record.read(trained[0]).tasks if row["task"] == "arc_easy")
+    (shown,) = accuracies(runs).to_dict("records")
+    assert (shown["task"], shown["metric"]) == ("arc_easy", "acc_norm")
+    assert shown["accuracy"] == row["metrics"]["acc_norm"]
+    # A look at the first questions is no entry of a table.
+    list(evaluate_run(run, wanted("arc_easy", local, limit=1)))
+    assert accuracies(runs).to_dict("records") == [shown]
+
+
+def test_a_tag_stands_for_its_tasks(trained: tuple[Path, Path], local: Path) -> None:
+    list(evaluate_run(open_run(trained[0]), wanted("tagged_letters", local)))
+    rows = {row["task"]: row for row in run_record.read(trained[0]).tasks}
+    assert rows["letters_again"]["samples"] == 40
 
 
 def test_a_limit_is_another_measurement(trained: tuple[Path, Path], local: Path) -> None:
@@ -171,3 +194,18 @@ def test_an_answer_that_fits_no_context_is_refused(trained: tuple[Path, Path], l
     short = Wanted(held_out=[], tasks="letters", task_data=local, task_definitions=local)
     with pytest.raises(UserError, match="does not fit a context of 8; raise --max-length"):
         list(evaluate_run(open_run(trained[0]), short))
+
+
+def test_an_export_of_another_run_or_of_pickles_is_refused(
+    trained: tuple[Path, Path], local: Path, documents: Path, tmp_path: Path
+) -> None:
+    _, other = train_and_export(documents, tmp_path / "other", "seed=1")
+    pickled = shutil.copytree(trained[1], tmp_path / "pickled")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    for export, complaint in (
+        (other, "is no export of step 6 of"),
+        (pickled, "since they can hold code"),
+        (tmp_path / "nowhere", "model.safetensors: missing"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            list(evaluate_run(open_run(trained[0]), wanted("letters", local, export=export)))

@@ -112,12 +112,39 @@ def figures(
 
 
 @app.command()
-def analyse(runs: Annotated[Path, typer.Option(help="Folder of runs.")]) -> None:
-    """Say what the runs show: comparisons at equal FLOPs, with intervals."""
-    from analysis.summary import summarise
+def analyse(
+    question: Annotated[
+        str,
+        typer.Argument(
+            help="comparison, matched, bag-size, law, compute, data, mutual-information or "
+            "disagreements."
+        ),
+    ] = "comparison",
+    runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="The paper's numbers in place of runs.")
+    ] = False,
+    tokens: Annotated[
+        Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File to write; runs/analysis/… by default.")
+    ] = None,
+) -> None:
+    """Say what runs, or the published numbers, show: one question, with intervals."""
+    from analysis.questions import ask
 
-    for line in summarise(runs).lines():
+    answer = ask(question, runs, of_published=published, tokens=tokens, cache=cache)
+    for line in answer.lines():
         print(line)
+    source = runs or tokens
+    name = source.resolve().name if source else "published"
+    target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
+    answer.write_json(target)
+    print(f"\n{target}")
 
 
 @data.command("prepare")

@@ -34,7 +34,9 @@ def domains_of_run(run: TrainedRun) -> dict[str, Path]:
     """
     data = run.config.data
     named = [("validation", data.validation)] if data.validation else []
-    named += [(Path(corpus.path).name, corpus.path) for corpus in data.corpora]
+    names = [Path(corpus.path).name for corpus in data.corpora]
+    for name, corpus in zip(names, data.corpora, strict=True):
+        named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
     found: dict[str, Path] = {}
     problem = None
     for name, path in named:

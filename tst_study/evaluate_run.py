@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.context_checks import context_checks
 from tst_study.errors import UserError
 from tst_study.evaluate_domains import domains_of_run, evaluate_domains
+from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
+from tst_study.huggingface.weights import HuggingFaceWeights
 from tst_study.launch_facts import code_version
 from tst_study.run_record import append_task_results
 from tst_study.trained_model import TrainedModel, trained_model
@@ -45,6 +50,8 @@ def evaluate_run(run: TrainedRun, wanted: Wanted) -> Iterator[str]:
             f"{run.checkpoint}: is from inside the superposition phase; it predicts bags, and its "
             "next-token loss means nothing: name a later --step"
         )
+    if wanted.export is not None:
+        _check_export(run, wanted.export)
     domains = _named(wanted.held_out) or domains_of_run(run)
     tokens = wanted.tokens or run.config.data.validation_tokens
     needs_tokenizer = wanted.tasks is not None or wanted.context
@@ -65,18 +72,19 @@ def _tasks(
 ) -> Iterator[dict[str, Any]]:
     try:
         from tst_study import evaluate_tasks as lm
+
+        if wanted.export is not None:
+            device = "cpu" if wanted.device == "auto" else wanted.device
+            model = lm.exported_model(wanted.export, device, wanted.max_length)
+        else:
+            assert trained is not None
+            if tokenizer is None:
+                raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
+            model = lm.LiveModel(trained, tokenizer, wanted.max_length)
     except ModuleNotFoundError as error:
         raise UserError(
             f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
         ) from None
-    if wanted.export is not None:
-        device = "cpu" if wanted.device == "auto" else wanted.device
-        model = lm.exported_model(wanted.export, device, wanted.max_length)
-    else:
-        assert trained is not None
-        if tokenizer is None:
-            raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
-        model = lm.LiveModel(trained, tokenizer, wanted.max_length)
     names = lm.PAPER_TASKS if wanted.tasks == "paper" else (wanted.tasks or "").split(",")
     return lm.evaluate_tasks(
         model,
@@ -86,6 +94,17 @@ def _tasks(
         definitions=wanted.task_definitions,
         data=wanted.task_data,
     )
+
+
+def _check_export(run: TrainedRun, folder: Path) -> None:
+    """Results are kept with the run, so they must be its own; a layer tells."""
+    reader, export = CheckpointReader(run.checkpoint), HuggingFaceWeights(folder, run.model)
+    for name in ("decoder.final_layernorm.weight", f"decoder.layers.{QKV}"):
+        shape = reader.shape(name)
+        sizes = (1, *shape[1:]) if len(shape) > 1 else shape
+        theirs, ours = (source.read(name, (0,) * len(shape), sizes) for source in (export, reader))
+        if not torch.equal(theirs, ours):
+            raise UserError(f"--export {folder}: is no export of step {run.step} of {run.folder}")
 
 
 def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Iterator[str]:

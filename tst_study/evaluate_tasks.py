@@ -91,7 +91,7 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
             batch, order = order[:count], order[count:]
             logits = self._trained.logits(_padded([lines[number][:-1] for number in batch]))
             for row, number in zip(logits, batch, strict=True):
-                wanted = torch.tensor(requests[number][2])
+                wanted = torch.tensor(requests[number][2], device=row.device)
                 end = len(lines[number]) - 1
                 scores = row[end - len(wanted) : end].log_softmax(-1)
                 greedy = bool((scores.argmax(-1) == wanted).all())
@@ -133,6 +133,7 @@ def exported_model(
         batch_size=batch_size,
         max_length=max_length,
         trust_remote_code=False,
+        use_safetensors=True,
     )
 
 
@@ -186,7 +187,11 @@ def evaluate_tasks(
                 f"--tasks {name}: its data cannot be had ({reason}); put a copy into the folder of "
                 "--task-data, under the name that it has on the hub"
             ) from None
-        yield {**_row(name, found, shots, limit), "seconds": time.perf_counter() - began}
+        seconds = time.perf_counter() - began
+        # A tag is no task of its own, but a name for several.
+        rows = [name] if name in found["results"] else sorted(found["results"])
+        for row in rows:
+            yield {**_row(row, found, shots, limit), "seconds": seconds / len(rows)}
 
 
 @functools.cache
@@ -227,16 +232,16 @@ def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dic
     for leaf in leaves:
         for sample in found["samples"][leaf]:
             digest.update(sample["doc_hash"].encode())
-    metrics = _metrics(found["results"][name])
+    task_version = found["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source}-{digest.hexdigest()[:16]}",
-        "metrics": metrics,
+        "data": f"{source} v{task_version} {shots}-shot-{digest.hexdigest()[:16]}",
+        "metrics": _metrics(found["results"][name]),
         "samples": sum(found["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
             "shots": shots,
             "limit": limit,
-            "task_version": str(found["versions"].get(name)),
+            "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(found["results"][leaf]) for leaf in leaves if leaf != name},
         },

@@ -19,22 +19,20 @@ from tst_study.trained_run import TrainedRun
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Results are float32 on the CPU."""
-
     run: TrainedRun
     model: SuperposedGPT
     device: torch.device
 
     @torch.no_grad()
     def logits(self, ids: Tensor) -> Tensor:
-        """(b, l) token ids -> (b, l, V)."""
+        """(b, l) token ids -> (b, l, V) in float32, where the model is."""
         with torch.compiler.set_stance("force_eager"):
             logits: Tensor = self.model(NEXT_TOKEN.fold(ids.to(self.device)))
-        return logits.float().cpu()
+        return logits.float()
 
     @torch.no_grad()
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """(b, l) token ids and labels -> (b, l) nats, 0 where a label is negative."""
+        """(b, l) token ids and labels -> (b, l) nats on the CPU, 0 where a label is negative."""
         with torch.compiler.set_stance("force_eager"):
             losses = self.model.next_token_losses(ids.to(self.device), labels.to(self.device))
         return losses.float().cpu()

@@ -2,7 +2,8 @@
 
 from analysis.fitting.models import Fixed, LogSumExp, Model
 from analysis.fitting.objectives import Huber, LeastAbsolute, LeastSquares, Objective
-from analysis.fitting.solve import Fit, NotConvergedError, Problem, fit, grid_of_starts
+from analysis.fitting.problem import Problem
+from analysis.fitting.solve import Fit, NotConvergedError, fit, grid_of_starts
 from analysis.fitting.uncertainty import (
     Bootstrap,
     Profile,

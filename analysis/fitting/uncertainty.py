@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
 from analysis.fitting.models import Fixed
 from analysis.fitting.objectives import Floats
-from analysis.fitting.solve import GRADIENT_TOLERANCE, Fit, Problem, fit, refit
+from analysis.fitting.problem import Problem
+from analysis.fitting.solve import Fit, fit
 
 
 @dataclass(frozen=True)

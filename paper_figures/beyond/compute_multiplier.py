@@ -74,7 +74,7 @@ def _interpolated() -> pd.DataFrame:
             ]
             flops = [float(steps * step_flops("270M")) for steps in grids]
             arms.append(pd.DataFrame({"flops": flops, "loss": losses, "seed": 0}))
-        found = compute_multiplier(*arms)
+        found = compute_multiplier(arms[0], arms[1])
         label = f"270M, s = {bag_size}"
         parts.append(found.assign(label=label, bag_size=bag_size))
     return pd.concat(parts, ignore_index=True)

@@ -11,7 +11,7 @@ from analysis.wording import gain
 from paper_figures.item import Finding, Item, Missing, Verdict, command
 from paper_figures.measured import Arm, arms, folders
 from paper_figures.paper import curves
-from paper_figures.paper.measured_curves import SMOOTHED, measured
+from paper_figures.paper.measured_curves import SMOOTHED, of_settings
 from paper_figures.picture import Picture
 from paper_figures.published_numbers import CURVES
 from paper_figures.sources import Sources
@@ -82,12 +82,10 @@ def _arms(summary: Summary) -> list[Arm]:
 
 
 def _measured(summary: Summary, arm: Arm) -> pd.DataFrame:
-    names = {row["setting"]: WEIGHTINGS[row["weighting"]] for row in rows_of(arm.rows)}
     first = arm.rows.iloc[0]
-    names[f"s = {first['bag_size']}"] = WEIGHTINGS[first["weighting"]]
     panel = f"s = {first['bag_size']}, r = {first['step_ratio']:.3g}"
-    data = measured(summary, arm.rows, panel)
-    return data.assign(label=data["label"].replace(names))
+    names = [WEIGHTINGS[weighting] for weighting in arm.rows["weighting"]]
+    return of_settings(summary, arm.rows, names, panel)
 
 
 def _figure(data: pd.DataFrame) -> Figure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis.run_row import rows_of
@@ -138,19 +139,20 @@ def _pivot(
     cells = data[(data["bag_size"] > 1) & data[column].notna()]
     wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
     ratios = [float(ratio) for ratio in wide.columns]
-    lows = dict(zip(ratios, wide.min(axis=0), strict=True))
-    best = {ratio: low if lowest and ratio < 1 else None for ratio, low in lows.items()}
+    values = wide.to_numpy(dtype=float)
+    marked = np.array([lowest and ratio < 1 for ratio in ratios])
+    best = marked & (values == np.nanmin(values, axis=0))
     rows = tuple(
         (
             Cell(str(size), value=float(size)),
             *(
-                number_entry(wide.loc[size, ratio], 4, wide.loc[size, ratio] == best[ratio], sign)
-                for ratio in ratios
+                number_entry(float(values[i, j]), 4, bool(best[i, j]), sign)
+                for j in range(len(ratios))
             ),
         )
-        for size in wide.index
+        for i, size in enumerate(wide.index)
     )
-    return Grid(title, ("s", *(f"r = {ratio:.3g}" for ratio in wide.columns)), rows)
+    return Grid(title, ("s", *(f"r = {ratio:.3g}" for ratio in ratios)), rows)
 
 
 def _gains(data: pd.DataFrame) -> Grid:

@@ -11,7 +11,7 @@ from analysis.wording import gain
 from paper_figures.item import Finding, Item, Missing, Verdict, command
 from paper_figures.measured import Arm, arms, folders
 from paper_figures.paper import curves
-from paper_figures.paper.measured_curves import SMOOTHED, measured
+from paper_figures.paper.measured_curves import SMOOTHED, of_settings
 from paper_figures.picture import Picture
 from paper_figures.published_numbers import CURVES
 from paper_figures.sources import Sources
@@ -65,9 +65,7 @@ def _arm(summary: Summary) -> Arm | None:
 
 
 def _measured(summary: Summary, arm: Arm) -> pd.DataFrame:
-    names = {row["setting"]: MODES[row["mode"]] for row in rows_of(arm.rows)}
-    data = measured(summary, arm.rows)
-    return data.assign(label=data["label"].replace(names))
+    return of_settings(summary, arm.rows, [MODES[mode] for mode in arm.rows["mode"]])
 
 
 def _figure(data: pd.DataFrame) -> Figure:

@@ -79,18 +79,25 @@ def find(summary: Summary) -> Measured | None:
         return None
     table = matched(runs).table
     done = runs[runs["state"] == "done"]
-    done = done.assign(setting=[setting_label(row) for row in rows_of(done)])
-    ranked = []
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for place, row in enumerate(rows_of(done)):
+        if is_plain(row):
+            key = (row["family"], row["steps"], setting_label(row))
+            places.setdefault(key, []).append(place)
+    best: tuple[tuple[Any, ...], pd.DataFrame, dict[str, dict[str, Any]]] | None = None
     for _, rows in table.groupby(["family", "steps", "setting"], sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
-        own = done.merge(rows[["family", "steps", "setting"]].head(1))
-        if matches and len(own) and is_plain(next(rows_of(own))):
-            prose = own["optimal_nats_per_token"].isna().all()
-            key = (len(matches), bool(prose), int(own["steps"].iloc[0]), -len(ranked))
-            ranked.append((key, own, matches))
-    if not ranked:
+        first = next(rows_of(rows))
+        mine = places.get((first["family"], first["steps"], first["setting"]), [])
+        if matches and mine:
+            own = done.iloc[mine]
+            prose = bool(pd.isna(own["optimal_nats_per_token"].iloc[0]))
+            rank = (len(matches), prose, int(first["steps"]))
+            if best is None or rank > best[0]:
+                best = (rank, own, matches)
+    if best is None:
         return None
-    _, own, matches = max(ranked, key=lambda entry: entry[0])
+    _, own, matches = best
     return Measured(own, matches, {kind: _nearest(runs, own, matches[kind]) for kind in matches})
 
 
@@ -105,7 +112,8 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd
         & runs["seed"].isin(own["seed"])
     ]
     away = (same["steps"] - match["baseline_steps"]).abs()
-    return same[away == away.min()]
+    nearest: pd.DataFrame = same[away == away.min()]
+    return nearest
 
 
 def _curves(summary: Summary, found: Measured) -> pd.DataFrame:

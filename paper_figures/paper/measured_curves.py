@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from analysis.summary import Summary
 from paper_figures.paper.curves import COLUMNS
-from paper_figures.study.loss_curves import SMOOTHING, curve_data, curve_of
+from paper_figures.study.loss_curves import SMOOTHING, curve_of
+from paper_figures.study.selection import pairs_of
 
 SMOOTHED = f"running mean over {SMOOTHING:.0%} of the steps, never across the switch"
 
 
-def measured(summary: Summary, rows: pd.DataFrame, panel: str = "") -> pd.DataFrame:
-    """Baseline and settings (rows of the comparison, all of one group)."""
-    data = curve_data(summary, rows)
-    bags = data[data["quantity"] == "bag_loss"].groupby("setting")["step"].max()
-    table = pd.DataFrame(
-        {
-            "source": "measured",
-            "panel": panel,
-            "label": data["setting"],
-            "switch": data["setting"].map(bags).fillna(0).astype(int),
-            **{name: data[name] for name in ("quantity", "step", "loss", "low", "high")},
-        }
-    )
-    return table[list(COLUMNS)]
+def of_settings(
+    summary: Summary, rows: pd.DataFrame, names: Sequence[str], panel: str = ""
+) -> pd.DataFrame:
+    """Settings (rows of the comparison, all of one group) under these names, and their baseline."""
+    runs, parts = summary.tables.runs, []
+    pairs = pairs_of(summary, rows)
+    base = runs[runs["folder"].isin(pairs["baseline_folder"])]
+    parts.append(of_runs(summary, "baseline", base, panel))
+    for name, setting in zip(names, rows["setting"], strict=True):
+        own = pairs[pairs["setting"] == setting]["superposed_folder"]
+        parts.append(of_runs(summary, name, runs[runs["folder"].isin(own)], panel))
+    return pd.concat(parts, ignore_index=True)
 
 
 def of_runs(summary: Summary, label: str, runs: pd.DataFrame, panel: str = "") -> pd.DataFrame:

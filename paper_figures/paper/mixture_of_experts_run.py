@@ -11,7 +11,7 @@ from analysis.summary import Summary
 from paper_figures.item import Finding, Item, Missing, command
 from paper_figures.measured import Arm, arms, folders, plain
 from paper_figures.paper import curves
-from paper_figures.paper.measured_curves import measured
+from paper_figures.paper.measured_curves import of_settings
 from paper_figures.picture import Picture
 from paper_figures.published_numbers import CURVES
 from paper_figures.sources import Sources
@@ -31,7 +31,9 @@ def items(sources: Sources, name: str) -> list[Item | Missing]:
     if arm is not None:
         chosen = representative(arm.rows, most=1)
         arm = Arm(chosen, arm.members, arm.at_scale)
-        data = pd.concat([data, measured(sources.summary, chosen)], ignore_index=True)
+        names = [f"TST, {setting}" for setting in chosen["setting"]]
+        own = of_settings(sources.summary, chosen, names)
+        data = pd.concat([data, own], ignore_index=True)
     return [
         Picture(
             "mixture_of_experts_run",

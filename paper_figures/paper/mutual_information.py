@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from analysis.mutual_information import Decay, fit_decay
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.mutual_information import Decay, fit_decay
 from paper_figures.item import Finding, Item, Missing
 from paper_figures.picture import Picture
 from paper_figures.published_numbers import MUTUAL_INFORMATION, table

@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.chinchilla import allocation, envelope, exponents, isoflop, parametric
+from analysis.chinchilla import (
+    allocation,
+    envelope,
+    exponents,
+    isoflop,
+    leave_one_size_out,
+    parametric,
+)
 from analysis.compute_multiplier import compute_answer, compute_multiplier
 from analysis.fitting import bootstrap
 from analysis.power_law import fit_power_law
@@ -52,6 +59,12 @@ def test_chinchillas_runs_by_three_approaches() -> None:
     for other in (envelope(points), isoflop(points)):
         assert other.params_interval is not None
         assert other.params_interval[0] < value < other.params_interval[1]
+
+
+def test_a_size_that_was_left_out_is_predicted_from_the_others() -> None:
+    table = leave_one_size_out(lattice())
+    assert (table["note"] == "").all()
+    assert table["rmse"].max() < 1e-3
 
 
 def test_points_that_are_not_annealed_are_refused() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.mutual_information import fit_decay, measure, mutual_information_answer, weights
 
 from analysis import published
+from analysis.mutual_information import fit_decay, measure, mutual_information_answer, weights
 from tst_study.data.token_file import write_token_file
 from tst_study.errors import UserError
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from analysis import published
-from analysis.bag_size_optimum import grid_of_runs, optima, shared_noise, trends
+from analysis.bag_size_optimum import grid_of_runs, optima
+from analysis.bag_size_trends import shared_noise, trends
 from analysis.comparison import compare
 from analysis.optimum import FORM_NAMES, FormName, optimum
 from tst_study.errors import UserError

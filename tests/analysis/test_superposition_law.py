@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize
 
 from analysis.fitting import Problem
-from analysis.superposition_advice import TOLERANCE, published_cells, recommend
+from analysis.superposition_advice import TOLERANCE, recommend
+from analysis.superposition_answer import published_beside_law, published_cells
 from analysis.superposition_forms import FORMS, columns, effective_targets
 from analysis.superposition_held_out import SPLITS, held_out
 from analysis.superposition_law import Law, fit_law, law_rows, published_law
@@ -91,3 +92,10 @@ def test_the_worth_in_baseline_steps_is_the_baselines_own_curve(law: Law) -> Non
 def test_what_was_never_recovered_has_no_loss_under_the_law(law: Law) -> None:
     with pytest.raises(UserError, match="0 <= r < 1"):
         law.gain(270e6, 20_000, 4, 1.0)
+
+
+def test_at_3b_the_law_sides_with_the_figure_and_not_with_the_table(law: Law) -> None:
+    """Gain 0.132 by Table 1, 0.073 by Figure 3a."""
+    row = published_beside_law(law, law.drawn(30), [law]).iloc[0]
+    assert row["inside"] == "figures"
+    assert row["low"] < row["figures"] < row["high"] < row["table_1"]

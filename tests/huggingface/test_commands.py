@@ -43,6 +43,9 @@ def test_a_model_goes_out_and_comes_back(
     first, second = (run_record.read(tmp_path / name) for name in ("first", "second"))
     assert second.tasks[0]["data"] == first.tasks[0]["data"]
     assert second.header["fingerprint"] != first.header["fingerprint"]
+    tst_study("export", "first", "--to", "exported/measured")
+    card = (tmp_path / "exported" / "measured" / "README.md").read_text()
+    assert f"| held_out | `{first.tasks[0]['data']}` | nats_per_token | " in card
     with pytest.raises(UserError, match=r"second.toml: is there already"):
         tst_study("import", "exported/mine", "--to", "second.toml", *arguments)
 

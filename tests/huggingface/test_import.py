@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from analysis.identity import training_group
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
@@ -16,10 +17,12 @@ from tst_study.config import load
 from tst_study.config_toml import to_toml
 from tst_study.data.of_config import fingerprints
 from tst_study.errors import UserError
+from tst_study.run_header import header_of
 from tst_study.run_identity import canonical_form, fingerprint
 from tst_study.train import train
 from tst_study.trained_model import trained_model
 from tst_study.trained_run import open_run
+from tst_study.trunk import prefix_form
 
 pytest.importorskip("safetensors", reason="imports need tst-study[export]")
 
@@ -108,6 +111,9 @@ def test_the_weights_are_part_of_the_identity_their_place_is_not(
     assert fingerprint(config, data) == fingerprint(same, data)
     drawn = config.model_copy(update={"initial_weights": None})
     assert fingerprint(config, data) != fingerprint(drawn, data)
+    assert prefix_form(config, data) == prefix_form(same, data) != prefix_form(drawn, data)
+    groups = [training_group(header_of(each, data)) for each in (config, same, drawn)]
+    assert groups[0] == groups[1] != groups[2]
     # Runs without imported weights are the ones they were before there were any.
     assert "initial_weights" not in canonical_form(drawn, data)
 

@@ -17,17 +17,7 @@ from paper_figures.item import Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from paper_figures.study import loss_curves, loss_over_bag_size, loss_over_length
-from tests.analysis.made_runs import config, write_run, write_study
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_study(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def built(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(study, tmp_path_factory.mktemp("figures"), only=["study", "report"])
+from tests.analysis.made_runs import config, write_run
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:

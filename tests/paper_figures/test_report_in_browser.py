@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_figures.build import build
-from tests.analysis.made_runs import write_study
+from paper_figures.build import Built
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
 
 pytestmark = pytest.mark.skipif(
@@ -21,9 +20,9 @@ SIZES = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = write_study(tmp_path_factory.mktemp("runs"))
-    return build(runs, tmp_path_factory.mktemp("figures"), only=["report"]).report or Path()
+def report(built: Built) -> Path:
+    assert built.report is not None
+    return built.report
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,149 @@
+"""The questions of `tst-study analyse`, asked of runs or of the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.comparison import Comparison, compare
+from analysis.run_table import Tables, read_tables
+from analysis.summary import summarise_tables
+from tst_study.errors import UserError
+
+Source = Tables | None
+"""Runs, or None for the published numbers."""
+
+
+def ask(
+    question: str,
+    runs: Path | None = None,
+    *,
+    of_published: bool = False,
+    tokens: Path | None = None,
+    cache: Path | None = None,
+) -> Answer:
+    """Answer one of `QUESTIONS`.
+
+    Raises `UserError` where the question is not known, the source is missing or not the right
+    one, or the data do not allow an answer.
+    """
+    if question not in QUESTIONS:
+        near = get_close_matches(question, QUESTIONS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(QUESTIONS)}"
+        raise UserError(f"question {question!r} is not known; {hint}")
+    if question == "mutual-information":
+        return _mutual_information(tokens, of_published)
+    if tokens is not None:
+        raise UserError(f"--tokens: not used by {question}; only by mutual-information")
+    if runs is not None and of_published:
+        raise UserError("--runs and --published: keep one")
+    if runs is None and not of_published:
+        raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
+    return QUESTIONS[question](None if runs is None else read_tables(runs, cache))
+
+
+def fingerprints(tables: Tables) -> dict[str, str]:
+    """Fingerprint of every run that was read, by run id."""
+    return dict(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
+
+
+def _comparison(source: Source) -> Answer:
+    if source is None:
+        found = compare(published.runs())
+        said = "One run each: gains of the published grids make no claim of their own."
+        inputs = published.fingerprints("headline_runs", "final_loss_grid")
+        shown = {"Equal FLOPs": _readable(found)}
+        return Answer("comparison", shown, (said,), inputs, found.excluded)
+    summary = summarise_tables(source)
+    return Answer(
+        "comparison",
+        {"Equal FLOPs": _readable(summary.comparison), "Equal loss": summary.equal_loss},
+        tuple(sweep.sentence() for sweep in summary.sweeps),
+        fingerprints(source),
+        summary.comparison.excluded,
+        text=tuple(summary.lines()),
+    )
+
+
+def _matched(source: Source) -> Answer:
+    from analysis.matched import matched_answer
+
+    if source is None:
+        return matched_answer()
+    return matched_answer(source.runs, fingerprints(source))
+
+
+def _bag_size(source: Source) -> Answer:
+    from analysis.bag_size_optimum import bag_size_answer, grid_of_runs
+
+    if source is None:
+        return bag_size_answer()
+    return bag_size_answer(grid_of_runs(compare(source.runs)), fingerprints(source))
+
+
+def _law(source: Source) -> Answer:
+    from analysis.superposition_answer import law_answer, law_on_runs
+
+    if source is None:
+        return law_answer()
+    found = compare(source.runs)
+    return law_on_runs(found, source.runs, fingerprints(source))
+
+
+def _compute(source: Source) -> Answer:
+    from analysis.compute_multiplier import compute_answer
+
+    if source is None:
+        return compute_answer()
+    return compute_answer(source.runs, fingerprints(source))
+
+
+def _data(source: Source) -> Answer:
+    from analysis.data_constrained import data_answer
+
+    if source is None:
+        return data_answer()
+    return data_answer(compare(source.runs), source.runs, fingerprints(source))
+
+
+def _disagreements(source: Source) -> Answer:
+    from analysis.disagreements import disagreements_answer
+
+    if source is not None:
+        raise UserError("disagreements: of the paper with itself; name --published")
+    return disagreements_answer()
+
+
+def _mutual_information(tokens: Path | None, of_published: bool) -> Answer:
+    from analysis.mutual_information import mutual_information_answer
+
+    if tokens is None and not of_published:
+        raise UserError("mutual-information: name --tokens PREFIX of a token file, or --published")
+    return mutual_information_answer(tokens)
+
+
+def _unreachable(source: Source) -> Answer:
+    raise AssertionError("asked of token files")
+
+
+def _readable(found: Comparison) -> pd.DataFrame:
+    columns = ["corpus", "steps", "learning_rate", "setting", "seeds", "baseline", "superposed"]
+    columns += ["gain", "low", "high", "smallest_detectable", "p_adjusted", "verdict"]
+    return found.table[columns]
+
+
+QUESTIONS: dict[str, Callable[[Source], Answer]] = {
+    "comparison": _comparison,
+    "matched": _matched,
+    "bag-size": _bag_size,
+    "law": _law,
+    "compute": _compute,
+    "data": _data,
+    "mutual-information": _unreachable,
+    "disagreements": _disagreements,
+}

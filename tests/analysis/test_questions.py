@@ -1,0 +1,132 @@
+"""Every question is asked the same way, and what cannot be answered is a plain sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.answer import Answer, table_lines
+from analysis.questions import QUESTIONS, ask
+from tests.analysis.made_runs import config, write_run, write_study
+from tst_study.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.mark.parametrize(
+    "question", ["comparison", "matched", "bag-size", "law", "compute", "data"]
+)
+def test_each_question_is_answered_of_runs_and_written_with_its_inputs(
+    question: str, study: Path, tmp_path: Path
+) -> None:
+    answer = ask(question, study)
+    assert answer.lines()
+    answer.write_json(tmp_path / "deep" / "answer.json")
+    written = json.loads((tmp_path / "deep" / "answer.json").read_text())
+    assert written["question"] == question
+    assert len(written["inputs"]) == 23
+    assert written["tables"] or written["sentences"]
+
+
+@pytest.mark.parametrize(
+    "question", sorted(set(QUESTIONS) - {"law"}), ids=lambda question: question
+)
+def test_each_question_is_answered_of_the_published_numbers(question: str) -> None:
+    answer = ask(question, of_published=True)
+    assert all(name.startswith("published/") for name in answer.inputs)
+    assert all(len(mark) == 64 for mark in answer.inputs.values())
+    assert len(answer.lines()) > 3
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "complaint"),
+    [
+        ("bagsize", {}, "did you mean 'bag-size'?"),
+        ("law", {}, "name --runs DIR, or --published"),
+        ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
+        ("law", {"tokens": Path("x")}, "only by mutual-information"),
+        ("mutual-information", {}, "name --tokens PREFIX"),
+        ("matched", {"runs": Path("nowhere")}, "nowhere: no such folder"),
+    ],
+)
+def test_a_question_asked_wrongly_is_told_how(
+    question: str, options: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        ask(question, **options)  # type: ignore[arg-type]
+
+
+def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    for question, complaint in (
+        ("matched", "no finished superposed run"),
+        ("bag-size", "four or more s"),
+        ("law", "no superposed run with a finished baseline"),
+        ("data", "no superposed run with a finished baseline"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            ask(question, tmp_path)
+
+
+def test_bad_runs_are_left_out_with_a_sentence_and_not_averaged_in(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, 4, 0.2), 3.4, annealed=False)
+    write_run(tmp_path, config(0, 8, 0.2), 3.4, eval_set="validation-ffffffffffffffff")
+    write_run(tmp_path, config(0, 2, 0.2), 3.4)
+    answer = ask("comparison", tmp_path)
+    assert {reason.split(" (")[0] for reason in answer.excluded["reason"]} == {
+        "its learning rate was not annealed when it was evaluated",
+        "no finished baseline evaluated on the same held-out text",
+    }
+    assert "one seed: no claim" in " ".join(answer.lines())
+
+
+def test_the_law_says_nothing_of_models_far_from_its_own(study: Path) -> None:
+    (table,) = ask("law", study).tables.values()
+    assert table["law"].isna().all()
+    assert table["belief"].str.contains("too far").all()
+
+
+def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
+    import pandas as pd
+
+    lines = table_lines(pd.DataFrame({"loss_at": [3.25, None], "name": ["a", "long"]}))
+    assert lines == ["loss at  name", " 3.2500  a", "      –  long"]
+    assert table_lines(pd.DataFrame()) == ["(none)"]
+
+
+def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"x": [float("nan"), 1.0], "y": [10**22, 1]})
+    Answer("q", {"t": table}, (), {}).write_json(tmp_path / "a.json")
+    rows = json.loads((tmp_path / "a.json").read_text())["tables"]["t"]
+    assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
+
+
+def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    blocked = tmp_path / "blocked" / "torch"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ImportError('torch is blocked')")
+    path = os.pathsep.join([str(blocked.parent), str(root)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tst_study", "analyse", "mutual-information", "--published"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "C0 = 3.625, a = 1.355, k = -1.246" in done.stdout
+    written = tmp_path / "runs" / "analysis" / "mutual-information-published.json"
+    assert json.loads(written.read_text())["question"] == "mutual-information"

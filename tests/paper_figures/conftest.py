@@ -1,0 +1,20 @@
+"""One study and its report, drawn once for all tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paper_figures.build import Built, build
+from tests.analysis.made_runs import write_study
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def built(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(study, tmp_path_factory.mktemp("figures"), only=["study", "report"])

@@ -1,0 +1,87 @@
+"""What the paper does not show: shared trunks, expert load, effects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_figures.beyond import effects, expert_load, shared_trunks
+from paper_figures.beyond.shared_trunks import Path as Run
+from paper_figures.beyond.shared_trunks import shared_steps
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from tests.analysis.made_runs import config, write_run
+
+
+def test_all_step_ratios_at_one_bag_size_share_their_superposition() -> None:
+    """r = 0.1 … 0.6 of 1,000 steps, decay over the last tenth: 600 shared, then 900 + … + 400."""
+    runs = [Run(100 * tenth, 900, 1000) for tenth in range(1, 7)]
+    assert shared_steps(runs) == 600 + sum(1000 - 100 * tenth for tenth in range(1, 7))
+    assert shared_steps(runs) / 6000 <= 0.75
+
+
+def test_all_lengths_of_a_baseline_share_their_stable_phase() -> None:
+    runs = [Run(0, 900, 1000), Run(0, 1800, 2000)]
+    assert shared_steps(runs) == 1800 + 100 + 200
+
+
+def test_a_trunk_never_reaches_into_a_decay() -> None:
+    assert shared_steps([Run(1000, 900, 1000)]) == 1000
+    assert shared_steps([Run(0, 0, 500), Run(0, 0, 1000)]) == 1500
+
+
+def test_one_run_saves_nothing_and_seeds_are_never_shared(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed, 4, 0.2), 3.5)
+    (item,) = shared_trunks.items(Sources(tmp_path), "shared_trunks")
+    assert isinstance(item, Picture)
+    own = item.data[item.data["source"] == "measured"]
+    assert own["saved"].iloc[0] == pytest.approx(0.0)
+    published = item.data[item.data["source"] == "published"]
+    assert (published["saved"] > 0.25).all()
+
+
+def mixture(seed: int, size: int, ratio: float) -> Any:
+    experts = {"count": 4, "per_token": 2, "feed_forward_size": 32}
+    return config(seed, size, ratio, model__experts=experts, model__qk_norm=True)
+
+
+def log_router(folder: Path, switch: int) -> None:
+    """Give every row of a run the router's health, as the trainer logs it."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        busy = 1.2 if row["step"] <= switch else 1.8
+        row["moe"] = {
+            "balance_loss": 1.01,
+            "z_loss": 0.0,
+            "router_entropy": 1.3,
+            "dropped": 0.0,
+            "load": {"max": [busy, busy + 0.2], "min": [0.5, 0.7], "deviation": [0.1, 0.3]},
+        }
+        if row["step"] in (switch, switch + 50, rows[-1]["step"]):
+            row["moe"]["expert_load"] = [[busy, 0.9, 0.8, 0.5]] * 2
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_expert_load_is_drawn_across_the_switch(tmp_path: Path) -> None:
+    log_router(write_run(tmp_path, mixture(0, 1, 0.0), 3.5), 0)
+    log_router(write_run(tmp_path, mixture(0, 4, 0.2), 3.45), 200)
+    (item,) = expert_load.items(Sources(tmp_path), "expert_load")
+    assert isinstance(item, Picture)
+    own = item.data[item.data["bag_size"] == 4].set_index("step")
+    assert own.loc[200, "busiest"] == pytest.approx(1.3)  # mean over both layers
+    assert own.loc[250, "busiest"] == pytest.approx(1.9)
+    assert list(item.fits["load by layer and expert"]) == ["step 200", "step 250", "step 1,000"]
+    assert item.finding is not None
+    assert "1.30 times an even share before the switch, 1.90 behind it" in item.finding.measured
+    assert len(item.figure().axes) == 7
+
+
+def test_a_run_of_one_seed_is_no_effect(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, 4, 0.2), 3.4)
+    (item,) = effects.items(Sources(tmp_path), "effects")
+    assert not isinstance(item, Picture)

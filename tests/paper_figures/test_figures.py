@@ -1,0 +1,228 @@
+"""The paper's figures and those it lacks: drawn, legible, traced, and the same bytes every time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+
+from paper_figures import published_numbers
+from paper_figures.build import build
+from paper_figures.catalogue import CATALOGUE, find
+from paper_figures.item import Item, Missing
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.style import PAGE, bag_size_mark, ratio_mark
+from tests.analysis.made_runs import config, write_run
+
+DRAWN = [entry.name for entry in CATALOGUE if entry.group != "study" and "table" not in entry.name]
+
+
+def made(name: str, runs: Path | None = None) -> Item | Missing:
+    (item,) = find([name]).entries[0].items(Sources(runs))
+    return item
+
+
+def picture(name: str, runs: Path | None = None) -> Picture:
+    item = made(name, runs)
+    assert isinstance(item, Picture)
+    return item
+
+
+@pytest.fixture(scope="module")
+def all_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Something for every figure: s × r, modes, weights, lengths, rates, repeated text."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        luck = 0.01 * seed
+        for steps, level in ((500, 3.7), (1000, 3.5)):
+            write_run(root, config(seed, steps=steps), level + luck)
+            write_run(root, config(seed, 4, 0.2, steps=steps), level - 0.1 + 1.1 * luck)
+        for size, loss in ((2, 3.46), (8, 3.41), (16, 3.45)):
+            write_run(root, config(seed, size, 0.2), loss + luck)
+        for key, value, loss in (
+            ("mode", "input_only", 3.44),
+            ("mode", "output_only", 3.45),
+            ("weighting", "power_law", 3.42),
+            ("weighting", "exponential", 3.43),
+        ):
+            method = {"bag_size": 4, "step_ratio": 0.2, key: value}
+            write_run(root, config(seed, 4, 0.2, superposition=method), loss + luck)
+        rate = {"optimizer__learning_rate": 4e-3}
+        write_run(root, config(seed, **rate), 3.55 + luck)
+    return root
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_figure_is_legible_where_it_is_printed(name: str) -> None:
+    """No text below 7 points at printed size, no figure wider than a page."""
+    item = made(name)
+    if not isinstance(item, Picture):
+        pytest.skip("a table, or nothing to draw without runs")
+    figure = item.figure()
+    assert figure.get_size_inches()[0] <= PAGE
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+    assert texts
+    assert min(text.get_fontsize() for text in texts) >= 7
+
+
+@pytest.mark.parametrize("name", ["figure3", "figure4", "figure6", "figure7", "figure9", "effects"])
+def test_measured_runs_stand_beside_published_ones(name: str, all_runs: Path) -> None:
+    item = picture(name, all_runs)
+    assert item.folders
+    if name not in ("figure7", "effects"):
+        assert set(item.data["source"]) == {"published", "measured"}
+    assert item.finding is not None
+    assert item.finding.measured
+    texts = [text for text in item.figure().findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in texts) >= 7
+
+
+def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
+    """PNG, SVG, PDF and CSV, whatever the order in which a process hashes strings."""
+    names = ["figure1", "figure4", "best_setting", "table4"]
+    here = build(None, tmp_path / "here", only=names)
+    program = (
+        "import sys; from paper_figures.build import build\n"
+        f"build(None, sys.argv[1], only={names!r})"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "there")],
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        timeout=120,
+    )
+    assert {path.suffix for path in here.written} >= {".png", ".svg", ".pdf", ".csv", ".json"}
+    for path in here.written:
+        assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
+
+
+def test_a_trace_names_runs_published_files_fits_and_code(all_runs: Path, tmp_path: Path) -> None:
+    built = build(all_runs, tmp_path, only=["figure4"])
+    trace = json.loads((tmp_path / "figure4.json").read_text("utf8"))
+    assert len(trace["runs"]) == len(built.items[0].folders) >= 8
+    assert {row["code"] for row in trace["runs"]} == {"0123456789ab"}
+    (published,) = trace["published"]
+    assert published["file"] == "final_loss_grid.csv"
+    assert published["sha256"] == published_numbers.file_digest("final_loss_grid.csv")
+    fit = trace["fits"]["published, r = 0.3"]
+    assert fit["low"] < fit["best"] < fit["high"]
+    assert 5 < fit["best"] < 9
+    assert len(trace["made_by"]["code_sha256"]) == 64
+    assert "2 seeds" in trace["caption"]
+    assert "151" in trace["caption"] or "135 published runs" in trace["caption"]
+
+
+def test_published_curves_are_drawn_point_for_point() -> None:
+    for figure in (1, 3, 6, 9):
+        data = picture(f"figure{figure}").data
+        assert len(data) == len(published_numbers.curves(figure))
+        assert set(data["source"]) == {"published"}
+
+
+def test_losses_of_bags_are_told_from_losses_of_tokens() -> None:
+    data = picture("figure1").data
+    bags = data[data["quantity"] == "bag_loss"]
+    assert bags["step"].max() <= 12_483
+    assert set(bags["label"]) == {"TST, s = 16"}
+
+
+def test_the_optimal_bag_size_falls_as_the_step_ratio_grows() -> None:
+    """What the notes on the paper say of Table 4; the fit must find it."""
+    fits = picture("figure4").fits
+    best = [fits[f"published, r = {ratio:.1f}"]["best"] for ratio in (0.2, 0.3, 0.4, 0.5)]
+    assert best == sorted(best, reverse=True)
+
+
+def test_an_open_interval_is_no_number(all_runs: Path) -> None:
+    fits = picture("figure4", all_runs).fits
+    own = {name: fit for name, fit in fits.items() if name.startswith("measured")}
+    assert list(own) == ["measured, r = 0.2"]
+    assert own["measured, r = 0.2"]["noise_from"] == "seeds"
+
+
+def test_a_measured_grid_at_another_scale_fills_one_figure_per_weighting(all_runs: Path) -> None:
+    assert picture("figure4", all_runs).folders
+    for name in ("figure5", "figure8"):
+        assert not picture(name, all_runs).folders
+        assert "tst-study submit bag-grid --scale paper" in picture(name, all_runs).caption
+
+
+def test_a_figure_without_its_runs_says_which_and_how() -> None:
+    for name in ("figure7", "effects", "expert_load"):
+        missing = made(name)
+        assert isinstance(missing, Missing)
+        assert "tst-study submit" in missing.sentence
+        assert missing.finding is not None
+        assert missing.finding.needs.startswith("tst-study submit")
+
+
+def test_the_published_fit_of_mutual_information_is_the_printed_one() -> None:
+    fit = picture("figure10").fits["published"]
+    assert [fit["C0"], fit["a"], fit["k"]] == pytest.approx([3.63, 1.35, -1.25], abs=0.011)
+
+
+def test_measured_mutual_information_is_read_from_beside_the_runs(tmp_path: Path) -> None:
+    distances = np.arange(1, 20)
+    values = 1.0 + 0.9 * distances**-1.1
+    rows = [
+        {"distance": int(d), "mutual_information": v, "low": v - 0.01, "high": v + 0.01}
+        for d, v in zip(distances, values, strict=True)
+    ]
+    answer = {"tables": {"Mutual information by distance": rows}}
+    (tmp_path / "mutual_information.json").write_text(json.dumps(answer))
+    fit = picture("figure10", tmp_path).fits["mutual_information"]
+    assert [fit["C0"], fit["a"], fit["k"]] == pytest.approx([1.0, 0.9, -1.1], abs=1e-3)
+
+
+def test_equal_loss_and_equal_data_are_found_among_the_runs(all_runs: Path) -> None:
+    found = picture("figure3", all_runs)
+    assert found.finding is not None
+    assert "equal FLOPs" in found.finding.measured
+    assert "equal loss" in found.finding.measured
+    panels = set(found.data[found.data["source"] == "measured"]["panel"])
+    assert panels == {"a_equal_flops", "b_equal_loss"}
+
+
+def test_the_compute_multiplier_is_interpolated_between_lengths(all_runs: Path) -> None:
+    data = picture("compute_multiplier", all_runs).data
+    own = data[data["panel"] == "measured"]
+    assert (own["multiplier"] > 1).all()
+    assert own["loss"].between(3.5, 3.61).all()
+    published = data[data["label"] == "10B-A1B, s = 16"]
+    assert published["multiplier"].iloc[0] == pytest.approx(125_000 / 49_983)
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_step_ratios_grow_lighter_and_differ_in_their_marks() -> None:
+    marks = [ratio_mark(tenth / 10) for tenth in range(1, 10)]
+    light = [luminance(mark.colour) for mark in marks]
+    assert all(after - before > 0.02 for before, after in itertools.pairwise(light))
+    assert len({mark.marker for mark in marks}) == 9
+
+
+def test_bag_sizes_of_the_paper_differ_without_colour() -> None:
+    marks = [bag_size_mark(size) for size in (1, 2, 3, 4, 6, 8, 16)]
+    assert len({mark.marker for mark in marks}) == len(marks)
+    assert len({str(mark.dash) for mark in marks}) == len(marks)
+
+
+def test_exported_data_is_what_is_drawn(tmp_path: Path) -> None:
+    build(None, tmp_path, only=["figure4"])
+    data = pd.read_csv(tmp_path / "figure4.csv")
+    grid = published_numbers.loss_grid(4)
+    assert data["loss"].min() == grid["final_loss"].min()
+    assert len(data) == ((grid["bag_size"] > 1) & (grid["step_ratio"] < 1)).sum()

@@ -1,0 +1,40 @@
+"""The page that says, item by item, whether what was measured agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paper_figures.build import build
+from tests.analysis.made_runs import config, write_run
+
+
+def page(runs: Path | None, to: Path) -> str:
+    build(runs, to, only=["reproduction"])
+    return (to / "reproduction.md").read_text("utf8")
+
+
+def test_without_runs_nothing_agrees(tmp_path: Path) -> None:
+    text = page(None, tmp_path)
+    assert "Nothing of the paper was measured here yet." in text
+    assert "**agrees**" not in text
+    for number in (*range(1, 29),):
+        assert f"Table {number}. " in text
+    assert "`tst-study submit bag-grid --scale paper`" in text
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "verdict"),
+    [(0.05, 0.002, "agrees"), (-0.05, 0.002, "disagrees"), (0.01, 0.05, "undecided")],
+)
+def test_the_verdict_follows_the_interval(
+    tmp_path: Path, gain: float, spread: float, verdict: str
+) -> None:
+    for seed, noise in enumerate((-1.0, 0.0, 1.0)):
+        write_run(tmp_path / "runs", config(seed), 3.5)
+        write_run(tmp_path / "runs", config(seed, 4, 0.2), 3.5 - gain + spread * noise)
+    text = page(tmp_path / "runs", tmp_path / "to")
+    (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
+    assert line.endswith(f"**{verdict}** |")
+    assert "3 seeds" in line
