@@ -56,7 +56,7 @@ def run_state(root: Path, name: str) -> run_record.Status:
     }  # fmt: skip
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited for too long"
@@ -98,7 +98,7 @@ def wait_for_end(root: Path) -> None:
         ours = {one.id for one in submission.all_of(root)}
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
-    wait_until(ended, 60)
+    wait_until(ended, 180)
 
 
 def launches(root: Path) -> dict[str, int]:
