@@ -175,7 +175,7 @@ def _draw_best(axes: Axes, best: Recommendation, rows: pd.DataFrame) -> None:
 def _draw_measured(axes: Axes, rows: pd.DataFrame, low: float, high: float) -> Any:
     """A cell per setting; a dot where the interval excludes zero, a cross at the largest gain."""
     wide = rows.pivot_table(index="step_ratio", columns="bag_size", values="gain")
-    shade = {"vmin": 1000 * low, "vmax": 1000 * high, "cmap": "cividis"}
+    shade: dict[str, Any] = {"vmin": 1000 * low, "vmax": 1000 * high, "cmap": "cividis"}
     image = axes.pcolormesh(1000 * wide.to_numpy(dtype=float), **shade)
     sizes, ratios = list(wide.columns), list(wide.index)
     for row in rows_of(rows):

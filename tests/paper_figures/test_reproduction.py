@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from paper_figures.build import build
+from paper_figures.catalogue import CATALOGUE
 from tests.analysis.made_runs import config, write_run
 
 
@@ -38,3 +40,12 @@ def test_the_verdict_follows_the_interval(
     (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
     assert line.endswith(f"**{verdict}** |")
     assert "3 seeds" in line
+
+
+def test_the_committed_page_speaks_of_every_table_and_figure() -> None:
+    """Made by `python -m paper_figures --runs docs/records --to docs --only reproduction`."""
+    text = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text("utf8")
+    for entry in CATALOGUE:
+        if entry.group == "paper":
+            kind, number = re.fullmatch(r"(table|figure)(\d+)", entry.name).groups()  # type: ignore[union-attr]
+            assert f"| {kind.title()} {number}. " in text, entry.name
