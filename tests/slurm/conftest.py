@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.slurm.profile import Profile, Resources
-from tests.slurm.cluster import Cluster, NoSlurmError
+from tests.slurm.cluster import Cluster
+from tests.slurm.packages import NoSlurmError
 from tst_study.data import of_config
 
 REQUIRED = "TST_STUDY_REQUIRE_SLURM"

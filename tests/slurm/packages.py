@@ -1,0 +1,90 @@
+"""Slurm's programs: the system's, or Debian's packages in a folder of this user. Needs no root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+PACKAGES = [
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "munge",
+    "libmunge2",
+    "libhwloc15",
+    "libjson-c5",
+    "libyaml-0-2",
+    "liblua5.1-0",
+]
+PACKAGES_OF_ACCOUNTS = [
+    "slurmdbd",
+    "slurm-wlm-mysql-plugin",
+    "libmariadb3",
+    "mariadb-server-core",
+    "libaio1",
+    "liburing2",
+    "libnuma1",
+]
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
+DAEMONS_OF_ACCOUNTS = ("slurmdbd", "mariadbd")
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+
+
+class NoSlurmError(Exception):
+    """Slurm cannot be had here; says why."""
+
+
+def programs(*, with_accounts: bool) -> Path:
+    """The root below which Slurm's programs lie: the system's own, or a folder of this user into
+    which Debian's packages are unpacked once. Raises `NoSlurmError`."""
+    wanted = [*DAEMONS, *(DAEMONS_OF_ACCOUNTS if with_accounts else [])]
+    if all(os.access(f"/usr/sbin/{name}", os.X_OK) for name in wanted):
+        return Path("/")
+    names = [*PACKAGES, *(PACKAGES_OF_ACCOUNTS if with_accounts else [])]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tst-study"
+    place = cache / f"slurm-{sha256(' '.join(names).encode()).hexdigest()[:8]}"
+    if place.is_dir():
+        return place
+    for program in ("apt-get", "dpkg"):
+        if shutil.which(program) is None:
+            raise NoSlurmError(f"{program} is not here: Slurm's packages are Debian's")
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    beside.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as downloads:
+        _download(names, Path(downloads))
+        for package in Path(downloads).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, beside], check=True)
+    # A daemon knows what it is by the name it is called by; Debian's files are called otherwise.
+    for daemon in ("slurmctld", "slurmd", "slurmstepd", "slurmdbd"):
+        if (beside / f"usr/sbin/{daemon}-wlm").exists():
+            (beside / f"usr/sbin/{daemon}").unlink(missing_ok=True)
+            (beside / f"usr/sbin/{daemon}").symlink_to(f"{daemon}-wlm")
+    try:
+        beside.rename(place)
+    except OSError:  # another session was faster
+        shutil.rmtree(beside)
+    return place
+
+
+def _download(names: list[str], to: Path) -> None:
+    """With the machine's package lists, else with fresh ones in a folder of our own."""
+    lists = to / "lists"
+    own = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={to / 'cache'}"]
+    failed = None
+    for options in ([], own):
+        if options:
+            (lists / "partial").mkdir(parents=True)
+            (to / "cache" / "archives" / "partial").mkdir(parents=True)
+            subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False)
+        failed = subprocess.run(
+            ["apt-get", *options, "download", *names], cwd=to, capture_output=True, text=True
+        )
+        if failed.returncode == 0:
+            return
+    lines = failed.stderr.strip().splitlines() if failed else []
+    raise NoSlurmError(f"apt-get download: {lines[-1] if lines else 'failed'}")
