@@ -20,7 +20,7 @@ NAME = "mixture-10b-a1b"
 TITLE = "Superposition at 10B parameters, 1B active"
 CLAIMS = (
     "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
-    "One pair: no interval."
+    "Twins of the small scales show that everything works, and how experts are used."
 )
 
 QWEN = "Qwen/Qwen3-30B-A3B"

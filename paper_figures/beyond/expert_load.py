@@ -131,7 +131,7 @@ def _figure(data: pd.DataFrame, maps: Sequence[tuple[str, list[list[float]]]]) -
     dropped.set_ylim(0, 1.2 * max(float(data["dropped"].max()), 0.01))
     dropped.set_ylabel("share of assignments")
     dropped.set_title("dropped")
-    load.legend(loc="best")
+    load.legend(loc="center right")
     for axes in rows[0]:
         switch_line(axes, float(data["switch"].max()))
         axes.xaxis.set_major_formatter(thousands)
