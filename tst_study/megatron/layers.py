@@ -73,13 +73,14 @@ class RotaryTable(torch.nn.Module):
         return hidden.shape[0] * parts
 
     def forward(self, length: int, **unused: Any) -> Tensor:
-        """(2, l, head_size) float32: cosines and sines, each angle twice."""
+        """(2, l, head_size) float32: cosines, and sines that are negative in the first half."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
             exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size
             angles = torch.outer(torch.arange(length).float(), self.theta**-exponents)
-            angles = torch.cat([angles, angles], dim=1)
-            self._tables[length, device] = torch.stack([angles.cos(), angles.sin()]).to(device)
+            cosines, sines = angles.cos(), angles.sin()
+            table = torch.stack([torch.cat([cosines, cosines], 1), torch.cat([-sines, sines], 1)])
+            self._tables[length, device] = table.to(device)
         return self._tables[length, device]
 
 
@@ -91,7 +92,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     than Megatron's order (l, b, heads, head_size).
     """
     first, second = x.chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
+    turned = torch.cat([second, first], dim=-1)  # the table has the sign
     return torch.addcmul(turned * table[1], x, table[0]).to(x.dtype)
 
 
