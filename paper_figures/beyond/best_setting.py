@@ -202,9 +202,9 @@ def _scales(axes: Axes, sizes: Sequence[int]) -> None:
 
 def _caption(found: list[Arm]) -> str:
     text = (
-        "Gain over the baseline by the law of superposition (fitted to the 462 published cells "
-        "with "
-        f"r < 1, one seed each). Line: within {1000 * TOLERANCE:.0f} mnats of the best, which "
+        "Gain over the baseline by the law of superposition (fitted to "
+        f"{len(published_law().residuals)} published runs with r < 1, one seed each). Line: "
+        f"within {1000 * TOLERANCE:.0f} mnats of the best, which "
         f"one run cannot tell apart. Dot: the best, bars: its 95% interval over {DRAWS} refits to "
         "redrawn noise, which do not cover the choice of the form. Cross: the lowest published "
         "cell. 3B lies outside what was fitted. "
