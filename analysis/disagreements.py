@@ -46,6 +46,7 @@ def disagreements(law: Law | None = None) -> pd.DataFrame:
         *_trend_of_3b(curves),
         *_not_annealed(curves),
         _gain_at_3b(curves, law or published_law()),
+        _unnamed_model(curves, law or published_law()),
         *tables_against_grids(),
         *unrecovered(),
         *hours_per_step(),
@@ -156,6 +157,23 @@ def _not_annealed(curves: pd.DataFrame) -> list[dict[str, Any]]:
             )
         )
     return rows
+
+
+def _unnamed_model(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
+    """Figures 6 and 9 name no model: is it one of the two of Tables 4–7, at 40,000 steps?"""
+    rows = curves[curves["figure"].eq(6) & curves["run"].eq("baseline")].sort_values("step")
+    end = float(rows["loss"].iloc[-1])
+    expected = {size: law.loss(size, 40_000, 1, 0.0) for size in ("270M", "600M")}
+    size = min(expected, key=lambda name: abs(expected[name] - end))
+    both = " and ".join(f"{loss:.3f} ({name})" for name, loss in expected.items())
+    return check(
+        "baseline of Figures 6 and 9, 40,000 steps",
+        ("Figure 6", end),
+        (f"{size}, interpolated between its lengths", expected[size]),
+        2 * CURVE,
+        f"The baseline of Figures 6 and 9 ends at {end:.3f}; between the lengths of Tables 4–7 the "
+        f"models named there would end at {both}: it is another model or another set-up.",
+    )
 
 
 def _gain_at_3b(curves: pd.DataFrame, law: Law) -> dict[str, Any]:

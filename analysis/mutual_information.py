@@ -167,6 +167,8 @@ def mutual_information_answer(
             f"C0 + a d^k: C0 = {decay.constant:.3f}, a = {decay.amplitude:.3f}, "
             f"k = {decay.exponent:.3f} (rmse {decay.rmse:.4f}).",
             said,
+            "As weights of a run at s = 8: superposition.weighting = "
+            f"[{', '.join(f'{weight:.4g}' for weight in weights(decay, 8))}].",
         ),
         inputs,
     )

@@ -177,7 +177,7 @@ def law_on_runs(
     Steps are counted as steps of 2M latent tokens. Ablations are left out: the law has none.
     """
     law = published_law()
-    drawn = law.drawn(draws)
+    drawn: list[Law] = []
     latent = runs.groupby("group")["latent_tokens"].first()
     size = runs.groupby("group")["parameters"].first()
     rows = []
@@ -190,6 +190,8 @@ def law_on_runs(
             continue
         params = float(size[row["group"]])
         far = bool(too_far(params, steps))
+        if not far and not drawn:
+            drawn = law.drawn(draws)
         gains = [
             other.gain(params, steps, row["bag_size"], row["step_ratio"], weighting)
             for other in ([] if far else [law, *drawn])

@@ -79,11 +79,12 @@ def worth(p: Mapping[str, Any], c: Columns) -> Any:
     """What the superposed phase brings, in nats, before the recovery has to be paid.
 
     It shrinks with the length of the run as D does, and saturates with the bag (one e-fold per
-    `width` further targets, more in longer runs), less a blur that grows with log s whatever the
-    length; both come with the first per cents of superposed steps (`onset`), earlier for larger
-    bags.
+    `width` further targets; later and more sharply in longer runs), less a blur that grows with
+    log s whatever the length; both come with the first per cents of superposed steps (`onset`),
+    earlier for larger bags.
     """
-    kept = 1 - np.exp(-(c["t"] - 1) / (p["width"] * c["u"] ** p["width_length"]))
+    targets = np.log((c["t"] - 1 + 1e-300) / (p["width"] * c["u"] ** p["width_length"]))
+    kept = 1 - np.exp(-np.exp(targets * c["u"] ** p["sharpness_length"]))
     full = p["worth"] * c["u"] ** -p["data_exponent"] * kept - p["blur"] * np.log(c["s"])
     onset = p["onset"] * c["s"] ** -p["onset_bag"] * c["u"] ** p["onset_length"]
     return full * c["r"] / (c["r"] + onset)
@@ -166,6 +167,7 @@ _WORTH = {
     "worth": 0.12,
     "width": 1.6,
     "width_length": 0.12,
+    "sharpness_length": 0.2,
     "blur": 0.013,
     "onset": 0.08,
     "onset_bag": 0.43,

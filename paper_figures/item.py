@@ -22,7 +22,10 @@ import tst_study
 from analysis.run_row import rows_of
 from paper_figures.published_numbers import file_digest
 
-Verdict = Literal["agrees", "disagrees", "undecided", "not measured", "not in the paper"]
+Verdict = Literal[
+    "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
+]
+"""`mechanism only`: measured on made-up language, which cannot speak for the paper's text."""
 
 
 @dataclass(frozen=True)

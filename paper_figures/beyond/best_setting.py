@@ -143,8 +143,10 @@ def _figure(
     assert image is not None
     figure.colorbar(image, ax=rows[0], label="gain by the law (mnats)", pad=0.01)
     if panels:
+        ends = (float(measured["gain"].min()), float(measured["gain"].max()))
         for axes, panel in zip(rows[1], panels, strict=False):
-            _draw_measured(axes, measured[measured["panel"] == panel])
+            image = _draw_measured(axes, measured[measured["panel"] == panel], *ends)
+        figure.colorbar(image, ax=rows[1], label="measured (mnats)", pad=0.01)
         for axes in rows[1][len(panels) :]:
             axes.set_axis_off()
     for row in rows:
@@ -170,25 +172,25 @@ def _draw_best(axes: Axes, best: Recommendation, rows: pd.DataFrame) -> None:
         axes.plot(row["bag_size"], row["step_ratio"], "x", color=ON_MAP, mew=1.1, markersize=5)
 
 
-def _draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
-    """Each setting with its gain in mnats; bold where the interval excludes zero."""
+def _draw_measured(axes: Axes, rows: pd.DataFrame, low: float, high: float) -> Any:
+    """A cell per setting; a dot where the interval excludes zero, a cross at the largest gain."""
+    wide = rows.pivot_table(index="step_ratio", columns="bag_size", values="gain")
+    shade = {"vmin": 1000 * low, "vmax": 1000 * high, "cmap": "cividis"}
+    image = axes.pcolormesh(1000 * wide.to_numpy(dtype=float), **shade)
+    sizes, ratios = list(wide.columns), list(wide.index)
     for row in rows_of(rows):
-        sure = pd.notna(row["low"]) and (row["low"] > 0 or row["high"] < 0)
-        axes.annotate(
-            f"{1000 * row['gain']:+.0f}".replace("-", "−"),
-            (row["bag_size"], row["step_ratio"]),
-            ha="center",
-            va="center",
-            fontsize=7,
-            fontweight="bold" if sure else "normal",
-        )
-    sizes = sorted(set(rows["bag_size"]))
-    _scales(axes, [int(size) for size in sizes])
-    axes.set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
-    ratios = sorted(set(rows["step_ratio"]))
-    axes.set_yticks(ratios, [f"{ratio:.2g}" for ratio in ratios])
-    axes.set_ylim(ratios[0] - 0.08, ratios[-1] + 0.08)
+        x, y = sizes.index(row["bag_size"]) + 0.5, ratios.index(row["step_ratio"]) + 0.5
+        if pd.notna(row["low"]) and (row["low"] > 0 or row["high"] < 0):
+            axes.plot(x, y, ".", color=ON_MAP, markersize=2.5)
+        if row["gain"] == rows["gain"].max():
+            axes.plot(x, y, "x", color=ON_MAP, mew=1.1, markersize=5)
+    shown = range(0, len(sizes), max(1, len(sizes) // 5))
+    axes.set_xticks([place + 0.5 for place in shown], [f"{sizes[place]:.0f}" for place in shown])
+    shown = range(0, len(ratios), max(1, len(ratios) // 5))
+    axes.set_yticks([place + 0.5 for place in shown], [f"{ratios[place]:.2g}" for place in shown])
+    axes.set_xlabel("bag size s")
     axes.set_title(str(rows["panel"].iloc[0]))
+    return image
 
 
 def _scales(axes: Axes, sizes: Sequence[int]) -> None:
@@ -210,8 +212,9 @@ def _caption(found: list[Arm]) -> str:
     if not found:
         return text + f"Nothing measured: `{command('bag-grid', 'one-gpu')}`."
     return text + (
-        f"Below, measured: gains in mnats of {number(len(found), 'group')} of runs; bold: the 95% "
-        "interval over seeds excludes zero."
+        f"Below, measured: gains of {number(len(found), 'group')} of runs; dots: the 95% "
+        "interval over "
+        "seeds excludes zero; cross: the largest."
     )
 
 

@@ -128,11 +128,12 @@ def _figure(data: pd.DataFrame, maps: Sequence[tuple[str, list[list[float]]]]) -
     load.set_title("busiest and idlest expert")
     entropy.set_ylabel("router entropy (nats)")
     entropy.set_title("router entropy")
+    dropped.set_ylim(0, 1.2 * max(float(data["dropped"].max()), 0.01))
     dropped.set_ylabel("share of assignments")
     dropped.set_title("dropped")
     load.legend(loc="best")
     for axes in rows[0]:
-        switch_line(axes, float(data["switch"].max()), bottom=True)
+        switch_line(axes, float(data["switch"].max()))
         axes.xaxis.set_major_formatter(thousands)
         axes.locator_params(axis="x", nbins=4)
         axes.set_xlabel("step")

@@ -315,6 +315,8 @@ def _finding(which: Published, found: pd.DataFrame, arm: Arm | None) -> Finding:
     if len(known):
         overlaps = (known["low"] <= span[1]) & (known["high"] >= span[0])
         verdict = "agrees" if overlaps.all() else "disagrees"
+    if arm.is_generated:
+        verdict = "mechanism only"
     return Finding(published, text, arm.scale, verdict)
 
 

@@ -98,7 +98,7 @@ def draw(
     axes.xaxis.set_major_formatter(FuncFormatter(thousands))
     axes.set_xlabel("step")
     if legend is not None:
-        axes.legend(loc=legend)
+        axes.legend(loc=legend, handlelength=1.5, handletextpad=0.5)
 
 
 def limits(

@@ -228,4 +228,6 @@ def _finding(which: Published, data: pd.DataFrame, arm: Arm | None) -> Finding:
     verdict = (
         "agrees" if wins > 0 and losses == 0 else "disagrees" if losses > wins else "undecided"
     )
+    if arm.is_generated:
+        verdict = "mechanism only"
     return Finding(published, measured, arm.scale, verdict)  # type: ignore[arg-type]

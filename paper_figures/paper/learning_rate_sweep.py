@@ -6,6 +6,7 @@ drawn from runs alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,8 @@ from paper_figures.style import COLUMN, PAGE, bag_size_mark, new_figure
 TITLE = "Figure 7. Learning-rate sweeps"
 NEEDS = command("learning-rates", "paper")
 PUBLISHED = "a sweep shown as a picture; its numbers were not published"
+MOST = 6
+"""Settings of one panel."""
 DATA = ("panel", "setting", "bag_size", "learning_rate", "seeds", "loss", "low", "high", "diverged")
 
 
@@ -59,7 +62,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
     found = runs[ended | (runs["state"] == "diverged")]
     rows: list[dict[str, Any]] = []
-    used: set[str] = set()
+    folders: dict[tuple[str, str], set[str]] = {}
     for _, members in found.groupby("group", sort=True):
         base = members[members["method"] == "baseline"]
         if base["learning_rate"].nunique() < 2:
@@ -84,9 +87,27 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
                         "diverged": int((at["state"] == "diverged").sum()),
                     }
                 )
-            used |= set(same["folder"])
+            folders[setting_label(first), group_label(members)] = set(same["folder"])
+    rows = [row for panel in _panels(rows) for row in _shown(panel)]
     rows.sort(key=lambda row: (row["panel"], row["order"], row["learning_rate"]))
+    used = {path for row in rows for path in folders[row["setting"], row["panel"]]}
     return pd.DataFrame(rows, columns=list(DATA)), tuple(sorted(used))
+
+
+def _panels(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    names = dict.fromkeys(row["panel"] for row in rows)
+    return [[row for row in rows if row["panel"] == name] for name in names]
+
+
+def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Settings with several rates; where only the baseline has them, one plain setting beside "
+    "it."""
+    rates = Counter(row["setting"] for row in rows)
+    order = {row["setting"]: row["order"] for row in sorted(rows, key=lambda row: row["order"])}
+    swept = [setting for setting in order if rates[setting] > 1][:MOST]
+    single = [setting for setting in order if rates[setting] == 1 and not order[setting][0]]
+    kept = swept if len(swept) > 1 else swept + single[:1]
+    return [row for row in rows if row["setting"] in kept]
 
 
 def _shared_seeds(done: pd.DataFrame) -> set[int]:

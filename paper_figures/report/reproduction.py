@@ -20,7 +20,9 @@ READING = (
     "measured here has the published sign, and its 95% interval over seeds excludes zero. "
     "Undecided: it does not. Models, text and lengths differ from the paper's where the column "
     "says "
-    "so: there the size of an effect is not expected to agree, its sign is."
+    "so: there the size of an effect is not expected to agree, its sign is. Mechanism only: "
+    "measured "
+    "on made-up language, which cannot speak for the paper's text."
 )
 
 
@@ -71,7 +73,7 @@ def _counts(found: Sequence[Line]) -> str:
     verdicts = [line.finding.verdict for line in found]
     words = [
         f"{verdicts.count(verdict)} {verdict}"
-        for verdict in ("agrees", "disagrees", "undecided")
+        for verdict in ("agrees", "disagrees", "undecided", "mechanism only")
         if verdict in verdicts
     ]
     return f"Of {number(len(found), 'measured line')}: {', '.join(words)}."

@@ -119,6 +119,7 @@ def test_the_papers_contradictions_are_found_and_nothing_else() -> None:
         "0.132 by Table 1 and 0.073 by Figure 3a",
         "2.943 in Table 1, 2.944 in Table 6",
         "r = 1, s = 2 (3.067) is no loss of bags",
+        "Figures 6 and 9 ends at 3.087",
     ):
         assert part in found
     assert (table["verdict"] == "agree").sum() == 16

@@ -139,5 +139,7 @@ def test_links_lead_to_run_folders(browser: Browser, report: Path) -> None:
 
 def test_it_asks_for_nothing_and_complains_of_nothing(browser: Browser, report: Path) -> None:
     browser.open(report, 400)
-    assert set(browser.requests) == {report.as_uri()}
+    inside = ("data:",)  # pictures within pictures
+    asked = {url for url in browser.requests if not url.startswith(inside)}
+    assert asked == {report.as_uri()}
     assert browser.problems == []

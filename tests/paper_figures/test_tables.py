@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, n
 from tests.analysis.made_runs import config, write_run
 from tst_study.config import Model
 from tst_study.model_presets import expand_preset
+from tst_study.run_record import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:
@@ -109,16 +109,30 @@ def test_losses_are_compared_at_the_papers_own_scale(tmp_path: Path) -> None:
 
 def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
     folder = write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
-    rows = [
-        {"task": "hellaswag", "step": 20_000, "metrics": {"acc": 0.31, "acc_norm": 0.35}},
-        {"task": "hellaswag", "step": 20_000, "metrics": {"acc": 0.32, "acc_norm": 0.38}},
-        {"task": "hellaswag", "step": 10_000, "metrics": {"acc": 0.2, "acc_norm": 0.2}},
-    ]
-    before = (folder / "evals.jsonl").read_text("utf8")
-    extra = "".join(json.dumps(row) + "\n" for row in rows)
+    whole = {"shots": 0, "limit": None}
+    for step, norm, details in (
+        (20_000, 0.35, whole),
+        (20_000, 0.38, whole),
+        (10_000, 0.20, whole),
+        (20_000, 0.50, {"shots": 0, "limit": 10}),
+        (20_000, 0.60, {"shots": 5, "limit": None}),
+    ):
+        row = {
+            "step": step,
+            "phase": "recovery",
+            "raw_tokens": 1,
+            "latent_tokens": 1,
+            "flops": 1,
+            "annealed": True,
+            "task": "hellaswag",
+            "data": f"Rowan/hellaswag {details}",
+            "metrics": {"acc": norm - 0.05, "acc_norm": norm},
+            "samples": 100,
+            "details": details,
+            "seconds": 1.0,
+        }
+        append_task_results(folder, [row])
     sources = Sources(tmp_path)
-    assert len(sources.runs) == 1  # read before the task rows, whose full schema is not at issue
-    (folder / "evals.jsonl").write_text(before + extra, "utf8")
     (item,) = find(["table11"]).entries[0].items(sources)
     row = item.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert row["measured"] == 0.38

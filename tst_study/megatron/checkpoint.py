@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,10 @@ class Checkpoints:
         except FAILURES as error:
             if first:
                 shutil.rmtree(beside, ignore_errors=True)
+            reason = _refusal(self.folder) or _reason(error)
             raise UserError(
-                f"{place}: cannot be written ({_reason(error)}); free some space and start the "
-                "run again: it goes on from its last checkpoint"
+                f"{place}: cannot be written ({reason}); free some space and start the run again: "
+                "it goes on from its last checkpoint"
             ) from error
         if first:
             if place.exists():  # a launch that was killed behind its rename saves the step again
@@ -127,6 +129,18 @@ def _sync(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _refusal(folder: Path) -> str | None:
+    """What the disk says to a megabyte more. torch's zip writer, when it is refused a write, often
+    complains of its own state alone."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
+            file.flush()
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _reason(error: BaseException) -> str:
