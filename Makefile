@@ -30,7 +30,7 @@ test: $(ready)
 	$(run) -m pytest
 
 test-all: $(ready)
-	$(run) -m pytest -m 'not cuda'
+	$(run) -m pytest -m 'not cuda and not slurm'
 
 test-slurm: $(ready)
 	$(run) -m pytest -m slurm
