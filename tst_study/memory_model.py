@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from tst_study.config import Config, Model, Parallel
 from tst_study.parallel_layout import data_ranks, layout_of
 
-LOGITS_CHUNK_CPU = 2**18
+LOGITS_CHUNK_CPU = 2**19
 LOGITS_CHUNK_GPU = 2**26
 """Logits that are in memory at once where head and loss are one pass: `linear_loss.py`."""
 

@@ -17,9 +17,9 @@ from tst_study.superposition.losses import weighted_targets
 from tst_study.superposition.row_chunks import accumulation_dtype
 from tst_study.superposition.weighting import Weighting
 
-# Elements of a chunk of logits: a megabyte of float32 stays in a processor's second-level cache;
+# Elements of a chunk of logits: two megabytes of float32 stay in a processor's caches;
 # a GPU wants enough rows to fill it.
-CHUNK_ELEMENTS_CPU = 2**18
+CHUNK_ELEMENTS_CPU = 2**19
 CHUNK_ELEMENTS_GPU = 2**26
 
 
