@@ -181,12 +181,13 @@ def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[P
         )
         return
     of_a_stage = ranks // parallel.pipeline
-    if of_a_stage % (parallel.expert * parallel.expert_tensor_ranks):
+    experts = config.model.experts
+    if experts and of_a_stage % (parallel.expert * parallel.expert_tensor_ranks):
         yield _problem(
             "expert",
             parallel.expert,
             f"it does not divide the {of_a_stage} processes of a pipeline stage",
-            expert=_largest_divisor(parallel.expert, of_a_stage),
+            expert=_largest_divisor(parallel.expert, of_a_stage, experts.count),
         )
     sharers = data_ranks(parallel, ranks)
     if config.batch.sequences % sharers:
