@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,6 @@ def profile(**settings: object) -> Profile:
     defaults: dict[str, object] = {
         "resources": Resources(time="10", partition="main"),
         "signal_seconds": 30,
-        "setup": (f"export PYTHONPATH={site}",),
+        "setup": (f"export PYTHONPATH={shlex.quote(str(site))}",),
     }
     return Profile.model_validate(defaults | settings)
