@@ -145,7 +145,7 @@ def _speed(step: Step, phase: str, config: Config, request: Request) -> dict[str
         synchronize()
         seconds.append(time.perf_counter() - began)
     median = statistics.median(seconds)
-    positions = config.batch.sequences * config.batch.sequence_length
+    positions = config.batch.positions
     peak = peak_flops(device_name(request.device), config.numerics.dtype)
     stride = plan_phases(config).tokens_per_position(
         "superposition" if phase == "phase 1" else "recovery"

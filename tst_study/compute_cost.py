@@ -91,7 +91,7 @@ class Flops:
 
 def count_flops(config: Config) -> Flops:
     plan = plan_phases(config)
-    positions = config.batch.sequences * config.batch.sequence_length
+    positions = config.batch.positions
     per_step = positions * flops_per_position(config.model, config.batch.sequence_length)
     extra = plan.tokens_per_position("superposition") - 1
     end = config.schedule.stop_after or plan.steps

@@ -11,10 +11,7 @@ from dataclasses import asdict, dataclass
 
 from tst_study.config import Config, Model, Parallel
 from tst_study.parallel_layout import data_ranks, layout_of
-
-LOGITS_CHUNK_CPU = 2**19
-LOGITS_CHUNK_GPU = 2**26
-"""Logits that are in memory at once where head and loss are one pass: `linear_loss.py`."""
+from tst_study.superposition.logits_chunk import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    chunk = min(positions * vocabulary, LOGITS_CHUNK_GPU if on_gpu else LOGITS_CHUNK_CPU)
+    chunk = min(positions * vocabulary, CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU)
     in_one_pass = parallel.tensor == 1 and config.superposition.loss == "mce"
     # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
     logits = (4 if width == 4 else 8) * chunk + (

@@ -21,7 +21,6 @@ class RoutingLog:
     per_token: int
     positions: int | None = None
     """Latent positions of the whole step; None: of the micro-batch at hand."""
-    recording: bool = False
     _sums: Tensor | None = field(default=None, repr=False)
 
     @classmethod
@@ -42,7 +41,7 @@ class RoutingLog:
         return log
 
     def begin_step(self, positions: int, device: torch.device, *, recording: bool) -> None:
-        self.positions, self.recording = positions, recording
+        self.positions = positions
         # Per layer: positions by expert, then the sums of `_OTHERS`.
         self._sums = (
             torch.zeros(self.layers, self.experts + len(_OTHERS), device=device)
@@ -83,6 +82,7 @@ class RoutingLog:
         assert self._sums is not None, "begin_step(recording=True) comes first"
         sums = self._sums.double()
         dist.all_reduce(sums)
+        sums = sums.cpu()  # once, and not number by number below
         counts, others = sums[:, : self.experts], sums[:, self.experts :]
         positions, entropy, z_loss, balance = others.unbind(dim=1)
         assigned = counts.sum(dim=1, keepdim=True)

@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_, bag_targets
+from tst_study.superposition.logits_chunk import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from tst_study.superposition.losses import weighted_targets
 from tst_study.superposition.row_chunks import accumulation_dtype
 from tst_study.superposition.weighting import Weighting
-
-# Elements of a chunk of logits: two megabytes of float32 stay in a processor's caches;
-# a GPU wants enough rows to fill it.
-CHUNK_ELEMENTS_CPU = 2**19
-CHUNK_ELEMENTS_GPU = 2**26
 
 
 def linear_bag_loss(
