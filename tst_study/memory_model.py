@@ -151,15 +151,19 @@ class _LayerBytes:
         # Of a norm: its input and its output, and on a CPU also the input scaled to one; that and
         # a copy of the input in float32 where they are not.
         norm = 2 * width if on_gpu else 2 * width + 4 + (4 if width == 2 else 0) - _shared(width)
-        # The projections' common output; queries and keys rotated; attention's output.
-        attention = 2 * norm * hidden // sharers + 3 * width * (query + key_value) + 4 * (heads + 2)
+        # Queries and keys rotated, values head by head; attention's output in its own order and
+        # in Megatron's.
+        attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
+        attention += 4 * (heads + 2)
         if model.qk_norm:
             more = width if on_gpu or width == 4 else 8
             attention += more * (query + key_value) + 8 * heads
+            attention += width * (query + 2 * key_value)  # the projections' common output
         experts = model.experts
         if experts is None:
-            # Gate and up, SiLU of gate, their product, and the product's operand.
-            return cls(attention, 5 * width * model.feed_forward_size // tensor, sharers)
+            # Gate and up, their product, and on a CPU SiLU of gate.
+            inner = (3 if on_gpu else 4) * width * model.feed_forward_size
+            return cls(attention, inner // tensor, sharers)
         ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
         copies = experts.per_token * parallel.expert_tensor_ranks
         per_copy = width * (5 * ffn + hidden) + 16

@@ -100,6 +100,7 @@ def _laptop() -> Scale:
             steps=20_000,
             seeds=3,
             learning_rates=(1e-3, 2e-3, 4e-3),
+            sweep_steps=5_000,  # of whole length it is a quarter of the study; `desktop` has it
         ),
         generated=_generated(language, steps=3_000),
         books=books,
@@ -123,7 +124,7 @@ def _desktop() -> Scale:
         validation_tokens=laptop.prose.validation_tokens,
         steps=laptop.prose.steps,
         seeds=laptop.prose.seeds,
-        learning_rates=laptop.prose.learning_rates,
+        learning_rates=laptop.prose.learning_rates,  # at whole length
         settings=(MAIN, *others),
         settings_steps=10_000,
         other_lengths=(1_500, 3_000, 6_000, 10_000, 40_000),

@@ -44,6 +44,8 @@ class Prose:
     seeds: int
     learning_rates: tuple[float, ...]
     """Swept on the baseline of seed 0; all other runs use the best."""
+    sweep_steps: int | None = None
+    """Steps of the sweep's runs; `steps` by default, and then the winner is a baseline as well."""
     settings: tuple[Superposition, ...] = (MAIN,)
     """Against the baseline, each with all seeds, most urgent first."""
     settings_steps: int | None = None
@@ -53,7 +55,10 @@ class Prose:
     evaluations: int = 8
 
     def sweep(self) -> dict[float, Config]:
-        return {rate: self.config(BASELINE, rate, seed=0) for rate in self.learning_rates}
+        return {
+            rate: self.config(BASELINE, rate, seed=0, steps=self.sweep_steps)
+            for rate in self.learning_rates
+        }
 
     def runs(self, results: Results) -> list[Config]:
         """The sweep first; once it has chosen, pair by pair."""

@@ -17,6 +17,8 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from tst_study.megatron.swiglu import swiglu
+
 
 class GroupedExperts(MegatronModule):
     """SwiGLU experts whose matrices are stacked; equal to Megatron's SequentialMLP.
@@ -55,8 +57,7 @@ class GroupedExperts(MegatronModule):
     ) -> tuple[Tensor, None]:
         """hidden (n, d), sorted by expert; tokens_per_expert (experts,); probabilities (n,)."""
         ends = tokens_per_expert.to(hidden.device).cumsum(0).to(torch.int32)
-        gate, up = _grouped_product(hidden, self.linear_fc1, ends).chunk(2, dim=1)
-        inner = F.silu(gate) * up
+        inner = swiglu(_grouped_product(hidden, self.linear_fc1, ends))
         weighted = (inner * probabilities.unsqueeze(1)).to(inner.dtype)
         return _grouped_product(weighted, self.linear_fc2, ends), None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -33,6 +34,7 @@ from torch import Tensor
 
 from tst_study.megatron.experts import Router
 from tst_study.megatron.grouped_experts import GroupedExperts
+from tst_study.megatron.swiglu import swiglu
 
 
 class ColumnLinear(ColumnParallelLinear):
@@ -91,9 +93,31 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     float32 where x is not. The result lies in memory head by head, which attention reads faster
     than Megatron's order (l, b, heads, head_size).
     """
+    if torch.compiler.is_compiling():  # which fuses this, forward and backward
+        return _rotated(x, table[0], table[1])
+    result: Tensor = _Rotation.apply(x, table)
+    return result
+
+
+class _Rotation(torch.autograd.Function):
+    """The gradient is turned back by the same angle, in as few passes as the way there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(table)
+        return _rotated(x, table[0], table[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (table,) = ctx.saved_tensors
+        return _rotated(gradients[0], table[0], -table[1]), None
+
+
+def _rotated(x: Tensor, cosines: Tensor, signed_sines: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
-    turned = torch.cat([second, first], dim=-1)  # the table has the sign
-    return torch.addcmul(turned * table[1], x, table[0]).to(x.dtype)
+    turned = torch.cat([second, first], dim=-1).to(cosines.dtype)
+    return turned.mul_(signed_sines).addcmul_(x, cosines).to(x.dtype)
 
 
 class RotarySelfAttention(SelfAttention):
@@ -110,7 +134,8 @@ class RotarySelfAttention(SelfAttention):
             x.permute(1, 2, 0, 3) for x in self.get_query_key_value_tensors(hidden_states)
         )
         query, key = rotate(query, rotary_pos_emb), rotate(key, rotary_pos_emb)
-        return self.linear_proj(self.core_attention(query, key, value))
+        # Attention walks over the values of one head; in Megatron's order they lie far apart.
+        return self.linear_proj(self.core_attention(query, key, value.contiguous()))
 
 
 class CausalAttention(torch.nn.Module):
@@ -171,6 +196,20 @@ def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor")
         part.compile(backend=backend)
 
 
+class FeedForward(MLP):
+    """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
+
+    def __init__(self, config: TransformerConfig, **unused: Any) -> None:
+        matrices = MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
+        group = parallel_state.get_tensor_model_parallel_group()
+        super().__init__(config, matrices, tp_group=group)
+
+    def forward(self, hidden_states: Tensor, **unused: Any) -> tuple[Tensor, None]:
+        """hidden_states (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        gate_and_up, _ = self.linear_fc1(hidden_states)
+        return self.linear_fc2(swiglu(gate_and_up))
+
+
 def block_specification(
     config: TransformerConfig, expert_products: str
 ) -> TransformerBlockSubmodules:
@@ -205,11 +244,11 @@ def _layer(config: TransformerConfig, expert_products: str) -> ModuleSpec:
     )
 
 
-def _feed_forward(config: TransformerConfig, expert_products: str) -> ModuleSpec:
+def _feed_forward(
+    config: TransformerConfig, expert_products: str
+) -> ModuleSpec | type[FeedForward]:
     if config.num_moe_experts is None:
-        return ModuleSpec(
-            module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
-        )
+        return FeedForward
     stock = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
     stock.submodules.mlp.submodules.router = Router
     if expert_products == "grouped":
