@@ -6,7 +6,7 @@ that shows the mechanism. Each scale says what it can show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.corpora import Books, TopicalLanguage
 from experiments.studies.generated_runs import Generated
@@ -100,7 +100,7 @@ def _laptop() -> Scale:
             steps=20_000,
             seeds=3,
             learning_rates=(1e-3, 2e-3, 4e-3),
-            sweep_steps=5_000,  # of whole length it is a quarter of the study; `desktop` has it
+            sweep_steps=5_000,  # of whole length it would be a quarter of the study
         ),
         generated=_generated(language, steps=3_000),
         books=books,
@@ -109,33 +109,26 @@ def _laptop() -> Scale:
 
 
 def _desktop() -> Scale:
-    """s at r = 0.2, r at s = 4 and ablations at 10,000 steps; lengths; three seeds each. A
-    superposed run of 40,000 steps reads more text than the books hold, and so some of it twice
-    (its record says how many epochs)."""
+    """`laptop` and more: lengths; s at r = 0.2, r at s = 4 and ablations at 8,000 steps; three
+    seeds each. A superposed run of 40,000 steps reads more text than the books hold, and so some
+    of it twice (its record says how many epochs)."""
     laptop = _laptop()
     others = (
         *grid((2, 3, 6, 8, 16), (0.2,)),
         *grid((4,), (0.1, 0.3, 0.4, 0.5)),
         *ABLATIONS,
     )
-    prose = Prose(
-        study=NAME,
-        corpus=str(laptop.books.folder),
-        validation_tokens=laptop.prose.validation_tokens,
-        steps=laptop.prose.steps,
-        seeds=laptop.prose.seeds,
-        learning_rates=laptop.prose.learning_rates,  # at whole length
+    prose = replace(
+        laptop.prose,
         settings=(MAIN, *others),
-        settings_steps=10_000,
-        other_lengths=(1_500, 3_000, 6_000, 10_000, 40_000),
+        settings_steps=8_000,
+        other_lengths=(1_500, 3_000, 8_000, 40_000),
     )
-    return Scale(
+    return replace(
+        laptop,
         claims="Prose with three seeds: bag sizes 2 to 16, step ratios 0.1 to 0.5, lengths of "
         "1,500 to 40,000 steps and ablations; which settings win, and from which length on.",
         prose=prose,
-        generated=laptop.generated,
-        books=laptop.books,
-        language=laptop.language,
     )
 
 
