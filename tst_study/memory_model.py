@@ -148,17 +148,19 @@ class _LayerBytes:
         query = model.attention_heads * model.head_size // tensor
         key_value = model.key_value_heads * model.head_size // tensor
         heads = model.attention_heads // tensor
-        # Of a norm: its input and its output, and on a CPU also the input scaled to one; that and
-        # a copy of the input in float32 where they are not.
-        norm = 2 * width if on_gpu else 2 * width + 4 + (4 if width == 2 else 0) - _shared(width)
+        # Of a norm: its output, and on a GPU its input, on a CPU the input scaled to one; that in
+        # float32 and a float32 copy of the input where they are not.
+        in_bfloat16 = width == 2 and not on_gpu
+        norm = width + (4 + 4 if in_bfloat16 else width)
         # Queries and keys rotated, values head by head; attention's output in its own order and
         # in Megatron's.
         attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
         attention += 4 * (heads + 2)
         if model.qk_norm:
-            more = width if on_gpu or width == 4 else 8
-            attention += more * (query + key_value) + 8 * heads
-            attention += width * (query + 2 * key_value)  # the projections' common output
+            if on_gpu or in_bfloat16:
+                attention += width * (query + 2 * key_value)  # the projections' common output
+            if not on_gpu:
+                attention += (8 if in_bfloat16 else 4) * (query + key_value) + 8 * heads
         experts = model.experts
         if experts is None:
             # Gate and up, their product, and on a CPU SiLU of gate.
@@ -168,11 +170,6 @@ class _LayerBytes:
         copies = experts.per_token * parallel.expert_tensor_ranks
         per_copy = width * (5 * ffn + hidden) + 16
         return cls(attention, (copies * per_copy + 9 * experts.count) // sharers, sharers)
-
-
-def _shared(width: int) -> int:
-    """Under bfloat16 the residual stream itself is not kept beside its float32 copy."""
-    return 2 if width == 2 else 0
 
 
 def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.tiny_runs import tiny
 from tst_study.megatron.cpu_backend import cuda_means_cpu
-from tst_study.megatron.layers import RotaryTable, rotate
+from tst_study.megatron.model import transformer_config
+from tst_study.megatron.rms_norm import RMSNorm
+from tst_study.megatron.rotary import RotaryTable, rotate
 from tst_study.megatron.swiglu import swiglu
 
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
@@ -16,6 +21,27 @@ SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_is_torchs(words: Path, dtype: torch.dtype) -> None:
+    with cuda_means_cpu():
+        norm = RMSNorm(transformer_config(tiny(words)), 48, eps=1e-3).to(dtype)
+    with torch.no_grad():
+        norm.weight.copy_(random(48))
+    ours = random(5, 3, 48, dtype=dtype).requires_grad_()
+    plain = ours.detach().clone().requires_grad_()
+    weight = norm.weight.detach().clone().requires_grad_()
+    found, expected = norm(ours), F.rms_norm(plain, (48,), weight, eps=1e-3)
+    gradient = random(*found.shape, dtype=dtype)
+    found.backward(gradient)
+    expected.backward(gradient)
+    for mine, other in (
+        (found, expected),
+        (ours.grad, plain.grad),
+        (norm.weight.grad, weight.grad),
+    ):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

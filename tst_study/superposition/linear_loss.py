@@ -83,13 +83,18 @@ class _LinearMultiHot(torch.autograd.Function):
         for start in range(0, hidden.shape[0], size):
             rows = slice(start, min(start + size, hidden.shape[0]))
             count = rows.stop - rows.start
-            chunk = torch.mm(hidden[rows], weight.t(), out=logits[:count])
-            scores = torch.log_softmax(chunk, dim=1, dtype=dtype, out=work[:count])
             some_targets, some_coefficients = targets[rows], coefficients[rows]
-            loss -= (scores.gather(1, some_targets) * some_coefficients).sum()
+            chunk = torch.mm(hidden[rows], weight.t(), out=logits[:count])
+            largest = chunk.amax(dim=1, keepdim=True).to(dtype)
+            at_targets = chunk.gather(1, some_targets).to(dtype)
+            probabilities = torch.softmax(chunk, dim=1, dtype=dtype, out=work[:count])
+            # From its largest probability, at least 1/V, a row's logsumexp comes without loss of
+            # digits: one exponential per logit serves both loss and gradient.
+            logsumexp = largest - probabilities.amax(dim=1, keepdim=True).log()
+            loss -= ((at_targets - logsumexp) * some_coefficients).sum()
             if grad_hidden is None or grad_weight is None:
                 continue
-            gradient = scores.exp_().mul_(row_totals[rows])
+            gradient = probabilities.mul_(row_totals[rows])
             add_at_targets_(gradient, some_targets, -some_coefficients)
             if gradient.dtype != hidden.dtype:
                 gradient = logits[:count].copy_(gradient)
