@@ -41,9 +41,8 @@ class AdamW:
         decayed = [p for name, p in named if _decays(name, p, config)]
         others = [p for name, p in named if not _decays(name, p, config)]
         self.parameters: list[Tensor] = decayed + others
-        shares = pieces_of_buffers(model) if self.is_distributed else {}
         # What this rank updates of each parameter, as a range of its numbers in a row.
-        self.pieces = [shares.get(p, slice(0, p.numel())) for p in self.parameters]
+        self.pieces = pieces_of_buffers(model) if self.is_distributed else {}
         self.main = [
             piece if piece.dtype == torch.float32 else piece.float()
             for piece in self._pieces([p.detach() for p in self.parameters])
@@ -66,7 +65,10 @@ class AdamW:
 
     def _pieces(self, tensors: list[Tensor]) -> list[Tensor]:
         """This rank's share of one tensor per parameter, as views."""
-        return [x.view(-1)[piece] for x, piece in zip(tensors, self.pieces, strict=True)]
+        rows = [x.view(-1) for x in tensors]
+        if not self.is_distributed:
+            return rows
+        return [row[self.pieces[p]] for p, row in zip(self.parameters, rows, strict=True)]
 
     def zero_gradients(self) -> None:
         self.model.zero_grad_buffer()
@@ -105,9 +107,8 @@ class AdamW:
     def copy_to_model(self) -> None:
         """Write main parameters into the model, where they are not the same numbers, and to the
         ranks that do not have them."""
-        models = self._pieces([p.detach() for p in self.parameters])
-        if models[0].dtype != torch.float32:
-            torch._foreach_copy_(models, self.main)
+        if self.parameters[0].dtype != torch.float32:
+            torch._foreach_copy_(self._pieces([p.detach() for p in self.parameters]), self.main)
         if self.is_distributed:
             self.model.start_param_sync()
 
