@@ -60,14 +60,14 @@ def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_
     everything = {"nodes": 3, "cpus_per_task": 8}
     low = profile(resources=Resources(partition="low", time="10", **everything))
     wait_until(lambda: is_training(timed, TIMED))
-    submit(seeded("seconds_4"), tmp_path / "low", low)
-    wait_until(lambda: is_training(tmp_path / "low", "seconds_4"))
+    submit(seeded("seconds_8"), tmp_path / "low", low)
+    wait_until(lambda: is_training(tmp_path / "low", "seconds_8"))
     high = profile(resources=Resources(partition="high", time="10", **everything))
     submit(seeded("seconds_0.5"), tmp_path / "high", high)
     wait_for_end(tmp_path / "high")
     wait_for_end(tmp_path / "low")
-    first, second = resumed_from(tmp_path / "low", "seconds_4")
-    assert (first, state(tmp_path / "low", "seconds_4")) == (None, "done")
+    first, second = resumed_from(tmp_path / "low", "seconds_8")
+    assert (first, state(tmp_path / "low", "seconds_8")) == (None, "done")
     assert second
     assert second >= 5
 
@@ -75,7 +75,7 @@ def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_
 def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    names = ("seconds_4", "seconds_4.1")
+    names = ("seconds_10", "seconds_10.1")
     # A node each.
     submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
     wait_until(lambda: all(is_training(tmp_path, name) for name in names))
