@@ -36,6 +36,8 @@ class GradientBuffers(DistributedDataParallel):
         if self._without_buffers:
             for buffer in self.buffers + self.expert_parallel_buffers:
                 buffer.grad_data.untyped_storage().resize_(0)
+            for parameter in self.params_with_grad:
+                parameter.main_grad = None  # until there is one
 
     def zero_grad_buffer(self) -> None:
         if self._without_buffers:
