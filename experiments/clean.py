@@ -1,4 +1,9 @@
-"""What of a study nothing needs any more. A run's record is never among it."""
+"""What of a study nothing needs any more. A run's record is never among it.
+
+Only what this package made is ever named: a folder that is no study is refused, a copy of code must
+carry its marker and the name of its content, and nothing that lies elsewhere is reached by a link
+or by what a file says.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.code_copy import FOLDER as CODE
+from experiments.code_copy import copies
 from experiments.slurm import submission
 from experiments.slurm.jobs import Key
 from tst_study import run_lock, run_record
@@ -25,11 +30,13 @@ class NotNeeded:
 
 def not_needed(root: Path) -> list[NotNeeded]:
     """Older checkpoints of runs that are over, checkpoints of trunks from which every branch has
-    forked, and folders of jobs that ended. Raises `UserError` for no such folder."""
+    forked, and folders of jobs that ended. Raises `UserError` for a folder that is no study."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; name a study or its folder")
+    if not _is_study(root):
+        raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
     found = [*_checkpoints(root), *_job_folders(root)]
-    return [NotNeeded(path, why, _size(path)) for path, why in found]
+    return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
 
 
 def delete(found: Iterable[NotNeeded]) -> None:
@@ -37,9 +44,23 @@ def delete(found: Iterable[NotNeeded]) -> None:
         shutil.rmtree(one.path)
 
 
+def _is_study(root: Path) -> bool:
+    return any(_runs(root)) or any(submission.all_of(root))
+
+
+def _runs(root: Path) -> list[Path]:
+    """Of this study alone: which trunks are needed is not known of a folder full of studies."""
+    return sorted(path.parent for path in root.glob("*/run.json"))
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    """Whether nothing between the two is a link."""
+    return path.resolve() == root.resolve() / path.relative_to(root)
+
+
 def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
     needed = _forked_from(root)
-    for folder in run_record.find_run_folders(root):
+    for folder in _runs(root):
         status = run_record.read_status(folder)
         if not status or status["state"] not in FINAL_STATES or run_lock.is_held(folder):
             continue
@@ -72,7 +93,7 @@ def _job_folders(root: Path) -> Iterator[tuple[Path, str]]:
         if one.id not in active:
             yield one.folder(root), "its jobs have ended"
     used = {Path(one.code).name for one in submissions if one.id in active}
-    for place in sorted((root / CODE).glob("*")):
+    for place in copies(root):
         if place.name not in used:
             yield place, "code of jobs that have ended"
 

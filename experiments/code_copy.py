@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,12 @@ def keep_code(root: Path) -> Path:
     except OSError:  # another submitter was faster
         shutil.rmtree(beside)
     return place
+
+
+def copies(root: Path) -> list[Path]:
+    """What `keep_code` made there. A study's folder may hold another `code`, a user's own."""
+    named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
+    return sorted(path for path in named if (path / COPY_FACTS).is_file())
 
 
 def _files() -> dict[str, Path]:

@@ -6,6 +6,7 @@ Every import beyond typer stands inside the command that needs it, as in `comman
 from __future__ import annotations
 
 from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -229,7 +230,7 @@ def clean(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Delete what nothing needs any more: older checkpoints of finished runs, trunks' checkpoints
     that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
@@ -239,6 +240,8 @@ def clean(
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
+    if found and not yes and sys.stdin.isatty():
+        yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
     if yes:
         delete(found)
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")

@@ -182,11 +182,17 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
 
 
 def all_of(root: Path) -> list[Submission]:
-    """Every submission of a study, oldest first."""
+    """Every submission of a study, oldest first. Raises `UserError` where one is damaged."""
     found = []
     for path in (root / FOLDER).glob("*/intent.json"):
-        values = json.loads(path.read_bytes())
-        found.append(Submission(**{**values, "runs": tuple(values["runs"])}))
+        try:
+            values = json.loads(path.read_bytes())
+            one = Submission(**{**values, "runs": tuple(values["runs"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path}: damaged ({error}); move {path.parent} away") from None
+        if one.id != path.parent.name:  # an id becomes a path, so that it must be one of ours
+            raise UserError(f"{path}: id {one.id!r} is not its folder's name; move it away")
+        found.append(one)
     return sorted(found, key=lambda one: one.created)
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.clean import delete, not_needed
+from experiments.code_copy import keep_code
 from experiments.collect import collect
 from experiments.logs import log_tails
 from tests.examples import example
@@ -83,3 +84,49 @@ def test_clean_keeps_records_last_checkpoints_and_trunks_that_are_needed(tmp_pat
     assert {one.path.parent.parent.name for one in found} == {"done", "trunk"}
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
+
+
+def decoy_home(home: Path) -> list[Path]:
+    """A user's own code, one project of it named like a digest; returns every file."""
+    files = [home / "code" / "thesis" / "main.py", home / "code" / ("ab" * 6) / "main.py"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("years of work")
+    return files
+
+
+def test_clean_refuses_a_folder_that_is_no_study(tmp_path: Path) -> None:
+    files = decoy_home(tmp_path)
+    with pytest.raises(UserError, match="holds neither a run nor a job of this package"):
+        not_needed(tmp_path)
+    assert all(file.exists() for file in files)
+
+
+def test_clean_leaves_code_that_it_did_not_copy_there(tmp_path: Path) -> None:
+    files = decoy_home(tmp_path)
+    finished(tmp_path / "run")
+    ours = keep_code(tmp_path)
+    found = not_needed(tmp_path)
+    delete(found)
+    assert [one.path for one in found] == [ours]
+    assert not ours.exists()
+    assert all(file.exists() for file in files)
+
+
+def test_clean_follows_no_link_out_of_the_study(tmp_path: Path) -> None:
+    study, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
+    finished(study / "done")
+    for step in (50, 100):
+        (elsewhere / f"step-{step:08d}").mkdir(parents=True)
+    (study / "done" / "checkpoints").symlink_to(elsewhere)
+    assert not not_needed(study)
+
+
+@pytest.mark.parametrize("id", ["/home/user", "../../home", ""])
+def test_clean_takes_no_path_from_a_file(tmp_path: Path, id: str) -> None:
+    place = tmp_path / "slurm" / "20260101-000000-abcdef"
+    place.mkdir(parents=True)
+    intent = {"id": id, "name": "n", "runs": [], "code": "c", "created": 1.0, "dependency": ""}
+    (place / "intent.json").write_text(json.dumps(intent))
+    with pytest.raises(UserError, match="is not its folder's name"):
+        not_needed(tmp_path)
