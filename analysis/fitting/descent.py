@@ -61,19 +61,23 @@ def descend(problem: Problem, theta: Floats) -> Floats:
 def _least_squares(problem: Problem, theta: Floats) -> Floats:
     root = None if problem.weights is None else np.sqrt(problem.weights)
 
-    def residuals(at: Floats) -> Floats:
-        value = problem.residuals(at)[0]
-        return value if root is None else value * root
+    seen: dict[bytes, tuple[Floats, Floats]] = {}
 
-    def jacobian(at: Floats) -> Floats:
-        value = problem.residuals(at)[1]
-        return value if root is None else value * root[:, None]
+    def both(at: Floats) -> tuple[Floats, Floats]:
+        # The solver asks for residuals and derivative of one point one after the other.
+        if at.tobytes() not in seen:
+            seen.clear()
+            value, slope = problem.residuals(at)
+            seen[at.tobytes()] = (
+                (value, slope) if root is None else (value * root, slope * root[:, None])
+            )
+        return seen[at.tobytes()]
 
     try:
         done = optimize.least_squares(
-            residuals,
+            lambda at: both(at)[0],
             theta,
-            jacobian,
+            lambda at: both(at)[1],
             method="lm",
             max_nfev=200,
             ftol=1e-15,

@@ -137,4 +137,4 @@ class Fixed:
         return Fixed(self.model.rows(chosen), self.held)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
-        return theta
+        return self.model.improved(self.whole(theta), observed)[self._free]
