@@ -19,7 +19,7 @@ from tst_study.megatron.forward_backward import forward_backward
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.parallel_layout import layout_of
 
 Step = Callable[[], Tensor]
@@ -62,7 +62,7 @@ class PackageSteps:
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
-        self.optimizer = AdamW(self.data_parallel, config.optimizer)
+        self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:
         """A whole step under this objective, always on the same synthetic tokens."""

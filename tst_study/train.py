@@ -43,7 +43,7 @@ from tst_study.megatron.model import (
     build_model,
     superposition_objective,
 )
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
 from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
@@ -102,7 +102,7 @@ def _run(
         compile_layers(model.decoder.layers)
     routing = RoutingLog.of(model)
     data_parallel = GradientBuffers(model, layout_of(config))
-    optimizer = AdamW(data_parallel, config.optimizer)
+    optimizer = ModelOptimizer(data_parallel, config.optimizer)
     checkpoints = Checkpoints(
         folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
     )
@@ -226,7 +226,7 @@ def _micro_batches(
     ]
 
 
-def _switch(config: Config, model: SuperposedGPT, optimizer: AdamW) -> None:
+def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> None:
     """What the paper's ablations do between the phases. By default: nothing."""
     if config.superposition.reinitialize_at_switch:
         # Other weights than at the start, but the same for all runs of a seed.
