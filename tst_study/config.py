@@ -16,7 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tst_study.errors import UserError
 from tst_study.optimizer_kinds import OptimizerName
-from tst_study.superposition import check_loss_kind, offset_weights
+from tst_study.superposition import (
+    BagLossKind,
+    NamedWeighting,
+    check_loss_kind,
+    offset_weights,
+)
 
 Positive = Annotated[int, Field(ge=1)]
 Recompute = Literal["none", "feed_forward", "layer"]
@@ -104,11 +109,10 @@ class Superposition(Strict):
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Literal["full", "input_only", "output_only"] = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
-    weighting: (
-        Literal["uniform", "power_law", "exponential", "first_token", "mutual_information"]
-        | tuple[NotNegativeFloat, ...]
-    ) = Field(default="uniform", union_mode="left_to_right")
+    loss: BagLossKind = "mce"
+    weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
+        default="uniform", union_mode="left_to_right"
+    )
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     reinitialize_at_switch: bool = False

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from tst_study.config import Config, Model, Parallel
 from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.parallel_layout import data_ranks, layout_of
-from tst_study.superposition.logits_chunk import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
+from tst_study.superposition.loss_kinds import LINEAR_KINDS
+from tst_study.superposition.row_chunks import CPU_CHUNK_ELEMENTS_WITH_HEAD, GPU_CHUNK_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,9 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    chunk = min(positions * vocabulary, CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU)
-    in_one_pass = parallel.tensor == 1 and config.superposition.loss == "mce"
+    most = GPU_CHUNK_ELEMENTS if on_gpu else CPU_CHUNK_ELEMENTS_WITH_HEAD
+    chunk = min(positions * vocabulary, most)
+    in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
     # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
     logits = (4 if width == 4 else 8) * chunk + (
         0 if in_one_pass else width * positions * vocabulary

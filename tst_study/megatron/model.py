@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,11 @@ from tst_study.megatron.layers import block_specification
 from tst_study.megatron.recomputation import keep_less_for_backward
 from tst_study.parallel_layout import layout_of
 from tst_study.superposition import (
+    LINEAR_KINDS,
+    BagLossKind,
+    Weighting,
     bag_embedding,
+    bag_inputs,
     bag_log_probabilities,
     bag_loss,
     count_valid_targets,
@@ -50,12 +54,12 @@ class Objective:
     """Targets per latent position; 1 is next-token prediction."""
     stride: int
     """Raw tokens per latent position: what the input fold averages."""
-    kind: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
-    weighting: Any = "uniform"
+    kind: BagLossKind = "mce"
+    weighting: Weighting = "uniform"
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """(b, l·stride) token ids -> (b, l, stride) bags."""
-        return token_ids.unflatten(1, (-1, self.stride))
+        return bag_inputs(token_ids, self.stride)
 
     def count_targets(self, labels: Tensor) -> Tensor:
         """(s,) valid targets per offset; their sum over a step makes its mean exact."""
@@ -148,7 +152,7 @@ class SuperposedGPT(GPTModel):
 
     def _fits_one_pass(self, objective: Objective) -> bool:
         """Head and loss in one pass over rows: where this rank has the whole vocabulary."""
-        return self.tp_group.size() == 1 and objective.kind == "mce"
+        return self.tp_group.size() == 1 and objective.kind in LINEAR_KINDS
 
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""

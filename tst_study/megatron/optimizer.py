@@ -38,7 +38,9 @@ class ModelOptimizer:
         self.config = config
         self.is_distributed = model.ddp_config.use_distributed_optimizer
         named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-        named.sort(key=lambda entry: not _decays(entry[0], entry[1], config))  # the decayed ones first
+        named.sort(
+            key=lambda entry: not _decays(entry[0], entry[1], config)
+        )  # the decayed ones first
         self.parameters: list[Tensor] = [p for _, p in named]
         # What this rank updates of each parameter, as a range of its numbers in a row.
         self._ranges = shards_of_buffers(model) if self.is_distributed else {}
