@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.corpora import Recipe
-from experiments.naming import label, role
 from tst_study.config import (
     Batch,
     Config,
@@ -24,6 +23,7 @@ from tst_study.config import (
     to_dict,
 )
 from tst_study.model_presets import PRESETS
+from tst_study.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
 
@@ -59,11 +59,12 @@ class Setting:
 
     def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
         length = self.logged_as or self.steps
-        words = (self.model, f"{self.steps}", label(superposition), *self.tags)
+        method = SuperpositionSetting.of_config(superposition.model_dump(), self.steps)
+        words = (self.model, f"{self.steps}", method.name, *self.tags)
         config = Config(
             study=study,
             name=f"{'-'.join(words)}-seed{seed}",
-            role=role(superposition),
+            role=method.role,
             seed=seed,
             model=Model(**PRESETS[self.model]),
             superposition=superposition,
