@@ -33,7 +33,7 @@ from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.initialization import EMBEDDINGS, initialize
+from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import (
     NEXT_TOKEN,
@@ -44,7 +44,6 @@ from tst_study.megatron.model import (
 )
 from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
-from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import PhasePlan, plan_phases

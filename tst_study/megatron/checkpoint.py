@@ -81,7 +81,7 @@ class Checkpoints:
                 "it goes on from its last checkpoint"
             ) from error
         if first:
-            if place.exists():  # a launch that was killed behind its rename saves the step again
+            if place.exists():  # a launch that was killed after its rename saves the step again
                 shutil.rmtree(place)
             _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
@@ -97,7 +97,7 @@ class Checkpoints:
         return self.load(steps[-1], model, optimizer) if steps else None
 
     def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
-        """Restore the checkpoint behind `step` in place; returns its `common`."""
+        """Restore the checkpoint after `step` in place; returns its `common`."""
         place = place_of(self.folder, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}

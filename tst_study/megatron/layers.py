@@ -40,7 +40,7 @@ from tst_study.megatron.kernels.swiglu import swiglu
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm, told to Megatron's sequence parallelism.
+    """torch's RMSNorm with the mark that Megatron's sequence parallelism looks for.
 
     Under sequence parallelism each rank sees a part of the positions; the mark on the weight makes
     `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms of queries and
@@ -154,8 +154,8 @@ def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor")
 def block_specification(
     config: TransformerConfig, expert_products: str
 ) -> TransformerBlockSubmodules:
-    """This rank's layers and the norm behind the last one, which would else be whatever class is
-    installed."""
+    """This rank's layers and the norm after the last one; without a name for it Megatron would
+    take whatever class is installed."""
     layers = [_layer(config, expert_products)] * get_num_layers_to_build(config)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 

@@ -47,7 +47,7 @@ SPLIT_OVER_TENSOR_RANKS = (ColumnParallelLinear, RowParallelLinear, VocabParalle
 
 @dataclass(frozen=True)
 class Objective:
-    """What a phase predicts: all that a switch between phases changes, beside the fold."""
+    """What a phase predicts: with the fold, all that the switch between phases changes."""
 
     name: str
     bag_size: int
@@ -86,7 +86,7 @@ def superposition_objective(superposition: Superposition) -> Objective:
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss needs of a micro-batch beside the logits."""
+    """What the loss needs of a micro-batch, apart from the logits."""
 
     labels: Tensor
     """(b, l·stride) next-token labels of the raw sequence."""
@@ -167,7 +167,7 @@ class SuperposedGPT(GPTModel):
             valid_counts=labels.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=True,  # nothing reads the logits behind the loss
+            inplace=True,  # nothing reads the logits after the loss
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

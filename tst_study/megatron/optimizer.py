@@ -177,8 +177,8 @@ class ModelOptimizer:
                 self.state_of(main)[STEP].fill_(self.steps_taken)
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
-        """What a checkpoint holds beside the model: this rank's shares by name and parameter,
-        zeros where no step has been taken yet."""
+        """All that a checkpoint holds but the model's weights: this rank's shares by name and
+        parameter, zeros where no step has been taken yet."""
         stored: dict[str, dict[Tensor, Tensor]] = {}
         for parameter, main in zip(self.parameters, self.main, strict=True):
             optimizer = self._optimizer_of[main]
