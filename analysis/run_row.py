@@ -120,7 +120,7 @@ def run_row(record: RunRecord) -> RunRow:
     model, superposition = config["model"], config["superposition"]
     superposed = plan["superposed_steps"] > 0
     last = record.metrics[-1] if record.metrics else None
-    final = next((row for row in reversed(record.evals) if "task" not in row), None)
+    final = record.evals[-1] if record.evals else None
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
     return RunRow(

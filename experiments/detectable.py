@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.planner import PlannedRun, final_loss
+from experiments.planned_run import PlannedRun, final_loss
 from tst_study.config import Config
 
 POWER, LEVEL = 0.8, 0.05

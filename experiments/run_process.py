@@ -64,19 +64,14 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
 def train_rank(config: Config, folder: Path, rank: int) -> Exit:
     """Train one rank of a run; the first holds the run and speaks for all."""
     if rank:
-        return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=False)
+        return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
     try:
         with run_lock.hold(folder):
-            return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=True)
+            # Another launcher may just have brought the run to its end.
+            return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=True)
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-
-
-def _is_over(folder: Path) -> bool:
-    """Looked up under the lock: another launcher may just have brought the run to its end."""
-    status = run_record.read_status(folder)
-    return status is not None and status["state"] in run_record.FINAL_STATES
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
@@ -101,7 +96,7 @@ def mark(folder: Path, config: Config, state: run_record.State, message: str) ->
     before = run_record.read_status(folder)
     status = {
         "step": 0,
-        "steps": config.schedule.steps,
+        "steps": config.schedule.last_step,
         "last_checkpoint": None,
         **(before or {}),
         "state": state,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from experiments.planner import PlannedRun, Planner
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
 from experiments.study import Study
 
 STOPPED = frozenset({"failed", "preempted", "interrupted"})

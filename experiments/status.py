@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.launcher import Job, jobs_of
+from experiments.planner import Planner
+from experiments.study import Study
 from tst_study import run_lock, run_record
 from tst_study.errors import UserError
+from tst_study.units import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from experiments.slurm.jobs import Job
-    from experiments.study import Study
 
 COLORS = {
     "done": "green",
@@ -29,7 +31,6 @@ COLORS = {
     "queued": "blue",
     "waiting": "dim",
 }
-FAILURES_OF_JOBS = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class StatusRow:
     lag: float | None = None
     """Seconds since the run last said anything, while it runs."""
     job: str = ""
-    """Of Slurm, `123_4`."""
+    """Of Slurm: `123_4`."""
 
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     """The state of one run folder, which need not exist yet; `steps` are those planned for it.
 
-    The run's own word comes first, then its lock, then what Slurm says of its job.
+    The run's own word comes first, then its lock, then what its launcher knows of its job.
     """
     status = run_record.read_status(folder)
     id = job.id if job else ""
@@ -81,33 +82,34 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
 
 
 def _without_a_word(job: Job | None) -> tuple[str, str]:
-    if job is None or not job.state:
+    if job is None:
         return "waiting", ""
     if job.is_active:
-        return "queued", "starting" if job.state == "RUNNING" else job.reason
-    return "failed" if job.state in FAILURES_OF_JOBS else "waiting", f"job {job.id}: {job.state}"
+        return _in_the_queue(job)
+    return "failed" if job.state == "failed" else "waiting", job.remark
+
+
+def _in_the_queue(job: Job) -> tuple[str, str]:
+    return "queued", "starting" if job.state == "running" else job.remark
 
 
 def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[str, str]:
     """What the run said last, held against lock and queue."""
-    if run_lock.is_held(folder) or (job and job.state == "RUNNING" and state == "running"):
+    if run_lock.is_held(folder) or (job and job.state == state == "running"):
         return "running", "" if state == "running" else "starting"
     if job is not None and job.is_active:
-        return "queued", "starting" if job.state == "RUNNING" else job.reason
+        return _in_the_queue(job)
     if state == "running":
-        failed = job is not None and job.state in FAILURES_OF_JOBS
-        ended = f"job {job.id}: {job.state}" if job and job.state else message
-        return "failed" if failed else "interrupted", ended
+        failed = job is not None and job.state == "failed"
+        return "failed" if failed else "interrupted", (job and job.remark) or message
     return state, message
 
 
 def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
     """Every run that the study has decided on and every other one in its folder, with their jobs.
     `UserError` where its corpora are not prepared."""
-    from experiments.planner import Planner
-
     planned = Planner(study, root, share).decided()
-    jobs = jobs_of(root, (run.folder for run in planned))
+    jobs = jobs_of(root)
     known = {run.folder.name for run in planned}
     others = [path for path in _folders_below(root) if path.name not in known]
     return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + [
@@ -115,27 +117,17 @@ def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
     ]
 
 
-def jobs_of(root: Path, folders: Iterable[Path]) -> dict[str, Job]:
-    """Jobs of the study's runs by run id; empty where it was never submitted to Slurm."""
-    from experiments.slurm.launcher import explained, known_jobs
-
-    jobs = known_jobs(root)
-    if any(not job.state for job in jobs.values()):
-        over = {folder.name for folder in folders if _is_over(folder)}
-        jobs |= explained({run: job for run, job in jobs.items() if run not in over})
-    return jobs
-
-
-def _is_over(folder: Path) -> bool:
-    status = run_record.read_status(folder)
-    return status is not None and status["state"] in run_record.FINAL_STATES
-
-
-def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[StatusRow]:
-    """All runs of a study's folder, also those that failed before they wrote a record."""
+def rows_below(root: Path) -> list[StatusRow]:
+    """All runs of a study's folder, also those that failed before they wrote a record; without
+    their jobs, which is said, where nobody answers for those."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-    return [row(path, job=(jobs or {}).get(path.name)) for path in _folders_below(root)]
+    try:
+        jobs = jobs_of(root)
+    except UserError as error:
+        print(f"without job states: {error}", file=sys.stderr)
+        jobs = {}
+    return [row(path, job=jobs.get(path.name)) for path in _folders_below(root)]
 
 
 def _folders_below(root: Path) -> list[Path]:
@@ -197,12 +189,3 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
             Text(remark),
         )
     return shown
-
-
-def duration(seconds: float) -> str:
-    """`42s`, `3:07`, `2:03:07`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -5,20 +5,11 @@ Every import beyond typer stands inside the command that needs it, as in `comman
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
-
-from tst_study.errors import UserError
-
-if TYPE_CHECKING:
-    from experiments.planner import PlannedRun
-    from experiments.study import Study
-
-LAUNCHERS = ("local", "slurm")
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: bag-grid, …")]
 StudyOrFolder = Annotated[
@@ -33,7 +24,7 @@ ScaleName = Annotated[
 RunsFolder = Annotated[
     Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
 ]
-Launcher = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
 ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
@@ -52,9 +43,11 @@ def plan(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
+    launcher: LauncherName = "slurm",
     check: Annotated[
-        bool, typer.Option("--check", help="Ask Slurm whether it would take the jobs.")
+        bool, typer.Option("--check", help="Ask the launcher whether it would take the runs.")
     ] = False,
+    processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
         str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
@@ -73,32 +66,30 @@ def plan(
     ] = None,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
-    from experiments.plan_table import Prices, lines
-    from experiments.slurm.profile import load_profile
+    from experiments.launcher import Options, Prices, launcher_of
+    from experiments.plan_table import lines
+    from experiments.planner import Planner
     from experiments.study import load
 
-    chosen, how = load(study, scale), load_profile(profile)
-    root = runs or chosen.folder
-    prices = Prices(device or how.device, mfu or how.mfu, price or how.price_per_gpu_hour)
-    table = lines(chosen, root, prices, profile=how, share=not no_share, noise=noise)
-    for line in table:
-        print(line)
+    chosen = load(study, scale)
+    planner = Planner(chosen, runs or chosen.folder, not no_share, unprepared=True)
+    trains = launcher_of(launcher, Options(processes=processes, profile=profile))
+    usual = trains.prices()
+    prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
+    print(*lines(planner, trains.allocation, prices, noise=noise), sep="\n")
     if gpus is not None:
         from experiments.cluster_sheet import lines as cluster_lines
-        from experiments.planner import Planner
 
-        configs = [run.config for run in Planner(chosen, root, unprepared=True).whole()]
+        configs = [run.config for run in planner.whole()]
         print(*cluster_lines(chosen, configs, gpus, gpu_memory), sep="\n")
     if check:
-        from experiments.slurm.launcher import check_with_slurm
-
-        print(*check_with_slurm(chosen, root, how, share=not no_share), sep="\n")
+        print(*trains.check(planner.decided(), planner.root), sep="\n")
 
 
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
-    launcher: Launcher = "local",
+    launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
     runs: RunsFolder = None,
@@ -109,19 +100,19 @@ def submit(
     ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
+    from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
     chosen = load(study, scale)
-    root = runs or chosen.folder
-    where = _Where(launcher, parallel, processes, profile, not no_share, not no_collect)
-    _hand_over(chosen, root, where)
+    options = Options(parallel, processes, profile, not no_share, not no_collect)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
 
 
 def retry(
     study: StudyName,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
-    launcher: Launcher = "local",
+    launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
     runs: RunsFolder = None,
@@ -129,52 +120,15 @@ def retry(
     no_share: NoShare = False,
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
+    from experiments.launcher import Options, launcher_of
     from experiments.select import stopped
     from experiments.study import load
 
     chosen = load(study, scale)
     root = runs or chosen.folder
-    only = stopped(chosen, root, pattern, share=not no_share)
-    where = _Where(launcher, parallel, processes, profile, not no_share, True)
-    _hand_over(chosen, root, where, only)
-
-
-class _Where(NamedTuple):
-    launcher: str
-    parallel: int | None
-    processes: int
-    profile: Path | None
-    share: bool
-    collects: bool
-
-
-def _hand_over(
-    study: Study,
-    root: Path,
-    where: _Where,
-    only: Callable[[PlannedRun], bool] = lambda run: True,
-) -> None:
-    if where.launcher not in LAUNCHERS:
-        raise UserError(
-            f"--launcher {where.launcher}: not known; there are: {', '.join(LAUNCHERS)}"
-        )
-    if where.launcher == "local":
-        from experiments.submit import submit_locally
-
-        status = submit_locally(
-            study, root, where.parallel, processes=where.processes, share=where.share, only=only
-        )
-        raise typer.Exit(status)
-    from experiments.slurm.launcher import submit_to_slurm
-    from experiments.slurm.profile import load_profile
-
-    how = load_profile(where.profile)
-    if where.parallel:
-        how = how.model_copy(update={"parallel": where.parallel})
-    for corpus in study.corpora:
-        corpus.prepare()
-    done = submit_to_slurm(study, root, how, share=where.share, collects=where.collects, only=only)
-    print(*done.lines(), sep="\n")
+    options = Options(parallel, processes, profile, not no_share)
+    wanted = stopped(chosen, root, pattern, share=not no_share)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, root, wanted))
 
 
 def status(

@@ -125,7 +125,7 @@ def _run(
     log.start(config, resumed_from=resumed["step"], layout_chosen=why_layout, **_devices(ranks))
     superposition = superposition_objective(config.superposition)
 
-    end = config.schedule.stop_after or plan.steps
+    end = config.schedule.last_step
     for step in range(resumed["step"] or 0, end):
         if step == plan.superposed_steps > 0:
             _switch(config, model, optimizer)

@@ -19,8 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from experiments.slurm import batch_script
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.jobs import MARK, Job, Key, same_jobs
+from experiments.slurm.jobs import MARK, Key, SlurmJob, in_the_queue, same_jobs
 from experiments.slurm.profile import Profile, Resources
 from tst_study.errors import UserError
 from tst_study.run_record import write_json
@@ -73,19 +74,14 @@ def submit(one: Submission, root: Path, profile: Profile, resources: Resources, 
     script.write_text(script_text(one, root, profile, resources), encoding="utf8")
     write_json(folder / "intent.json", asdict(one))
     try:
-        out = call("sbatch", str(script), pass_fds=(lock,))
+        job = call("sbatch", "--parsable", str(script), pass_fds=(lock,)).strip().partition(";")[0]
     except SlurmError as error:
         # It may have been accepted all the same: only the answer was lost.
-        from experiments.slurm.jobs import in_the_queue
-
         there = same_jobs(in_the_queue(), one.id)
         if not there:
             write_json(folder / "job.json", {"job": "", "refused": str(error)})
             raise
-        out = f"job {next(iter(there.values())).id.partition('_')[0]}"
-    from submitit import SlurmExecutor
-
-    job: str = SlurmExecutor._get_job_id_from_submission_command(out)
+        job = next(iter(there.values())).id.partition("_")[0]
     write_json(folder / "job.json", {"job": job})
     return job
 
@@ -116,22 +112,15 @@ def _script(
     *,
     whole_array: bool,
 ) -> str:
-    from submitit import SlurmExecutor
-
-    try:
-        executor = SlurmExecutor(one.folder(root))
-    except RuntimeError as error:
-        raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
-    executor.update_parameters(**_parameters(one, profile, resources, whole_array=whole_array))
-    if whole_array:
-        executor.parameters["map_count"] = len(one.runs)
-        executor.parameters["array_parallelism"] = profile.parallel
     python = shlex.quote(profile.python or sys.executable)
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     words = f"{python} -P -u {shlex.join(command)}"
-    command_line = f"{profile.container} {words}".strip()
-    text: str = executor._make_submission_file_text(command_line, uid="")
-    return text
+    return batch_script.script_text(
+        one.folder(root),
+        f"{profile.container} {words}".strip(),
+        _parameters(one, profile, resources, whole_array=whole_array),
+        count=len(one.runs) if whole_array else 0,
+    )
 
 
 def _parameters(
@@ -153,6 +142,7 @@ def _parameters(
         "cpus_per_task": resources.cpus_per_task,
         "mem": f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None,
         "time": resources.time,
+        "array_parallelism": profile.parallel,
         "partition": resources.partition,
         "account": profile.account,
         "qos": profile.qos,
@@ -196,7 +186,20 @@ def all_of(root: Path) -> list[Submission]:
     return sorted(found, key=lambda one: one.created)
 
 
-def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, Job]) -> None:
+def known_jobs(root: Path) -> dict[str, SlurmJob]:
+    """The latest job of each run that ever had one; those whose answer was lost are adopted.
+
+    A job that Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
+    """
+    submissions = all_of(root)
+    if not submissions:
+        return {}
+    known = in_the_queue()
+    adopt(submissions, root, known)
+    return latest_jobs(submissions, root, known)
+
+
+def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]) -> None:
     """Write down the job ids of submissions whose submitter died behind `sbatch`."""
     for one in submissions:
         if one.job_id(root) is None:
@@ -207,16 +210,16 @@ def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, Job]) 
 
 
 def latest_jobs(
-    submissions: Sequence[Submission], root: Path, known: dict[Key, Job]
-) -> dict[str, Job]:
+    submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]
+) -> dict[str, SlurmJob]:
     """The job of each run that has one: an active one, else that of its last submission."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SlurmJob] = {}
     for one in submissions:
         id = one.job_id(root)
         for place, run in enumerate(one.runs):
             job = known.get((one.id, place))
             if job is None and id:
-                job = Job(f"{id}_{place}", "")
+                job = SlurmJob(f"{id}_{place}", "")
             if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
                 jobs[run] = job
     return jobs

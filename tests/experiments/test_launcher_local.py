@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cancel, launcher_local
-from experiments.launcher_local import Queue, StoppedError, launch, report_failures
-from experiments.planner import PlannedRun, Planner
+from experiments import cancel, local_queue
+from experiments.local_queue import Queue, StoppedError, launch, report_failures
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
 from experiments.select import stopped
 from experiments.study import Results, Study, best_learning_rate
 from tests.experiments import fake_training
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(launcher_local, "_context", lambda: context)
+    monkeypatch.setattr(local_queue, "_context", lambda: context)
 
 
 def study_of(*configs: Config) -> Study:
@@ -291,8 +292,8 @@ def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:
     first = study_of(config("fail", "seed=0"), config("good", "seed=1"))
     submit(first, tmp_path)
     (tmp_path / "healed").touch()
-    only = stopped(study, tmp_path, "", share=True)
-    launch(study, tmp_path, parallel=2, only=only, target=fake_training.run)
+    wanted = stopped(study, tmp_path, "", share=True)
+    launch(study, tmp_path, parallel=2, wanted=wanted, target=fake_training.run)
     assert launches(tmp_path) == {"fail": 2, "good": 1}
 
 
@@ -308,7 +309,8 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.submit, experiments.plan_table, experiments.studies.laptop\n"
+        "import sys, experiments.launcher_local, experiments.plan_table\n"
+        "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -11,8 +11,10 @@ import pytest
 
 from experiments import study
 from experiments.detectable import detectable, smallest_in_deviations
-from experiments.plan_table import Prices, lines
-from experiments.planner import PlannedRun, Planner
+from experiments.launcher import Prices
+from experiments.plan_table import lines
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
 from experiments.study import Study
 from tests.examples import example
 from tests.test_run_record import DATA, evaluation, metrics
@@ -74,7 +76,7 @@ def test_noise_is_that_of_the_pairs_that_are_done(
     assert after is not None
     gains = np.array([0.1, 0.1, 0.13])
     assert after.deviation == pytest.approx(float(gains.std(ddof=1)))
-    text = "\n".join(lines(study_of(seeded(3)), tmp_path))
+    text = "\n".join(lines(planning))
     assert "6 runs: 6 done" in text
     assert "0.6 hours of one run at a time, by the runs that are done" in text
 
@@ -82,7 +84,9 @@ def test_noise_is_that_of_the_pairs_that_are_done(
 def test_a_plan_needs_neither_corpora_nor_runs(tmp_path: Path) -> None:
     os.chdir(tmp_path)
     chosen = study.load("equal-cost", "paper")
-    text = lines(chosen, chosen.folder, Prices("B200", 0.4, 3.0), noise=0.01)
+    text = lines(
+        Planner(chosen, chosen.folder, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01
+    )
     trunk, branch = text[4], text[5]
     assert trunk.startswith("trunk-s1-32400steps-seed0-")
     assert trunk.split()[1] == "32,400"
@@ -97,7 +101,9 @@ def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
     configs = seeded(1)[:1]
     (line,) = [
         line
-        for line in lines(study_of(configs), tmp_path, Prices("H100", 0.5))
+        for line in lines(
+            Planner(study_of(configs), tmp_path, unprepared=True), prices=Prices("H100", 0.5)
+        )
         if "GPU-hours" in line
     ]
     flops = float(line.split()[0])

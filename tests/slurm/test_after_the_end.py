@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.logs import log_tails
-from experiments.slurm.launcher import submit_to_slurm
+from experiments.slurm.handing_over import submit_to_slurm
 from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile, started

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cancel import cancel_runs
 from experiments.slurm import submission
-from experiments.slurm.cancel import cancel_jobs
 from experiments.slurm.commands import call
+from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
-from experiments.slurm.launcher import Submitted, submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.status import rows_of
 from experiments.study import Results, Study, best_learning_rate
@@ -224,7 +224,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     done = submit(study, tmp_path, held)
     assert (len(done.new), len(done.jobs), len(calls)) == (1000, 1, 1)
     assert len(submit(study, tmp_path, held).adopted) == 1000
-    assert len(cancel_jobs(tmp_path, lambda run: True)) == 1000
+    assert len(cancel_runs(tmp_path, "")) == 1000
     wait_for_end(tmp_path)
 
 
