@@ -8,17 +8,6 @@ from experiments.launcher import launchers
 from experiments.select import matches
 from tst_study.errors import UserError
 
-MARK = "cancelled"
-"""In a run's `job/`, until it is submitted again: no launcher starts or requeues it by itself."""
-
-
-def mark_path(folder: Path) -> Path:
-    return folder / "job" / MARK
-
-
-def is_cancelled(folder: Path) -> bool:
-    return mark_path(folder).exists()
-
 
 def cancel_runs(root: Path, pattern: str) -> list[str]:
     """Cancel what matches, in queues and on this machine; returns the run ids."""

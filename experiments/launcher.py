@@ -108,6 +108,8 @@ class Options:
     profile: Path | None = None
     share: bool = True
     collects: bool = True
+    only_new: bool = False
+    """Only runs that were never submitted before."""
 
 
 def launcher_of(name: str, options: Options = Options()) -> Launcher:

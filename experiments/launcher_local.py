@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.background_figures import BackgroundFigures
-from experiments.cancel import mark_path
 from experiments.launcher import Allocation, Job, Options, Prices
 from experiments.local_queue import Queue, StoppedError, launch, report_failures
 from experiments.planned_run import PlannedRun
 from experiments.progress import Progress
-from experiments.run_process import log_path
+from experiments.run_process import cancel_mark, log_path
 from experiments.study import Study
 from tst_study import run_lock
 from tst_study.units import duration
@@ -101,7 +100,7 @@ def _stop(folder: Path) -> bool:
     owner = run_lock.owner(folder)
     if owner is None or owner.host != os.uname().nodename:
         return False
-    mark_path(folder).touch()
+    cancel_mark(folder).touch()
     with suppress(ProcessLookupError):
         os.kill(owner.process, signal.SIGTERM)
     return True

@@ -20,10 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from experiments import cancel
 from experiments.planned_run import PlannedRun, is_over, state
 from experiments.planner import Planner
-from experiments.run_process import Exit, Rank, log_path, mark, run
+from experiments.run_process import Exit, Rank, cancel_mark, log_path, mark, run
 from experiments.study import Study
 from tst_study import run_lock, run_record
 from tst_study.launch_facts import cores
@@ -99,7 +98,7 @@ def launch(
     queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
     _plan(planning, queue, wanted)
     for one in queue.decided:
-        cancel.mark_path(one.folder).unlink(missing_ok=True)
+        cancel_mark(one.folder).unlink(missing_ok=True)
     children: dict[str, list[BaseProcess]] = {}
     with _stop_on_signals():
         try:
@@ -141,7 +140,7 @@ def _start(
     for one in queue.waiting:
         if run_lock.is_held(one.folder):
             queue.elsewhere[one.fingerprint] = one
-        elif cancel.is_cancelled(one.folder):
+        elif cancel_mark(one.folder).exists():
             queue.failed[one.fingerprint] = (one, "cancelled")
         elif one.trunk and state(one.trunk) != "done":
             if one.trunk.fingerprint in queue.failed:
@@ -177,7 +176,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedR
         elif is_over(one):
             queue.over[key] = one
             over.append(one)
-        elif cancel.is_cancelled(one.folder):
+        elif cancel_mark(one.folder).exists():
             queue.failed[key] = (one, "cancelled")
         elif state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
             queue.failed[key] = (one, _reason(one, code))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.launcher import launchers
-from experiments.select import STOPPED, matches
-from experiments.status import rows_below
+from experiments.select import matches
+from experiments.status import STOPPED, rows_below
 from tst_study.errors import UserError
 
 

@@ -6,15 +6,16 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.launcher import Job, jobs_of
 from experiments.planner import Planner
+from experiments.run_process import cancel_mark
 from experiments.study import Study
-from tst_study import run_lock, run_record
+from tst_study import config, run_lock, run_record
 from tst_study.errors import UserError
 from tst_study.units import duration
 
@@ -29,16 +30,23 @@ COLORS = {
     "preempted": "yellow",
     "interrupted": "yellow",
     "queued": "blue",
+    "blocked": "yellow",
+    "cancelled": "yellow",
     "waiting": "dim",
 }
+
+
+STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
+"""States in which nothing happens until the run is submitted again."""
 
 
 @dataclass(frozen=True)
 class StatusRow:
     run_id: str
     state: str
-    """A state of the run record; `waiting` before there was any; or `interrupted`: it says that it
-    runs, but no process does."""
+    """A state of the run record, or before there was any: `waiting`; `cancelled`, which nothing
+    but a new submission undoes; `blocked` by a trunk that will not end by itself. `interrupted`
+    says that it runs, but no process does."""
     step: int
     steps: int
     phase: str
@@ -60,7 +68,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     status = run_record.read_status(folder)
     id = job.id if job else ""
     if status is None:
-        state, message = _without_a_word(job)
+        state, message = _without_a_word(folder, job)
         return StatusRow(folder.name, state, 0, steps, "", None, None, None, message, job=id)
     state, message = status["state"], status["message"]
     if state not in run_record.FINAL_STATES:
@@ -81,12 +89,13 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     )
 
 
-def _without_a_word(job: Job | None) -> tuple[str, str]:
-    if job is None:
-        return "waiting", ""
-    if job.is_active:
+def _without_a_word(folder: Path, job: Job | None) -> tuple[str, str]:
+    if job is not None and job.is_active:
         return _in_the_queue(job)
-    return "failed" if job.state == "failed" else "waiting", job.remark
+    said = job.remark if job else ""
+    if cancel_mark(folder).exists():
+        return "cancelled", "before it began"
+    return (job.state if job and job.state in ("failed", "cancelled") else "waiting"), said
 
 
 def _in_the_queue(job: Job) -> tuple[str, str]:
@@ -96,7 +105,8 @@ def _in_the_queue(job: Job) -> tuple[str, str]:
 def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[str, str]:
     """What the run said last, held against lock and queue."""
     if run_lock.is_held(folder) or (job and job.state == state == "running"):
-        return "running", "" if state == "running" else "starting"
+        remark = job.remark if job and job.state == "running" else ""
+        return "running", remark if state == "running" else "starting"
     if job is not None and job.is_active:
         return _in_the_queue(job)
     if state == "running":
@@ -112,9 +122,22 @@ def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
     jobs = jobs_of(root)
     known = {run.folder.name for run in planned}
     others = [path for path in _folders_below(root) if path.name not in known]
-    return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + [
-        row(path, job=jobs.get(path.name)) for path in others
-    ]
+    trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
+    rows = [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned]
+    return _blocked([*rows, *(row(path, job=jobs.get(path.name)) for path in others)], trunks)
+
+
+def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:
+    """The same, with what waits for a trunk that stopped told apart; `trunks` by their branches."""
+    stopped = {one.run_id: one.state for one in rows if one.state in STOPPED}
+
+    def told(one: StatusRow) -> StatusRow:
+        trunk = trunks.get(one.run_id, "")
+        if one.state not in ("waiting", "cancelled") or trunk not in stopped:
+            return one
+        return replace(one, state="blocked", message=f"its trunk {trunk}: {stopped[trunk]}")
+
+    return [told(one) for one in rows]
 
 
 def rows_below(root: Path) -> list[StatusRow]:
@@ -127,7 +150,19 @@ def rows_below(root: Path) -> list[StatusRow]:
     except UserError as error:
         print(f"without job states: {error}", file=sys.stderr)
         jobs = {}
-    return [row(path, job=jobs.get(path.name)) for path in _folders_below(root)]
+    folders = _folders_below(root)
+    rows = [row(path, job=jobs.get(path.name)) for path in folders]
+    unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}
+    trunks = {path.name: _trunk_of(path) for path in folders if path.name in unheard}
+    return _blocked(rows, trunks)
+
+
+def _trunk_of(folder: Path) -> str:
+    try:
+        fork = config.load(folder / "job" / "config.toml").execution.fork_from
+    except UserError:
+        fork = None
+    return Path(fork.folder).name if fork else ""
 
 
 def _folders_below(root: Path) -> list[Path]:
@@ -173,7 +208,8 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
     jobs = any(one.job for one in rows)
     shown.add_column("job" if jobs else "", no_wrap=True)
     remarks = [
-        one.phase or ("" if one.state in ("done", "waiting") else one.message) for one in rows
+        "; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message)))
+        for one in rows
     ]
     shown.add_column("phase" if any(remarks) else "", overflow="fold")
     for one, remark in zip(rows, remarks, strict=True):

@@ -98,13 +98,16 @@ def submit(
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
     ] = False,
+    only_new: Annotated[
+        bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
+    ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
     from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
     chosen = load(study, scale)
-    options = Options(parallel, processes, profile, not no_share, not no_collect)
+    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
 
 

@@ -2,30 +2,30 @@
 
 Truth is the run's own status first, then its lock, then the queue. What is over is skipped, what
 is queued or running is adopted, and the rest is submitted in arrays: one per kind of resources
-and per trunk to wait for, no longer than the cluster allows.
+and per trunk to wait for, no longer than the cluster allows. A small job that waits for all of
+them collects the study, or submits what only their results decide.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.code_copy import keep_code
 from experiments.planned_run import PlannedRun, is_over, state
 from experiments.planner import Planner
-from experiments.slurm import submission
-from experiments.slurm.commands import SlurmError, call, setting
+from experiments.run_process import cancel_mark
+from experiments.slurm import launches, submission
+from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
+from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import COLLECT, Submission, known_jobs
+from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
 from experiments.study import Study
+from experiments.submitters_lock import the_only_submitter
 from tst_study import run_lock
 from tst_study.config_toml import to_toml
 
@@ -45,8 +45,13 @@ class Submitted:
     new: list[PlannedRun] = field(default_factory=list)
     held_back: list[PlannedRun] = field(default_factory=list)
     """Their trunk is trained outside Slurm, or not to be trained now: no job to wait for."""
+    left: list[PlannedRun] = field(default_factory=list)
+    """Not queued: Slurm refused them, or an array before them."""
     jobs: list[str] = field(default_factory=list)
     collect: str | None = None
+    rest: str | None = None
+    refused: list[str] = field(default_factory=list)
+    """What Slurm said."""
     undecided: int = 0
     """Runs that wait for results of these, such as that of a sweep."""
 
@@ -57,11 +62,14 @@ class Submitted:
             text[-1] += f": {', '.join(self.jobs[:8])}{' …' if len(self.jobs) > 8 else ''}"
         if self.held_back:
             text.append(f"{len(self.held_back)} held back: their trunk has no job to wait for")
+        if self.left:
+            text.append(f"{len(self.left)} not submitted: submit again when Slurm takes more")
         if self.undecided:
-            text.append(f"{self.undecided} more hang on their results: submit again then")
+            after = f"job {self.rest} submits them then" if self.rest else "submit again then"
+            text.append(f"{self.undecided} more hang on their results: {after}")
         if self.collect:
             text.append(f"job {self.collect} collects the study when all of them have ended")
-        return text
+        return text + [f"refused: {said}" for said in self.refused]
 
 
 def submit_to_slurm(
@@ -72,10 +80,17 @@ def submit_to_slurm(
     share: bool = True,
     collects: bool = True,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
+    rest: Sequence[str] = (),
+    only_new: bool = False,
 ) -> Submitted:
-    """Hand every run that needs it to Slurm; returns at once. Raises `UserError`."""
+    """Hand every run that needs it to Slurm; returns at once.
+
+    `rest`: words of the command that submits what these runs' results decide. `only_new`: none
+    that ever had a job, for such a command, which must not try for ever what fails. Raises
+    `UserError`, also where Slurm took nothing at all.
+    """
     planning = Planner(study, root, share)
-    with _the_only_submitter(root) as lock:
+    with the_only_submitter(root) as lock:
         runs = [run for run in planning.decided() if wanted(run)]
         result, open_ = Submitted(undecided=_undecided(planning)), []
         jobs = _jobs_looked_for_twice(root, runs)
@@ -85,13 +100,14 @@ def submit_to_slurm(
                 result.over.append(run)
             elif (job and job.is_active) or run_lock.is_held(run.folder):
                 result.adopted.append(run)
-            else:
+            elif not (only_new and job):
                 open_.append(run)
-        handing = _Handing(study, root, profile, lock, jobs, result)
-        if open_:
-            handing.hand_over(open_)
-            if collects:
-                handing.collect_behind(result.adopted)
+        handing = _Handing(root, profile, lock, jobs, result)
+        handing.hand_over(open_)
+        if not (result.undecided and rest and (result.jobs or not only_new)):
+            rest = ()
+        if collects:
+            handing.follow_up(rest)
     return result
 
 
@@ -109,21 +125,8 @@ def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, 
     return jobs
 
 
-@contextmanager
-def _the_only_submitter(root: Path) -> Iterator[int]:
-    """One submitter per study at a time; yields the descriptor of the lock."""
-    (root / submission.FOLDER).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / submission.FOLDER / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 @dataclass
 class _Handing:
-    study: Study
     root: Path
     profile: Profile
     lock: int
@@ -132,6 +135,8 @@ class _Handing:
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
         """Trunks and runs without one first: branches name the job that they wait for."""
+        if not runs:
+            return
         code = keep_code(self.root)
         longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
         for waits in (False, True):
@@ -140,7 +145,9 @@ class _Handing:
                 if bool(run.trunk) != waits:
                     continue
                 dependency = self._dependency(run)
-                if dependency is None:
+                if self.result.refused:
+                    self.result.left.append(run)
+                elif dependency is None:
                     self.result.held_back.append(run)
                 else:
                     resources = self.profile.resources_of(run.config.name)
@@ -150,23 +157,39 @@ class _Handing:
                     chunk = members[start : start + longest]
                     self._submit(chunk, resources, dependency, code)
 
-    def collect_behind(self, adopted: Sequence[PlannedRun]) -> None:
-        """A job that draws and reports when everything has ended, whatever came of it."""
-        if not self.result.jobs:
+    def follow_up(self, rest: Sequence[str]) -> None:
+        """A small job for when everything has ended, whatever came of it: it submits the `rest`,
+        else it draws and reports."""
+        kind, words = (REST, rest) if rest else (COLLECT, (COLLECT, str(self.root.absolute())))
+        active = [job for run, job in self.jobs.items() if job.is_active and run not in SMALL]
+        if not self._is_due(kind, bool(active)):
             return
-        arrays = [
-            self.jobs[run.run_id].id.partition("_")[0] for run in adopted if run.run_id in self.jobs
-        ]
-        waits = ":".join(sorted({*self.result.jobs, *arrays}))
-        name = f"{self.root.name}-{COLLECT}"
-        one = submission.new(name, (COLLECT,), keep_code(self.root), f"afterany:{waits}")
-        mail = (
-            {"mail-user": self.profile.mail, "mail-type": "END,FAIL"} if self.profile.mail else {}
-        )
-        profile = self.profile.model_copy(update={"sbatch": {**self.profile.sbatch, **mail}})
-        partition = self.profile.resources.partition
-        resources = Resources(time=self.profile.collect_time, partition=partition)
-        self.result.collect = submission.submit(one, self.root, profile, resources, self.lock)
+        waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
+        dependency = f"afterany:{waits}" if waits else ""
+        one = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
+        script = command_script(one, self.root, self.profile, words, inside=kind == COLLECT)
+        try:
+            job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            self.result.refused.append(f"{kind}: {error}; see [small] in slurm.toml")
+            return
+        if kind == REST:
+            self.result.rest = job
+        else:
+            self.result.collect = job
+
+    def _is_due(self, kind: str, anything_active: bool) -> bool:
+        there, over = self.jobs.get(kind), self.result.over
+        if self.result.jobs:
+            return True  # one that is queued already waits for older jobs alone
+        if there and there.is_active:
+            return False
+        if anything_active or kind == REST or self.result.adopted or not over:
+            return anything_active
+        # Everything is over: was the study collected since?
+        report = self.root / "report" / "collected.json"
+        ends = [(run.folder / "status.json").stat().st_mtime for run in over]
+        return not report.exists() or report.stat().st_mtime < max(ends)
 
     def _dependency(self, run: PlannedRun) -> str | None:
         """None where the run must wait for what no job can wait for."""
@@ -178,10 +201,22 @@ class _Handing:
     def _submit(
         self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
     ) -> None:
-        one = submission.new(self.root.name, [run.run_id for run in runs], code, dependency)
+        """Nothing more once Slurm has refused an array."""
+        if self.result.refused:
+            self.result.left += runs
+            return
+        one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
         for run in runs:
             self._write_job_folder(one, run, resources)
-        job = submission.submit(one, self.root, self.profile, resources, self.lock)
+        script = array_script(one, self.root, self.profile, resources)
+        try:
+            job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            if not self.result.jobs:
+                raise
+            self.result.refused.append(str(error))
+            self.result.left += runs
+            return
         self.result.jobs.append(job)
         self.result.new += runs
         for place, run in enumerate(runs):
@@ -190,36 +225,8 @@ class _Handing:
     def _write_job_folder(self, one: Submission, run: PlannedRun, resources: Resources) -> None:
         folder = run.folder / "job"
         folder.mkdir(parents=True, exist_ok=True)
+        cancel_mark(run.folder).unlink(missing_ok=True)
+        launches.forget(run.folder)
         (folder / "config.toml").write_text(to_toml(run.config), encoding="utf8")
-        script = submission.script_of_one_run(one, run.run_id, self.root, self.profile, resources)
+        script = script_of_one_run(one, run.run_id, self.root, self.profile, resources)
         (folder / "run.sh").write_text(script, encoding="utf8")
-
-
-def check_with_slurm(runs: Iterable[PlannedRun], root: Path, profile: Profile) -> list[str]:
-    """What `sbatch --test-only` says of each kind of job that the runs need; submits nothing."""
-    kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
-    for run in runs:
-        if not is_over(run):
-            kinds[profile.resources_of(run.config.name)].append(run)
-    lines = []
-    for resources, members in kinds.items():
-        one = submission.new(root.name, [members[0].run_id], Path("code"))
-        text = submission.script_text(one, Path(root), profile, resources)
-        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
-            script.write(text)
-            script.flush()
-            try:
-                call("sbatch", "--test-only", script.name)
-                said = "accepted"
-            except SlurmError as error:
-                said = str(error)
-        lines.append(f"{len(members)} runs on {_said(resources)}: {said}")
-    return lines
-
-
-def _said(resources: Resources) -> str:
-    where = f" of {resources.partition}" if resources.partition else ""
-    return (
-        f"{resources.nodes} nodes{where}, {resources.ranks} tasks, "
-        f"{resources.gpus_per_node} GPUs each, {resources.time}"
-    )

@@ -37,15 +37,18 @@ class SlurmJob:
     """Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
     reason: str = ""
 
-    def seen(self) -> Job:
-        """As any launcher says it."""
+    def seen(self, remark: str = "") -> Job:
+        """As any launcher says it, with a remark on its launches so far."""
         if self.is_active:
-            return Job(self.id, "running" if self.state == "RUNNING" else "queued", self.reason)
+            if self.state == "RUNNING":
+                return Job(self.id, "running", remark)
+            return Job(self.id, "queued", "; ".join(filter(None, (self.reason, remark))))
         if not self.state:
-            return Job(self.id, "forgotten")
+            return Job(self.id, "forgotten", remark)
         cancelled = self.state == "CANCELLED" or self.reason == NEVER
         kind: Any = "failed" if self.state in FAILED else "cancelled" if cancelled else "ended"
-        return Job(self.id, kind, f"job {self.id}: {self.state}")
+        ended = f"job {self.id}: {self.state}"
+        return Job(self.id, kind, "; ".join(filter(None, (ended, remark))))
 
     @property
     def is_active(self) -> bool:

@@ -9,11 +9,14 @@ from pathlib import Path
 from experiments.code_copy import copies
 from experiments.launcher import Allocation, Job, Options, Prices
 from experiments.planned_run import PlannedRun
-from experiments.slurm import submission
+from experiments.run_process import cancel_mark
+from experiments.slurm import launches, submission
+from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
-from experiments.slurm.handing_over import check_with_slurm, submit_to_slurm
+from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.jobs import explained, in_the_queue
 from experiments.slurm.profile import Profile, load_profile
+from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study import run_record
 
@@ -36,7 +39,7 @@ class Slurm:
     def submit(
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
-        """Returns at once, with runs queued."""
+        """Returns at once, with runs queued; 1 where Slurm refused some of them."""
         for corpus in study.corpora:
             corpus.prepare()
         options = self._options
@@ -47,19 +50,31 @@ class Slurm:
             share=options.share,
             collects=options.collects,
             wanted=wanted,
+            rest=self._command(study, root),
+            only_new=options.only_new,
         )
         print(*done.lines(), sep="\n")
-        return 0
+        return 1 if done.refused else 0
+
+    def _command(self, study: Study, root: Path) -> list[str]:
+        """Submits what the results of this call's runs decide."""
+        words = ["submit", study.name, "--scale", study.scale, "--launcher", "slurm", "--only-new"]
+        words += ["--runs", str(root.absolute())]
+        options = self._options
+        words += ["--profile", str(options.profile.absolute())] if options.profile else []
+        words += ["--parallel", str(options.parallel)] if options.parallel else []
+        return words if options.share else [*words, "--no-share"]
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""
-        jobs = submission.known_jobs(root)
+        jobs = {run: job for run, job in submission.known_jobs(root).items() if run not in SMALL}
         forgotten = {
             run: job
             for run, job in jobs.items()
             if not job.state and not run_record.is_over(root / run)
         }
-        return {run: job.seen() for run, job in {**jobs, **explained(forgotten)}.items()}
+        jobs |= explained(forgotten)
+        return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Only jobs that carry this study's mark."""
@@ -71,10 +86,12 @@ class Slurm:
                 job = known.get((one.id, place))
                 if job is not None and job.is_active and wanted(run):
                     ids[job.id] = run
-        jobs = sorted(ids)
+        jobs, runs = sorted(ids), {run for run in ids.values() if run not in SMALL}
+        for run in runs:
+            cancel_mark(root / run).touch()
         for start in range(0, len(jobs), JOBS_PER_CALL):
             call("scancel", *jobs[start : start + JOBS_PER_CALL])
-        return set(ids.values())
+        return runs
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         """What jobs said before the run had a log of its own, newest last."""
@@ -101,7 +118,7 @@ class Slurm:
 
     def allocation(self, run_name: str) -> Allocation:
         resources = self.profile.resources_of(run_name)
-        return Allocation(resources.ranks, resources.gpus_per_node > 0)
+        return Allocation(resources.ranks, self.profile.on_gpu(resources))
 
     def prices(self) -> Prices:
         how = self.profile

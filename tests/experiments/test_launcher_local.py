@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cancel, local_queue
+from experiments import local_queue
+from experiments.cancel import cancel_runs
 from experiments.local_queue import Queue, StoppedError, launch, report_failures
 from experiments.planned_run import PlannedRun
 from experiments.planner import Planner
@@ -275,7 +276,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
         while not launches(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.3)
-        cancelled.extend(cancel.cancel_runs(tmp_path, "sleep"))
+        cancelled.extend(cancel_runs(tmp_path, "sleep"))
 
     cancelled: list[str] = []
     threading.Thread(target=cancel_soon).start()

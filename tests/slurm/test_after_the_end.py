@@ -36,7 +36,7 @@ def test_a_job_behind_all_others_collects_whatever_came_of_them(
 
 def test_the_script_in_a_run_folder_runs_it_again(cluster: Cluster, tmp_path: Path) -> None:
     study = seeded("bug")
-    submit(study, tmp_path)
+    submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
     assert "ZeroDivisionError" in "\n".join(log_tails(tmp_path, "", 30))
     (tmp_path / "healed").touch()
@@ -60,7 +60,7 @@ def test_with_slurmdbd_a_forgotten_job_still_has_an_end(
     """The controller loses its state, and with it every job; the accounts have them all."""
     cluster = cluster_with_accounts
     study = seeded("killed", "a")
-    submit(study, tmp_path)
+    submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
     # The controller hands jobs on to the accounts a few seconds behind their end.
     wait_until(lambda: "FAILED" in cluster.run("sacct", "--noheader", "--allocations"))

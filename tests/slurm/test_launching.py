@@ -121,15 +121,16 @@ def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
 
 def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
     study = seeded("fail", "bug", "killed", "good")
-    submit(study, tmp_path)
+    submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(study, tmp_path)}
     assert {name: row.state for name, row in rows.items()} == {
         "fail": "failed", "bug": "failed", "killed": "failed", "good": "done",
     }  # fmt: skip
     assert rows["fail"].message == "corpus: too short; give more text"
-    assert "ZeroDivisionError: division by zero" in rows["bug"].message
-    assert "FAILED" in rows["killed"].message
+    given_up = "given up: launches in a row without a new checkpoint: 1: "
+    assert rows["bug"].message == f"{given_up}ZeroDivisionError: division by zero"
+    assert rows["killed"].message.startswith(given_up)
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
     (tmp_path / "healed").touch()

@@ -112,7 +112,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
-    monkeypatch.setattr("experiments.slurm.handing_over.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("experiments.submitters_lock.fcntl.flock", lambda *arguments: None)
     monkeypatch.setattr("experiments.slurm.handing_over.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
@@ -125,7 +125,9 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     study = seeded("seconds_1")
     submit(study, tmp_path / "other")
     (other,) = submission.all_of(tmp_path / "other")
-    lost = submission.new("ours", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path)
+    lost = submission.new(
+        tmp_path / "ours", "", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path
+    )
     lost.folder(tmp_path / "ours").mkdir(parents=True)
     write_json(lost.folder(tmp_path / "ours") / "intent.json", lost.__dict__)
     write_json(

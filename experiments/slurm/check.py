@@ -1,0 +1,44 @@
+"""What `sbatch --test-only` says of a study's jobs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from experiments.planned_run import PlannedRun, is_over
+from experiments.slurm import submission
+from experiments.slurm.batch_script import array_script
+from experiments.slurm.commands import SlurmError, call
+from experiments.slurm.profile import Profile, Resources
+
+
+def check_with_slurm(runs: Iterable[PlannedRun], root: Path, profile: Profile) -> list[str]:
+    """A line for each kind of job that the runs need; submits nothing."""
+    kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
+    for run in runs:
+        if not is_over(run):
+            kinds[profile.resources_of(run.config.name)].append(run)
+    lines = []
+    for resources, members in kinds.items():
+        one = submission.new(root, "", [members[0].run_id], Path("code"))
+        text = array_script(one, root, profile, resources)
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+            script.write(text)
+            script.flush()
+            try:
+                call("sbatch", "--test-only", script.name)
+                said = "accepted"
+            except SlurmError as error:
+                said = str(error)
+        lines.append(f"{len(members)} runs on {_said(resources)}: {said}")
+    return lines
+
+
+def _said(resources: Resources) -> str:
+    where = f" of {resources.partition}" if resources.partition else ""
+    return (
+        f"{resources.nodes} nodes{where}, {resources.ranks} tasks, "
+        f"{resources.gpus_per_node} GPUs each, {resources.time}"
+    )
