@@ -48,7 +48,7 @@ tst_end() { # STATUS of srun
   first=$(sed -n 's/^srun: error: \([^ ]*: tasks* .*\)/\1/p' "$TST_RUN/job/srun.txt" | head -n 1)
   case $said in
     0 | 1) exit "$said" ;;
-    69) case $first in '' | *' 69') ;; *) said= ;; esac ;; # stopped because another rank died
+    69) case $first in '' | *' 69') first= ;; *) said= ;; esac ;; # or another rank died before
     75) ;;
     *) said= ;;
   esac
@@ -63,7 +63,7 @@ tst_end() { # STATUS of srun
   tst_note "${said:-crash}" "${node:--}" "${first:-status $1}"
   idle=$(awk '$2 != 75 { n = $3 == $4 ? n + 1 : 0 } END { print n + 0 }' "$TST_RUN/job/launches")
   if [ "$idle" -gt "$TST_RETRIES" ]; then
-    tst_give_up "launches in a row without a new checkpoint: $idle"
+    tst_give_up "launches in a row without a new checkpoint: $idle${first:+ ($first)}"
   fi
   tst_requeue
 }
@@ -77,9 +77,9 @@ tst_wait_for_an_answer() { # ten minutes for a controller that is being started 
 }
 
 tst_give_up() { # WHY: the run's last word, which no rank is left to say
-  local beside="$TST_RUN/.status.json.$TST_JOB"
-  echo "given up: $1" >&2
-  sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' -e "s/^\( *\"message\": \"\)/\1given up: $1: /" \
+  local beside="$TST_RUN/.status.json.$TST_JOB" said="given up: ${1//[\"\\\/&]/ }: "
+  echo "$said" >&2
+  sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' -e "s/^\( *\"message\": \"\)/\1$said/" \
     "$TST_RUN/status.json" >"$beside" && mv "$beside" "$TST_RUN/status.json"
   exit 1
 }

@@ -88,6 +88,21 @@ class Cluster:
         for process in _processes_of(self.folder, node):
             _signal(process, signal.SIGKILL)
 
+    def kill_tasks(self, job: str, of: bytes = b"") -> int:
+        """SIGKILL what a job `123_4` runs, or of it what has such words in its command line;
+        returns how many processes that were."""
+        array, _, place = job.partition("_")
+        wanted = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
+        killed = 0
+        for process in _processes_of(self.folder):
+            with suppress(OSError):
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+                words = Path(f"/proc/{process}/cmdline").read_bytes()
+                if wanted <= set(variables) and of in words:
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
+        return killed
+
     def stop(self) -> None:
         if "slurmctld" in self._processes:
             subprocess.run(
