@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.launcher import launchers
+from experiments.submitters_lock import the_only_submitter
 from tst_study import config, run_lock, run_record
 from tst_study.errors import UserError
 
@@ -32,14 +33,19 @@ def not_needed(root: Path) -> list[NotNeeded]:
         raise UserError(f"{root}: no such folder; name a study or its folder")
     found = [*_checkpoints(root)]
     found += [folder for one in launchers() for folder in one.leftovers(root)]
-    if not found and not _runs(root):
+    if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
         raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
     return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
 
 
-def delete(found: Iterable[NotNeeded]) -> None:
-    for one in found:
-        shutil.rmtree(one.path)
+def delete(root: Path, found: Iterable[NotNeeded]) -> list[NotNeeded]:
+    """Delete what of it is still not needed once no submitter is at work; returns that."""
+    with the_only_submitter(root):
+        still = {one.path for one in not_needed(root)}
+        gone = [one for one in found if one.path in still]
+        for one in gone:
+            shutil.rmtree(one.path)
+    return gone
 
 
 def _runs(root: Path) -> list[Path]:

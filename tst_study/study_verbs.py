@@ -193,14 +193,15 @@ def clean(
     that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
     from experiments.clean import delete, not_needed
 
-    found = not_needed(_folder(study, scale, runs))
+    root = _folder(study, scale, runs)
+    found = not_needed(root)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
     if found and not yes and sys.stdin.isatty():
         yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
     if yes:
-        delete(found)
+        total = sum(one.size for one in delete(root, found)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 

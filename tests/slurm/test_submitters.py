@@ -40,6 +40,17 @@ def killed_when(prepare: Callable[[], None], root: Path) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+def slow_sbatch(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes before a job is queued; `asked` is there from its beginning."""
+    slow = tmp_path / "slow" / "sbatch"
+    slow.parent.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
+    )
+    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+
+
 def die(*arguments: Any, **more: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,14 +88,8 @@ def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: P
 def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes a second behind the submitter's death."""
-    slow = tmp_path / "slow" / "sbatch"
-    slow.parent.mkdir()
-    slow.write_text(
-        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
-    )
-    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    """The answer comes a second after the submitter's death."""
+    slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
     submitter.start()
