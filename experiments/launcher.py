@@ -6,7 +6,7 @@ something done (submit, retry, plan) asks the one that was named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -45,7 +45,9 @@ class Allocation:
     """Processes of torch.distributed."""
     on_gpu: bool = False
     seconds: float | None = None
-    """Wall time of one launch; None where nothing limits it."""
+    """That one launch trains at most; None where nothing limits it."""
+    memory: int | None = None
+    """Bytes of each rank's device, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Launcher(Protocol):
     def prices(self) -> Prices:
         """What its devices do and cost, as far as it knows."""
 
-    def check(self, runs: Iterable[PlannedRun], root: Path) -> list[str]:
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
         """Whether it would take these runs, in lines for people; submits nothing."""
 
 

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from experiments.background_figures import BackgroundFigures
 from experiments.launcher import Allocation, Job, Options, Prices
+from experiments.layouts import problems
 from experiments.local_queue import Queue, StoppedError, launch, report_failures
 from experiments.planned_run import PlannedRun
 from experiments.progress import Progress
@@ -84,8 +85,8 @@ class Local:
     def prices(self) -> Prices:
         return Prices()
 
-    def check(self, runs: Iterable[PlannedRun], root: Path) -> list[str]:
-        return []
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+        return problems(runs, self.allocation)
 
     def _command(self, study: Study, root: Path) -> str:
         words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from experiments.launcher import Allocation
+from experiments.layouts import check_layouts
 from experiments.planned_run import PlannedRun, is_over, state
 from experiments.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, log_path, mark, run
@@ -97,6 +99,7 @@ def launch(
     planning = Planner(study, root, share)
     queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
     _plan(planning, queue, wanted)
+    check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)
     children: dict[str, list[BaseProcess]] = {}

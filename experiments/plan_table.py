@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from experiments.detectable import detectable
 from experiments.launcher import Allocation, Prices
+from experiments.layouts import AllocationOf, problems, resolved
 from experiments.planned_run import PlannedRun, Shape, total_flops
 from experiments.planner import Planner
 from experiments.status import StatusRow, row, totals
@@ -14,12 +16,12 @@ from experiments.study import Study
 from tst_study import run_record
 from tst_study.compute_cost import gpu_hours
 from tst_study.config import Config
+from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
-from tst_study.parallel_layout import layout_of, least_ranks
 from tst_study.phase_plan import plan_phases
+from tst_study.units import duration, gigabytes
 
-AllocationOf = Callable[[str], Allocation]
-"""What a run of a name would get."""
+HEAD = ("run", "steps", "FLOPs", "tokens", "", "wall time", "launches", "memory", "state")
 OURS = Prices()
 
 
@@ -37,38 +39,59 @@ def lines(
     runs = [*decided, *open_]
     states = {run.fingerprint: row(run.folder) for run in decided}
     hours = _Hours(prices, _measured(decided, states))
-    width = max(len(run.run_id) for run in runs)
-    head = f"{'run':<{width}} {'steps':>15} {'FLOPs':>9} {'tokens':>8} {'hours':>8} {'memory':>9}"
-    text = [study.title, study.claims, "", f"{head}  state"]
+    rows = [[*HEAD[:4], hours.unit, *HEAD[5:]]]
     for run in runs:
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
-        text.append(f"{_line(run, width, hours, allocation)}  {state}")
+        rows.append(_row(run, hours, allocation(run.config.name), state))
+    text = [study.title, study.claims, "", *_aligned(rows)]
     text += ["", f"{len(runs)} runs: {totals(states.values())}"]
     text += _sums(runs, planner, hours, open_)
+    text += problems(runs, allocation)
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
     return text + _unprepared(study)
 
 
-def _line(run: PlannedRun, width: int, hours: _Hours, allocation: AllocationOf) -> str:
-    """Steps are written from–to where the run forks behind a trunk; memory is that of one rank."""
+def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
+    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
     plan = plan_phases(run.config)
-    steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
-    memory = _memory(run.config, allocation(run.config.name))
-    tokens = plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)
-    return (
-        f"{run.run_id:<{width}} {steps:>15} {total_flops([run]):>9.3g} {tokens:>8.3g} "
-        f"{_number(hours.of(run)):>8} {memory:>9}"
-    )
+    wall = hours.wall_seconds(run, given)
+    launches = wall and given.seconds and ceil(wall / given.seconds)
+    return [
+        run.run_id,
+        f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
+        f"{total_flops([run]):.3g}",
+        f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
+        _number(hours.of(run)),
+        duration(wall),
+        f"{launches:,}" if launches else "–",
+        _memory(run.config, given),
+        state,
+    ]
 
 
 def _memory(config: Config, given: Allocation) -> str:
-    """Of one rank, with as many as the launcher gives or the layout needs."""
-    if config.execution.parallel == "auto":
+    """Of one rank; a dash where its layout cannot work, or hangs on a memory that is not known."""
+    if config.execution.parallel == "auto" and given.memory is None:
         return "auto"
-    ranks = max(given.ranks, least_ranks(layout_of(config)))
-    estimate = estimate_memory(config, ranks, on_gpu=given.on_gpu)
-    return f"{estimate.total / 2**30:.3g} GiB"
+    try:
+        config = resolved(config, given)
+    except UserError:
+        return "–"
+    return gigabytes(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first and the last column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
+        )
+        + f"  {row[-1]}"
+        for row in rows
+    ]
 
 
 def _sums(
@@ -87,6 +110,17 @@ def _sums(
 class _Hours:
     prices: Prices
     step_seconds: dict[Shape, float]
+
+    @property
+    def unit(self) -> str:
+        return "hours" if self.prices.device is None else "GPU-hours"
+
+    def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
+        """From the first step to the last, without the time in the queue; measured hours are
+        those of a whole run already."""
+        hours = self.of(run)
+        ranks = 1 if self.prices.device is None else given.ranks
+        return None if hours is None else 3600 * hours / ranks
 
     def of(self, run: PlannedRun) -> float | None:
         """Device-hours."""

@@ -14,6 +14,7 @@ from math import gcd
 
 from experiments.planned_run import Identities, PlannedRun, has_checkpoint, is_over, state
 from tst_study.config import Config, ForkPoint
+from tst_study.superposition_setting import SuperpositionSetting
 from tst_study.trunk import prefix_form, shared_until
 
 
@@ -102,10 +103,7 @@ def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
 
 
 def _name(config: Config, steps: int) -> str:
-    superposition = config.superposition
-    parts = ["trunk", f"s{superposition.bag_size}"]
-    if superposition.mode != "full":
-        parts.append(superposition.mode)
-    if isinstance(superposition.weighting, str) and superposition.weighting != "uniform":
-        parts.append(superposition.weighting)
-    return "-".join([*parts, f"{steps}steps", f"seed{config.seed}"])
+    method = SuperpositionSetting.of_config(
+        config.superposition.model_dump(), config.schedule.steps
+    )
+    return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

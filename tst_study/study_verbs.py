@@ -57,7 +57,8 @@ def plan(
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="Show layout and memory on so many GPUs.")
+        int | None,
+        typer.Option(min=1, help="Plan for so many GPUs a run; shows layout and memory by part."),
     ] = None,
     gpu_memory: Annotated[float, typer.Option(min=1.0, help="GB of each of them.")] = 141.0,
     noise: Annotated[
@@ -66,7 +67,9 @@ def plan(
     ] = None,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
-    from experiments.launcher import Options, Prices, launcher_of
+    from dataclasses import replace
+
+    from experiments.launcher import Allocation, Options, Prices, launcher_of
     from experiments.plan_table import lines
     from experiments.planner import Planner
     from experiments.study import load
@@ -76,7 +79,16 @@ def plan(
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
     prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
-    print(*lines(planner, trains.allocation, prices, noise=noise), sep="\n")
+
+    def allocation(run_name: str) -> Allocation:
+        given = trains.allocation(run_name)
+        return (
+            given
+            if gpus is None
+            else replace(given, ranks=gpus, on_gpu=True, memory=int(gpu_memory * 1e9))
+        )
+
+    print(*lines(planner, allocation, prices, noise=noise), sep="\n")
     if gpus is not None:
         from experiments.cluster_sheet import lines as cluster_lines
 

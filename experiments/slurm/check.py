@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.launcher import Allocation
+from experiments.layouts import problems
 from experiments.planned_run import PlannedRun, is_over
 from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script
@@ -14,13 +16,13 @@ from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.profile import Profile, Resources
 
 
-def check_with_slurm(runs: Iterable[PlannedRun], root: Path, profile: Profile) -> list[str]:
-    """A line for each kind of job that the runs need; submits nothing."""
+def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -> list[str]:
+    """What stands against the runs' layouts, and a line for each kind of job that they need."""
     kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if not is_over(run):
             kinds[profile.resources_of(run.config.name)].append(run)
-    lines = []
+    lines = problems(runs, lambda name: Allocation(profile.resources_of(name).ranks))
     for resources, members in kinds.items():
         one = submission.new(root, "", [members[0].run_id], Path("code"))
         text = array_script(one, root, profile, resources)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.code_copy import keep_code
+from experiments.launcher import Allocation
+from experiments.layouts import check_layouts
 from experiments.planned_run import PlannedRun, is_over, state
 from experiments.planner import Planner
 from experiments.run_process import cancel_mark
@@ -102,6 +104,7 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (only_new and job):
                 open_.append(run)
+        check_layouts(open_, lambda name: Allocation(profile.resources_of(name).ranks))
         handing = _Handing(root, profile, lock, jobs, result)
         handing.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not only_new)):

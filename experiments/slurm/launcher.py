@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -118,12 +118,13 @@ class Slurm:
 
     def allocation(self, run_name: str) -> Allocation:
         resources = self.profile.resources_of(run_name)
-        return Allocation(resources.ranks, self.profile.on_gpu(resources))
+        warned = max(1, resources.seconds - self.profile.signal_seconds)
+        return Allocation(resources.ranks, self.profile.on_gpu(resources), warned)
 
     def prices(self) -> Prices:
         how = self.profile
         return Prices(how.device, how.mfu, how.price_per_gpu_hour)
 
-    def check(self, runs: Iterable[PlannedRun], root: Path) -> list[str]:
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
         """What `sbatch --test-only` says of each kind of job that the runs need."""
         return check_with_slurm(runs, root, self.profile)

@@ -17,7 +17,7 @@ PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 
 
 WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
-"""In Slurm's format: minutes, `hours:minutes:seconds` or `days-hours`."""
+"""In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`."""
 SbatchOptions = dict[str, str | int | bool]
 """Options of sbatch by their long names."""
 
@@ -37,6 +37,15 @@ class Resources(Strict):
     time: WallTime = "24:00:00"
     """Of one launch; a longer run is requeued after a checkpoint."""
     partition: str | None = None
+
+    @property
+    def seconds(self) -> int:
+        """`time` in seconds."""
+        days, _, clock = self.time.rpartition("-")
+        parts = [int(part) for part in clock.split(":")]
+        first = 3600 if days or len(parts) == 3 else 60
+        seconds: int = sum(n * first // 60**i for i, n in enumerate(parts))
+        return 86400 * int(days or 0) + seconds
 
     @property
     def ranks(self) -> int:

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from experiments.cancel import cancel_runs
+from experiments.planner import Planner
 from experiments.slurm import submission
+from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
@@ -25,6 +27,7 @@ from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
 from tst_study import run_record
 from tst_study.config import Config
+from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
@@ -166,6 +169,17 @@ def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None
     submit(study, tmp_path)
     wait_for_end(tmp_path)
     assert [row.state for row in rows_of(study, tmp_path)] == ["done"] * 3
+
+
+def test_a_layout_that_cannot_work_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
+    three = profile(resources=Resources(time="10", tasks_per_node=3))
+    with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):
+        submit(seeded("a", "b"), tmp_path, three)
+    assert submission.all_of(tmp_path) == []
+    planned = Planner(seeded("a"), tmp_path).decided()
+    refused, said = check_with_slurm(planned, tmp_path, three)
+    assert "cannot be trained on 3 ranks" in refused
+    assert said.endswith("accepted")
 
 
 def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
