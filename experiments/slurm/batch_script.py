@@ -40,6 +40,7 @@ def command_script(
     that submits, beside Slurm's programs."""
     small, resources = profile.of_small_jobs()
     prefix, python = (profile.container, profile.python) if inside else ("", None)
+    small = small if inside else small.model_copy(update={"srun": ()})
     command = f"{shlex.quote(python or sys.executable)} -P -u -m tst_study {shlex.join(words)}"
     parameters = _of_array(one, small, resources)
     parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
@@ -93,7 +94,7 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
         "qos": profile.qos,
         "constraint": profile.constraint,
-        "exclude": profile.exclude,
+        "exclude": profile.exclude or None,
         "signal_delay_s": profile.signal_seconds,
         "stderr_to_stdout": True,
         "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it

@@ -14,8 +14,6 @@ from tst_study.errors import UserError
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
-
-
 WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
 """In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`."""
 SbatchOptions = dict[str, str | int | bool]
@@ -61,6 +59,7 @@ class SmallJob(Strict):
     qos: str | None = None
     cpus_per_task: Positive = 1
     memory_gb: PositiveFloat | None = None
+    srun: tuple[str, ...] = ()
     sbatch: SbatchOptions = Field(default_factory=dict)
 
 
@@ -137,7 +136,9 @@ class Profile(Strict):
         """What they get in the place of `self` and of a run's resources."""
         small = self.small
         mail = {"mail-user": self.mail, "mail-type": "END,FAIL"} if self.mail else {}
-        profile = Profile(account=self.account, qos=small.qos, sbatch={**mail, **small.sbatch})
+        profile = Profile(
+            account=self.account, qos=small.qos, srun=small.srun, sbatch={**mail, **small.sbatch}
+        )
         shared = ("time", "partition", "cpus_per_task", "memory_gb")
         return profile, Resources(**{name: getattr(small, name) for name in shared})
 

@@ -17,6 +17,7 @@ import pytest
 
 from experiments import local_queue
 from experiments.cancel import cancel_runs
+from experiments.launcher import Options, launcher_of
 from experiments.local_queue import Queue, StoppedError, launch, report_failures
 from experiments.planned_run import PlannedRun
 from experiments.planner import Planner
@@ -211,6 +212,21 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert status(tmp_path, name)["state"] == "preempted"
         (folder,) = tmp_path.glob(f"{name}-*")
         assert not run_lock.is_held(folder)
+
+
+def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object, **more: object) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.launcher_local.launch", stop)
+    options = Options(parallel=3, processes=2, share=False)
+    assert launcher_of("local", options).submit(study_of(config("a")), tmp_path / "r s") == 130
+    again = (
+        f"submit fake --scale test --runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
+    )
+    assert again in capsys.readouterr().out
 
 
 def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
         assert option not in small
     for option in ("--time=5", "--mem=512M", "--cpus-per-task=1"):
         assert f"#SBATCH {option}\n" in small
-    cancel_runs(tmp_path, "")
+    assert len(cancel_runs(tmp_path, "")) == 1  # the small job is cancelled too, and is no run
     wait_for_end(tmp_path)
 
 

@@ -210,21 +210,25 @@ def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path)
     wait_for_end(tmp_path)
 
 
-def test_a_profile_reaches_the_job(tmp_path: Path) -> None:
+def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix that stands for a container really stands before python."""
     seen = tmp_path / "inside"
     how = profile(
         container=f"sh -c 'touch {seen}; exec \"$@\"' sh",
         resources=Resources(time="10", memory_gb=0.5, gpus_per_node=2, cpus_per_task=2),
         runs=({"match": "other", "resources": {"cpus_per_task": 3}},),
-        sbatch={"nice": 5},
+        sbatch={"nice": 5, "mem": "0"},
+        srun=("--quiet",),
     )
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
     submit(seeded("a", "other"), tmp_path, how)
     scripts = [
         (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
     ]
-    for line in ("--mem=512M", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10"):
+    lines = ("--mem=0", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10", "--account=team")
+    for line in lines:
         assert all(f"#SBATCH {line}\n" in script for script in scripts)
+    assert all("--wait=60 --quiet" in script and "wckey" not in script for script in scripts)
     for script, cpus in zip(scripts, (2, 3), strict=True):
         assert f"#SBATCH --cpus-per-task={cpus}\n" in script
     wait_for_end(tmp_path)
