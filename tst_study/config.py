@@ -198,6 +198,11 @@ class Schedule(Strict):
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
 
+    @property
+    def last_step(self) -> int:
+        """The last one that is trained."""
+        return self.stop_after or self.steps
+
     @model_validator(mode="after")
     def _check(self) -> Schedule:
         if self.stop_after is not None and self.stop_after >= self.steps:

@@ -90,7 +90,7 @@ def _run(
 ) -> State:
     trainer = _Trainer(config, folder, ranks, log)
     plan = trainer.plan
-    first, end = trainer.resume(why_layout), config.schedule.stop_after or plan.steps
+    first, end = trainer.resume(why_layout), config.schedule.last_step
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)

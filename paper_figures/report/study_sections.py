@@ -10,9 +10,10 @@ import pandas as pd
 
 from analysis.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
-from analysis.wording import duration, gain, gain_sentence, number, setting_label, signed
+from analysis.wording import gain, gain_sentence, number, setting_label, signed
 from paper_figures.report.html_parts import Cell, bullets, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, PRINTED, headline_table
+from tst_study.units import duration
 
 FEW = 8
 """Settings of one corpus and length that are all said in words; of more, a fold-out holds them."""

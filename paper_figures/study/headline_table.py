@@ -12,10 +12,11 @@ import pandas as pd
 from analysis.comparison import SETTING, Comparison
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, duration, gain, setting_label, setting_order
+from analysis.wording import big, gain, setting_label, setting_order
 from paper_figures.item import Item, Missing, command
 from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, Table
+from tst_study.units import duration
 
 KIND = "headline_table"
 TITLE = "Cost and loss by setting"
