@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.tiny_runs import tiny
-from tst_study.megatron.cpu_backend import cuda_means_cpu
+from tst_study.megatron.cpu_backend import working_on
 from tst_study.megatron.model import transformer_config
 from tst_study.megatron.rms_norm import RMSNorm
 from tst_study.megatron.rotary import RotaryTable, rotate
@@ -25,7 +25,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_norm_is_torchs(words: Path, dtype: torch.dtype) -> None:
-    with cuda_means_cpu():
+    with working_on(torch.device("cpu")):
         norm = RMSNorm(transformer_config(tiny(words)), 48, eps=1e-3).to(dtype)
     with torch.no_grad():
         norm.weight.copy_(random(48))
@@ -62,7 +62,7 @@ def test_swiglu_is_its_formula_to_the_bit(dtype: torch.dtype) -> None:
 def test_a_rotation_is_a_product_of_complex_numbers_forward_and_backward() -> None:
     ours = random(length, batch, heads, head_size).requires_grad_()  # Megatron's order
     formula = ours.detach().clone().requires_grad_()
-    with cuda_means_cpu():
+    with working_on(torch.device("cpu")):
         found = rotate(ours.permute(1, 2, 0, 3), RotaryTable(head_size, 10_000.0)(length))
     first, second = formula.permute(1, 2, 0, 3).double().chunk(2, dim=-1)
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
@@ -80,7 +80,7 @@ def test_a_rotation_is_a_product_of_complex_numbers_forward_and_backward() -> No
 
 def test_half_precision_is_rotated_in_float32() -> None:
     x = random(*SHAPE, dtype=torch.bfloat16).requires_grad_()
-    with cuda_means_cpu():
+    with working_on(torch.device("cpu")):
         table = RotaryTable(head_size, 10_000.0)(length)
     found = rotate(x, table)
     assert torch.equal(found, rotate(x.detach().float(), table).bfloat16())

@@ -3,10 +3,15 @@
 process_groups.py → model_config.py → layers.py → model.py → initialization.py
                                                     ├─ optimizer.py
                                                     └─ checkpoint.py
-cpu_backend.py: what a machine without a GPU needs; imported first, no effect on a GPU
+cpu_backend.py: what a run on processors needs; imported first, no effect on a GPU
 """
 
+import os
 import warnings
+
+# torch and megatron.core ask at import whether there is a GPU. Asked this way, they look at the
+# driver's list and leave CUDA alone, so that a process that has imported them can still fork.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 # megatron.core says at import, once per module, that Apex and TransformerEngine are missing. Here
 # they are missing by choice: the same layers run on a CPU and on a GPU, so that tests cover both.
