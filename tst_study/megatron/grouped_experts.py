@@ -33,6 +33,7 @@ class GroupedExperts(MegatronModule):
         config: TransformerConfig,
         submodules: None = None,
         pg_collection: ProcessGroupCollection | None = None,
+        **unused: Any,
     ) -> None:
         """`experts`: how many of them this rank holds."""
         super().__init__(config)
