@@ -6,8 +6,13 @@ process_groups.py → model_config.py → layers.py → model.py → initializat
 cpu_backend.py: what a run on processors needs; imported first, no effect on a GPU
 """
 
+import logging
 import os
 import warnings
+
+from tst_study.megatron_version import check_megatron_version
+
+check_megatron_version()
 
 # torch and megatron.core ask at import whether there is a GPU. Asked this way, they look at the
 # driver's list and leave CUDA alone, so that a process that has imported them can still fork.
@@ -19,5 +24,8 @@ warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", modul
 # And of its own defaults and of its own calls of torch that they are deprecated.
 warnings.filterwarnings("ignore", message="full scope is deprecated", module="megatron.*")
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
+# From 0.19 on it also logs, at every model and save, that newer classes of its own are to come.
+for name in ("models.gpt.gpt_model", "dist_checkpointing.strategies.torch"):
+    logging.getLogger(f"megatron.core.{name}").setLevel(logging.ERROR)
 
 from tst_study.megatron import cpu_backend as cpu_backend  # noqa: E402
