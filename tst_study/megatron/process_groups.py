@@ -93,7 +93,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
             )
     finally:
         parallel_state.destroy_model_parallel()
-        # Megatron holds on to some groups; freed behind a fork, they would hang the process.
+        # Megatron holds on to some groups; freed after a fork, they would hang the process.
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
         if mine:
@@ -178,6 +178,6 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if device.type == "cuda":
         settings |= {"backend": "nccl", "device_id": device}
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        # No port is opened: nothing can collide with the runs beside this one.
+        # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**settings)
