@@ -1,7 +1,7 @@
 """Which layouts work for a model on a number of ranks: refusals with the nearest that does.
 
 Every rule here is either arithmetic (what does not divide) or a row of the table in
-`docs/parallel.md` (what Megatron-Core 0.16 gets wrong or gloo cannot do).
+`docs/parallel.md` (what an older Megatron-Core gets wrong or gloo cannot do).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from tst_study.config import Config, Parallel
 from tst_study.errors import UserError
+from tst_study.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 
 
@@ -134,12 +135,17 @@ def _expert_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
             expert=_largest_divisor(parallel.expert, experts.count),
         )
     expert_tensor = parallel.expert_tensor_ranks
-    if parallel.expert == 1 and expert_tensor != parallel.tensor:
+    if (
+        parallel.expert == 1
+        and expert_tensor != parallel.tensor
+        and config.execution.expert_products == "sequential"
+        and megatron_version() < EXPERT_GRADIENTS_MENDED
+    ):
         yield _problem(
             "expert_tensor",
             expert_tensor,
-            "with one expert rank Megatron-Core 0.16 computes wrong expert gradients unless "
-            "expert and dense tensor sizes agree",
+            "with sequential experts on one expert rank Megatron-Core before 0.19 computes wrong "
+            "expert gradients unless expert and dense tensor sizes agree",
             expert_tensor=parallel.tensor,
         )
     if parallel.expert > 1 and expert_tensor > 1:

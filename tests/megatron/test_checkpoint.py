@@ -27,6 +27,7 @@ from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
 
 EVERY_FIVE = "execution.checkpoint_every=5"
 
@@ -91,7 +92,12 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", [".metadata", "metadata.json", "common.pt", "__0_0.distcp"])
+FILES = [".metadata", "metadata.json", "__0_0.distcp"]
+if megatron_version() < COMMON_STATE_AMONG_SHARDS:
+    FILES.append("common.pt")
+
+
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["cut off", "missing", "garbage"])
 def test_a_damaged_checkpoint_is_named_in_one_line(
     words: Path, finished: Path, tmp_path: Path, file: str, damage: str
