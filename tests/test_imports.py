@@ -31,7 +31,6 @@ TORCH_IN_SUPERPOSITION = (
     "log_probabilities",
     "losses",
     "one_vs_rest",
-    "row_chunks",
     "vocabulary_shard",
 )
 

@@ -16,6 +16,7 @@ from tst_study.compute_cost import count_flops
 from tst_study.config import Config, Parallel
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory, held_parameters
+from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.parallel_layout import data_ranks, first_problem, layout_of
 from tst_study.units import gigabytes
 
@@ -113,6 +114,7 @@ def describe(config: Config, ranks: int) -> str:
 
 def _candidates(config: Config, ranks: int, on_gpu: bool) -> Iterator[_Candidate]:
     experts = config.model.experts
+    can_share = not OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
     for tensor, pipeline, expert in product(
         _powers_of_two(min(GPUS_PER_NODE, ranks)),
         _divisors(config.model.layers, ranks),
@@ -125,7 +127,7 @@ def _candidates(config: Config, ranks: int, on_gpu: bool) -> Iterator[_Candidate
             sequence_parallel=tensor > 1,
             pipeline=pipeline,
             expert=expert,
-            optimizer="distributed" if ranks > tensor * pipeline else "replicated",
+            optimizer="distributed" if can_share and ranks > tensor * pipeline else "replicated",
         )
         sharers = data_ranks(parallel, ranks)
         if config.batch.sequences % sharers:
