@@ -244,9 +244,9 @@ def published_beside_law(law: Law) -> pd.DataFrame:
     gains = observed_gains(law.rows)[known.index]
     rows = []
     for run, reading, steps, params, bag, ratio, table_1, figures in (
-        ("3B", "20,000 steps", 20_000, 3e9, 6, 0.3, dense_table, dense_figure),
-        ("10B-A1B", "199,932 steps of 2M", 199_932, 10e9, 16, 0.25, by_table, by_figure),
-        ("10B-A1B", "49,983 steps", 49_983, 10e9, 16, 0.25, by_table, by_figure),
+        ("3B", "20,000 steps", 20_000, published.PARAMS["3B"], 6, 0.3, dense_table, dense_figure),
+        ("10B-A1B", "199,932 steps of 2M", 199_932, published.PARAMS["10B-A1B"], 16, 0.25, by_table, by_figure),
+        ("10B-A1B", "49,983 steps", 49_983, published.PARAMS["10B-A1B"], 16, 0.25, by_table, by_figure),
     ):
         asked = settings(params, float(steps * TOKENS_PER_STEP), bag, ratio)
         rows.append(
