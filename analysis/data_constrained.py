@@ -23,8 +23,7 @@ from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base, Repetition
-from analysis.superposition_forms import STEPS_UNIT
-from analysis.superposition_forms import TOKENS_PER_STEP as TOKENS_PER_STEP
+from analysis.superposition_law import TOKENS_PER_STEP as TOKENS_PER_STEP
 from analysis.superposition_law import Law, published_law
 from tst_study.errors import UserError
 
@@ -118,13 +117,11 @@ def best_of_mode(
         grid = np.zeros((1, 1))
         raw = np.full((1, 1), latent)
     else:
-        grid = shares_of_full()[mode] * law.gains(params, steps, BAGS, RATIOS)
+        grid = shares_of_full()[mode] * law.gains(params, latent, BAGS, RATIOS)
         more = (BAGS[:, None] - 1) * RATIOS[None, :] if mode != "output_only" else np.zeros((1, 1))
         raw = latent * (1 + more) * np.ones_like(grid)
     counted = effective_tokens(raw, unique_tokens, worth) / raw
-    here = steps / STEPS_UNIT
-    lost = law.form.baseline(law.values, here * counted) - law.form.baseline(law.values, here)
-    losses = lost - grid
+    losses = law.falls(latent * counted, latent) - grid
     i, j = np.unravel_index(int(losses.argmin()), losses.shape)
     plain = mode == "baseline"
     return Choice(

@@ -10,7 +10,7 @@ from scipy import optimize
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.superposition_law import Law, published_law
+from analysis.superposition_law import TOKENS_PER_STEP, Law, published_law
 from analysis.table_checks import (
     check,
     headline,
@@ -163,7 +163,7 @@ def _unnamed_model(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     """Figures 6 and 9 name no model: is it one of the two of Tables 4–7, at 40,000 steps?"""
     rows = curves[curves["figure"].eq(6) & curves["run"].eq("baseline")].sort_values("step")
     end = float(rows["loss"].iloc[-1])
-    expected = {size: law.loss(size, 40_000, 1, 0.0) for size in ("270M", "600M")}
+    expected = {size: law.loss(size, 40_000 * TOKENS_PER_STEP, 1, 0.0) for size in ("270M", "600M")}
     size = min(expected, key=lambda name: abs(expected[name] - end))
     both = " and ".join(f"{loss:.3f} ({name})" for name, loss in expected.items())
     return check(
@@ -181,7 +181,7 @@ def _gain_at_3b(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     superposed = headline("3B", 6_000, 20_000)["final_loss"]
     baseline = _curve(curves, "3a", "a", "dense_3b_baseline_20k")["loss"].iloc[-1]
     drawn = float(baseline - _curve(curves, "3a", "a", "dense_3b_tst_s6_20k")["loss"].iloc[-1])
-    expected = law.gain(published.PARAMS["3B"], 20_000, 6, 0.3)
+    expected = law.gain(published.PARAMS["3B"], 20_000 * TOKENS_PER_STEP, 6, 0.3)
     return check(
         "gain at 3B, equal FLOPs",
         ("Table 1", float(base - superposed)),

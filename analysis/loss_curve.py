@@ -92,7 +92,9 @@ class LossCurve:
     points: pd.DataFrame
     """run, step, loss of what was fitted, with predicted."""
 
-    def predict(self, steps: Floats | list[float], schedule: Schedule | None = None) -> pd.DataFrame:
+    def predict(
+        self, steps: Floats | list[float], schedule: Schedule | None = None
+    ) -> pd.DataFrame:
         """Loss at the end of runs of so many steps whose schedule has the shape of the longest
         fitted one; or after `steps` steps of a given `schedule`.
 

@@ -91,8 +91,7 @@ def _law(source: Source) -> Answer:
 
     if source is None:
         return law_answer()
-    found = compare(source.runs)
-    return law_on_runs(found, source.runs, fingerprints(source))
+    return law_on_runs(source.runs, fingerprints(source))
 
 
 def _compute(source: Source) -> Answer:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.run_row import rows_of
 from analysis.superposition_held_out import observed_gains
 from analysis.superposition_law import Law, settings
 from tst_study.errors import UserError
@@ -95,9 +97,9 @@ def outside(law: Law, params: float, tokens: float) -> str:
     return ""
 
 
-def _best_run(law: Law, params: float, tokens: float) -> pd.Series:
+def _best_run(law: Law, params: float, tokens: float) -> dict[str, Any]:
     rows = law.rows[law.rows["bag_size"] > 1].assign(gain=observed_gains(law.rows))
     far = np.abs(np.log(rows["params"] / params)) + np.abs(np.log(rows["tokens"] / tokens))
     near = rows[far <= far.min() + 1e-9]
-    means = near.groupby(["bag_size", "step_ratio"], as_index=False)["gain"].mean()
-    return means.loc[means["gain"].idxmax()]
+    means = near.groupby(["bag_size", "step_ratio"])[["gain"]].mean().reset_index()
+    return max(rows_of(means), key=lambda row: float(row["gain"]))

@@ -25,7 +25,7 @@ from analysis.superposition_law import (
 )
 from analysis.wording import big, is_plain
 from tst_study.errors import UserError
-from tst_study.superposition.weighting import NAMED_WEIGHTINGS
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
@@ -52,9 +52,7 @@ def law_answer(target: Target | None = None) -> Answer:
     )
 
 
-def law_on_runs(
-    runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None
-) -> Answer:
+def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
     """A law for each kind of one's own runs (corpus, held-out text), or why there is none, and
     what the law of Tables 4–7 says of the same settings."""
     rows, excluded = law_rows(runs)
@@ -92,7 +90,7 @@ def law_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = []
     for run in rows_of(kept):
         superposed = run["method"] == "superposition"
-        weighting = run["weighting"] if superposed else "uniform"
+        weighting: Weighting = run["weighting"] if superposed else "uniform"
         own = tuple(run[key] for key in keys)
         reason = ""
         if superposed and own not in known:
@@ -129,7 +127,8 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
     """Tables and sentences of a fitted law."""
     errors = held_out(law.rows)
     error = law.rows["error"]
-    targets = [target] if target else sorted(set(zip(law.rows["params"], law.rows["tokens"])))
+    fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
+    targets = [target] if target else [(row["params"], row["tokens"]) for row in rows_of(fitted)]
     tables = {
         "Parameters, with 95% t-intervals": _parameters(law),
         "Errors on held-out gains, nats (root mean square)": errors,
@@ -201,8 +200,8 @@ def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
     own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows))
     keys = ["kind", "params", "tokens", "bag_size", "step_ratio", "weighting"]
     table = []
-    for setting, members in own.groupby(keys, sort=True):
-        row = dict(zip(keys, setting, strict=True))
+    for _, members in own.groupby(keys, sort=True):
+        row = {key: value for key, value in next(rows_of(members)).items() if key in keys}
         far = outside(law, row["params"], row["tokens"])
         asked = members.iloc[[0]]
         said = float("nan") if far else float(law.of_rows(asked)[0])
@@ -243,12 +242,12 @@ def published_beside_law(law: Law) -> pd.DataFrame:
     known = law.rows[law.rows["bag_size"] > 1]
     gains = observed_gains(law.rows)[known.index]
     rows = []
-    for run, reading, steps, params, bag, ratio, table_1, figures in (
-        ("3B", "20,000 steps", 20_000, published.PARAMS["3B"], 6, 0.3, dense_table, dense_figure),
-        ("10B-A1B", "199,932 steps of 2M", 199_932, published.PARAMS["10B-A1B"], 16, 0.25, by_table, by_figure),
-        ("10B-A1B", "49,983 steps", 49_983, published.PARAMS["10B-A1B"], 16, 0.25, by_table, by_figure),
+    for run, reading, steps, bag, ratio, table_1, figures in (
+        ("3B", "20,000 steps", 20_000, 6, 0.3, dense_table, dense_figure),
+        ("10B-A1B", "199,932 steps of 2M", 199_932, 16, 0.25, by_table, by_figure),
+        ("10B-A1B", "49,983 steps", 49_983, 16, 0.25, by_table, by_figure),
     ):
-        asked = settings(params, float(steps * TOKENS_PER_STEP), bag, ratio)
+        asked = settings(published.PARAMS[run], float(steps * TOKENS_PER_STEP), bag, ratio)
         rows.append(
             {
                 "run": f"{run}, s = {bag}, r = {ratio:g}",

@@ -32,7 +32,11 @@ def splits(rows: pd.DataFrame) -> list[Split]:
     """Every way of leaving out that these rows allow: sizes, lengths and weightings from each
     other, one s, one r, large r from small ones, large s from small ones."""
     found = []
-    factors = {"size": str, "tokens": "{:.3g} tokens".format, "weighting": _words}
+    factors: dict[str, Callable[[Any], str]] = {
+        "size": str,
+        "tokens": "{:.3g} tokens".format,
+        "weighting": _words,
+    }
     for name, label in factors.items():
         values = sorted(rows[name].unique()) if rows[name].nunique() > 1 else []
         rest = rows[[other for other in factors if other != name]].apply(tuple, axis=1)
@@ -97,9 +101,8 @@ def _nearest(known: pd.DataFrame, gains: pd.Series, where: tuple[Any, ...]) -> p
     far = np.abs(np.log(known["params"] / params)) + np.abs(np.log(known["tokens"] / tokens))
     far = far + 1e-6 * (known["weighting"] != weighting)
     near = known[far <= far.min() + 1e-9]
-    return near.assign(gain=gains[near.index]).pivot_table(
-        index="bag_size", columns="step_ratio", values="gain"
-    )
+    means = near.assign(gain=gains[near.index]).groupby(["bag_size", "step_ratio"])["gain"].mean()
+    return pd.DataFrame(means.unstack())
 
 
 def held_out(
@@ -114,12 +117,12 @@ def held_out(
     """
     rows = published_rows() if rows is None else rows
     return pd.DataFrame(
-        [_judged(rows, split, fitter or fit_law) for split in splits(rows)], columns=list(_COLUMNS)
+        [_judged(rows, split, fitter or fit_law) for split in splits(rows)], columns=_COLUMNS
     )
 
 
-_COLUMNS = ("split", "fitted", "predicted", "law", "copied", "mean")
-_COLUMNS += ("law_r≤0.5", "copied_r≤0.5", "mean_r≤0.5", "bias", "note")
+_COLUMNS = ["split", "fitted", "predicted", "law", "copied", "mean"]
+_COLUMNS += ["law_r≤0.5", "copied_r≤0.5", "mean_r≤0.5", "bias", "note"]
 
 
 def predictions(

@@ -7,10 +7,10 @@ For a model of N parameters after D latent tokens, s tokens a bag over a share r
                   − k N^κ log ŝ ((1 − r)^−q − 1) / q }
 
 Worth: what superposed steps bring saturates after a few targets, is blurred by large bags, less so
-in longer runs, and comes with the first per cents of the steps. Debt: what too short a recovery leaves unpaid, in
-proportion to the entropy of the targets. Both shrink with one power of the length and vanish at
-s = 1 and at r = 0. No unit is built in: N and D are counted from the geometric mean of what was
-fitted, and other units only change w, k and b.
+in longer runs, and comes with the first per cents of the steps. Debt: what too short a recovery
+leaves unpaid, in proportion to the entropy of the targets. Both shrink with one power of the length
+and vanish at s = 1 and at r = 0. No unit is built in: N and D are counted from the geometric mean
+of what was fitted, and other units only change w, k and b.
 
 The baseline's loss is no part of the law: every baseline (a size, a length, a seed) has a level
 of its own, which its runs share.
@@ -105,6 +105,11 @@ class Law:
             raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
         return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
+    def gains(self, params: float, tokens: float, bags: Floats, ratios: Floats) -> Floats:
+        """Gains under uniform weights, shape (bags, ratios)."""
+        found = self.of_rows(settings(params, tokens, bags, ratios))
+        return found.reshape(len(bags), len(ratios))
+
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
         for name in ("params", "tokens"):
@@ -134,10 +139,9 @@ class Law:
         B D^−β with Chinchilla's β (`DATA_EXPONENT`, not fitted) and the B of those fitted sizes
         that have several lengths. Raises `UserError` where none has.
         """
-        ends = self.rows.drop_duplicates("level").assign(
-            level=lambda rows: [self.values[name] for name in rows["level"]]
-        )
-        ends = ends.groupby(["size", "tokens"], as_index=False)["level"].mean()
+        each = self.rows.drop_duplicates("level")
+        each = each.assign(level=[self.values[name] for name in each["level"]])
+        ends = each.groupby(["size", "tokens"])[["level"]].mean().reset_index()
         power = (ends["tokens"] / self.units[1]) ** -DATA_EXPONENT
         x = power - power.groupby(ends["size"]).transform("mean")
         if not (x.abs() > 1e-9).any():
@@ -235,8 +239,8 @@ def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
     (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
     an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
-    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so. Where the rest is not determined
-    either the fit is refused (`NotConvergedError`), unless `strict` is off.
+    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so. Where the rest is
+    not determined either the fit is refused (`NotConvergedError`), unless `strict` is off.
     """
     units = tuple(float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}

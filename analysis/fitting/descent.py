@@ -73,11 +73,17 @@ def _least_squares(problem: Problem, theta: Floats) -> Floats:
             )
         return seen[at.tobytes()]
 
+    def residuals(at: Floats) -> Floats:
+        return both(at)[0]
+
+    def jacobian(at: Floats) -> Floats:
+        return both(at)[1]
+
     try:
         done = optimize.least_squares(
-            lambda at: both(at)[0],
+            residuals,
             theta,
-            lambda at: both(at)[1],
+            jacobian,
             method="lm",
             max_nfev=200,
             ftol=1e-15,

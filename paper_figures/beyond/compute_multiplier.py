@@ -11,7 +11,7 @@ from analysis import published
 from analysis.compute_multiplier import compute_multiplier as multiplier
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.superposition_law import published_law
+from analysis.superposition_law import TOKENS_PER_STEP, published_law
 from analysis.wording import is_plain, number, setting_label
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
@@ -91,11 +91,12 @@ def _by_law() -> pd.DataFrame:
     law, rows = published_law(), []
     for size in ("270M", "600M"):
         named = {"panel": PANELS[1], "label": f"{size}, s = {LAW_BAG}, by the law"}
-        for steps in np.geomspace(20_000, 100_000, 9):
-            gain = law.gain(published.PARAMS[size], steps, LAW_BAG, RATIO)
-            reached = law.baseline_steps(steps, gain)
+        for tokens in np.geomspace(20_000, 100_000, 9) * TOKENS_PER_STEP:
+            gain = law.gain(published.PARAMS[size], tokens, LAW_BAG, RATIO)
+            reached = law.baseline_tokens(tokens, gain)
             if reached is not None:
-                row = {"loss": law.loss(size, steps, LAW_BAG, RATIO), "multiplier": reached / steps}
+                loss = law.loss(size, tokens, LAW_BAG, RATIO)
+                row = {"loss": loss, "multiplier": reached / tokens}
                 rows.append({**named, **row, "bag_size": LAW_BAG})
     return pd.DataFrame(rows)
 
