@@ -1,20 +1,27 @@
 """What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
 
-A `Config` has two halves. `model` … `numerics` change the result and make up the run's identity
-(`run_identity.py`); `execution` says how the same result is computed and is only recorded.
+A `Config` has two halves. `execution` says how a result is computed and is only recorded; all the
+rest changes the result and makes up the run's identity (`identity_form.py`).
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tst_study.errors import UserError
-from tst_study.superposition import check_loss_kind, offset_weights
+from tst_study.optimizer_kinds import OptimizerName
+from tst_study.superposition import (
+    BagLossKind,
+    NamedWeighting,
+    check_loss_kind,
+    offset_weights,
+)
 
 Positive = Annotated[int, Field(ge=1)]
 Recompute = Literal["none", "feed_forward", "layer"]
@@ -22,6 +29,16 @@ NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class AddedLater:
+    """Mark of a key that recorded runs do not have: `default` is what they did all the same.
+
+    Whatever the key's default becomes, this value never changes: it keeps their identity.
+    """
+
+    default: Any
 
 
 class Strict(BaseModel):
@@ -92,11 +109,10 @@ class Superposition(Strict):
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Literal["full", "input_only", "output_only"] = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
-    weighting: (
-        Literal["uniform", "power_law", "exponential", "first_token", "mutual_information"]
-        | tuple[NotNegativeFloat, ...]
-    ) = Field(default="uniform", union_mode="left_to_right")
+    loss: BagLossKind = "mce"
+    weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
+        default="uniform", union_mode="left_to_right"
+    )
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     reinitialize_at_switch: bool = False
@@ -143,17 +159,29 @@ class Batch(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW. Decay, clipping and epsilon are not stated in the paper."""
+    """The paper's AdamW (decay, clipping and epsilon are not stated there), or another rule."""
 
+    kind: Annotated[OptimizerName, AddedLater("adamw")] = "adamw"
+    """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
     learning_rate: PositiveFloat
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     epsilon: PositiveFloat = 1e-8
+    momentum: Annotated[Fraction, AddedLater(0.95)] = 0.95
+    """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
     decay_embeddings: bool = False
     """Whether input embedding and output head decay too; norms never do."""
     gradient_clip: NotNegativeFloat = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Optimizer:
+        if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
+            raise ValueError(
+                f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
+            )
+        return self
 
 
 class Schedule(Strict):
@@ -167,8 +195,13 @@ class Schedule(Strict):
     decay_shape: Literal["linear", "sqrt"] = "linear"
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
-    stop_after: Positive | None = None
+    stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
+
+    @property
+    def last_step(self) -> int:
+        """The last one that is trained."""
+        return self.stop_after or self.steps
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -276,6 +309,9 @@ class Config(Strict):
     name: str = "run"
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
+    """Of the initial weights; arms of a pair share them."""
+    data_seed: Annotated[NotNegative | None, AddedLater(None)] = None
+    """Of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
     data: Data
@@ -283,9 +319,14 @@ class Config(Strict):
     optimizer: Optimizer
     schedule: Schedule
     numerics: Numerics = Numerics()
-    initial_weights: InitialWeights | None = None
+    initial_weights: Annotated[InitialWeights | None, AddedLater(None)] = None
     """By default weights are drawn (`model.initial_deviation`, `seed`)."""
     execution: Execution = Execution()
+
+    @property
+    def order_seed(self) -> int:
+        """Of the order in which text is read."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from tst_study.launch_facts import cores
+
 GRACE_SECONDS = 10.0
 """How long ranks may take to end by themselves once one of them has failed."""
 
@@ -58,7 +60,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
 
 
 def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    threads = max(1, (os.cpu_count() or 1) // count)
+    threads = max(1, cores() // count)
     ours = {
         "RANK": str(rank),
         "WORLD_SIZE": str(count),

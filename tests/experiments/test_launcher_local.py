@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cancel, launcher_local
-from experiments.launcher_local import Queue, StoppedError, launch, report_failures
-from experiments.planner import PlannedRun, Planner
+from experiments import local_queue
+from experiments.cancel import cancel_runs
+from experiments.launcher import Options, launcher_of
+from experiments.local_queue import Queue, StoppedError, launch, report_failures
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
 from experiments.select import stopped
-from experiments.study import Results, Study, best_learning_rate
+from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
 from tests.test_run_record import DATA
@@ -35,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(launcher_local, "_context", lambda: context)
+    monkeypatch.setattr(local_queue, "_context", lambda: context)
 
 
 def study_of(*configs: Config) -> Study:
@@ -110,12 +113,12 @@ def test_diverged_run_is_over(tmp_path: Path) -> None:
 
 
 def test_study_is_planned_again_when_results_come(tmp_path: Path) -> None:
-    sweep = {1e-3: config("run_3.5", "seed=1"), 2e-3: config("run_3.2", "seed=2")}
+    sweep = {1e-3: [config("run_3.5", "seed=1")], 2e-3: [config("run_3.2", "seed=2")]}
 
     def runs(results: Results) -> list[Config]:
-        best = best_learning_rate(sweep, results)
+        best = best_of(sweep, results)
         pairs = [config(f"pair_{best}", "seed=3")] if best else []
-        return [*sweep.values(), *pairs]
+        return [*(run for tried in sweep.values() for run in tried), *pairs]
 
     study = planned_study(runs)
     assert len(Planner(study, tmp_path).decided()) == 2
@@ -132,11 +135,11 @@ def test_diverged_rate_is_not_chosen_and_all_diverged_says_so(tmp_path: Path) ->
         def held_out(self, config: Config) -> float | None:
             return self.losses[config.name]
 
-    sweep = {1e-3: config("a"), 2e-3: config("b")}
-    assert best_learning_rate(sweep, Known(3.0, float("inf"))) == 1e-3
-    assert best_learning_rate(sweep, Known(3.0, 3.0)) == 1e-3
-    with pytest.raises(UserError, match="every baseline diverged"):
-        best_learning_rate(sweep, Known(float("inf"), float("inf")))
+    sweep = {1e-3: [config("a")], 2e-3: [config("b")]}
+    assert best_of(sweep, Known(3.0, float("inf"))) == 1e-3
+    assert best_of(sweep, Known(3.0, 3.0)) == 1e-3
+    with pytest.raises(UserError, match="a, b: every candidate diverged"):
+        best_of(sweep, Known(float("inf"), float("inf")))
 
 
 def test_no_more_runs_at_a_time_than_asked_for(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
     study = study_of(config("sleep_60", "seed=0"), config("sleep_61", "seed=1"))
 
     def stop_soon() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while len(launches(tmp_path)) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), number)
@@ -209,6 +212,21 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert status(tmp_path, name)["state"] == "preempted"
         (folder,) = tmp_path.glob(f"{name}-*")
         assert not run_lock.is_held(folder)
+
+
+def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object, **more: object) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.launcher_local.launch", stop)
+    options = Options(parallel=3, processes=2, share=False)
+    assert launcher_of("local", options).submit(study_of(config("a")), tmp_path / "r s") == 130
+    again = (
+        f"submit fake --scale test --runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
+    )
+    assert again in capsys.readouterr().out
 
 
 def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:
@@ -254,7 +272,7 @@ def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path)
         [sys.executable, tmp_path / "submitter.py", root, *names],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while len(launches(root)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -270,11 +288,11 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
     study = study_of(config("sleep_60", "seed=0"), config("run", "seed=1"))
 
     def cancel_soon() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not launches(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.3)
-        cancelled.extend(cancel.cancel_runs(tmp_path, "sleep"))
+        cancelled.extend(cancel_runs(tmp_path, "sleep"))
 
     cancelled: list[str] = []
     threading.Thread(target=cancel_soon).start()
@@ -291,8 +309,8 @@ def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:
     first = study_of(config("fail", "seed=0"), config("good", "seed=1"))
     submit(first, tmp_path)
     (tmp_path / "healed").touch()
-    only = stopped(study, tmp_path, "", share=True)
-    launch(study, tmp_path, parallel=2, only=only, target=fake_training.run)
+    wanted = stopped(study, tmp_path, "", share=True)
+    launch(study, tmp_path, parallel=2, wanted=wanted, target=fake_training.run)
     assert launches(tmp_path) == {"fail": 2, "good": 1}
 
 
@@ -308,7 +326,8 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.submit, experiments.plan_table, experiments.studies.laptop\n"
+        "import sys, experiments.launcher_local, experiments.plan_table\n"
+        "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -8,7 +8,6 @@ never interrupted, whatever the number of workers.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,6 +50,7 @@ from tst_study.data.token_file import (
 )
 from tst_study.data.workers import Submit, shard_workers
 from tst_study.errors import UserError
+from tst_study.launch_facts import cores
 
 UNFINISHED = ".unfinished"
 DEFAULT_VALIDATION_SHARE = 0.01
@@ -141,7 +141,7 @@ def prepare(
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
         return Prepared(folder, finished, was_there=True)
     unfinished = _open_unfinished(folder, request, jobs)
-    workers = max(1, workers or _cores())
+    workers = max(1, workers or cores())
     with PreparationProgress(progress, [source.bytes for _, source in jobs]) as bar:
         bar.say("tokenizer")
         made = _make_tokenizer(
@@ -185,13 +185,6 @@ def tokenizer_of(folder: str | Path) -> Tokenizer:
     if record.fingerprint is None:
         raise UserError(f"{folder}: is a generated language, its tokens stand for no text")
     return text_tokenizers.read_tokenizer(folder, record.kind, record.end_of_document_token)
-
-
-def _cores() -> int:
-    """Cores that this process may use (not those of the node that a job has a part of)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Reader:

@@ -20,7 +20,7 @@ from tst_study.checkpoint_places import place_of, steps_below
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 
 PARTIAL = "partial-"
 
@@ -49,7 +49,7 @@ class Checkpoints:
         return steps_below(self.folder)
 
     def save(
-        self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
         """All ranks together. `common` is rank 0's: counters and whatever else is small.
 
@@ -81,7 +81,7 @@ class Checkpoints:
                 "it goes on from its last checkpoint"
             ) from error
         if first:
-            if place.exists():  # a launch that was killed behind its rename saves the step again
+            if place.exists():  # a launch that was killed after its rename saves the step again
                 shutil.rmtree(place)
             _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
@@ -91,13 +91,13 @@ class Checkpoints:
                 shutil.rmtree(place_of(self.folder, old))
         dist.barrier()
 
-    def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
+    def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
         """Restore model and optimizer in place; returns `common`, or None without a checkpoint."""
         steps = self.steps()
         return self.load(steps[-1], model, optimizer) if steps else None
 
-    def load(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
-        """Restore the checkpoint behind `step` in place; returns its `common`."""
+    def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
+        """Restore the checkpoint after `step` in place; returns its `common`."""
         place = place_of(self.folder, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
