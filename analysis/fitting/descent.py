@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from analysis.fitting.objectives import Floats, Huber, LeastAbsolute, LeastSquares
@@ -43,17 +42,6 @@ def gradient_measure(problem: Problem, theta: Floats) -> float:
         slopes = slopes * problem.weights
     gradient = slopes @ jacobian @ _axes(jacobian)
     return float(np.linalg.norm(gradient) / np.abs(slopes).sum())
-
-
-def undetermined(problem: Problem, theta: Floats) -> NDArray[np.bool_]:
-    """Which parameters no residual depends on at `theta`: to move one by a unit (an e-fold of a
-    coefficient) moves them by less than a thousandth of their size. A term that vanished leaves its
-    coefficient and its exponent so, wherever the descent happened to stop."""
-    with np.errstate(all="ignore"):
-        residuals, jacobian = problem.residuals(theta)
-    size = np.sqrt((residuals**2).mean())
-    effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
-    return effect < max(1e-3 * float(size), 1e-9)
 
 
 def descend(problem: Problem, theta: Floats) -> Floats:

@@ -12,12 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.fitting.descent import (
-    GRADIENT_TOLERANCE,
-    descend,
-    gradient_measure,
-    undetermined,
-)
+from analysis.fitting.descent import GRADIENT_TOLERANCE, descend, gradient_measure
 from analysis.fitting.models import Model
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
@@ -52,12 +47,6 @@ class Fit:
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
-
-    @property
-    def undetermined(self) -> tuple[str, ...]:
-        """Parameters that no residual depends on: they ran away to a bound, and are no numbers."""
-        away = undetermined(self.problem, self.theta)
-        return tuple(n for n, gone in zip(self.problem.model.parameters, away, strict=True) if gone)
 
     @property
     def residuals(self) -> Floats:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.fitting.descent import GRADIENT_TOLERANCE, refit, undetermined
+from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
 from analysis.fitting.models import Fixed
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
@@ -26,13 +27,15 @@ class Bootstrap:
     """Refits to resampled models. Draws that did not converge are left out and counted."""
 
     draws: pd.DataFrame
-    """One row per refit that converged, one column per parameter; NaN where the data of the draw
-    do not determine it (`Fit.undetermined`)."""
+    """One row per refit that converged, one column per parameter; NaN where the draw's rows do not
+    determine it (`undetermined`)."""
     failed: int
     resampled: str
     """What was drawn: `rows`, or the name of the cluster."""
     clusters: int
     """How many there are to draw from."""
+    undetermined: tuple[str, ...] = ()
+    """Parameters that the fit itself leaves open: they have no interval."""
 
     def interval(
         self, values: Floats | pd.Series | str, level: float = 0.95
@@ -43,7 +46,9 @@ class Bootstrap:
         leave the number undetermined."""
         drawn = np.asarray(self.draws[values] if isinstance(values, str) else values, dtype=float)
         known = drawn[np.isfinite(drawn)]
-        if self.clusters < LEAST_CLUSTERS or len(known) < level * len(drawn) or not len(known):
+        open_ = isinstance(values, str) and values in self.undetermined
+        few = self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, level * len(drawn))
+        if open_ or few:
             return None, None
         critical = float(stats.t.isf(0.5 - level / 2, self.clusters - 1))
         tail = float(stats.norm.sf(critical * np.sqrt(self.clusters / (self.clusters - 1))))
@@ -87,7 +92,25 @@ def bootstrap(
             kept.append(np.where(undetermined(smaller, theta), np.nan, theta))
     columns = list(problem.model.parameters)
     table = pd.DataFrame(np.array(kept).reshape(len(kept), len(columns)), columns=columns)
-    return Bootstrap(table, draws - len(kept), "rows" if labels is None else name, members)
+    away = undetermined(problem, found.theta)
+    return Bootstrap(
+        draws=table,
+        failed=draws - len(kept),
+        resampled="rows" if labels is None else name,
+        clusters=members,
+        undetermined=tuple(np.array(columns)[away]),
+    )
+
+
+def undetermined(problem: Problem, theta: Floats) -> NDArray[np.bool_]:
+    """Which parameters no residual depends on at `theta`, shape (p,): to move one by a unit (an
+    e-fold of a coefficient) moves residuals by less than a thousandth of their size. A term that
+    vanished leaves its coefficient and its exponent so, wherever the descent happened to stop."""
+    with np.errstate(all="ignore"):
+        residuals, jacobian = problem.residuals(theta)
+    size = float(np.sqrt((residuals**2).mean()))
+    effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
+    return effect < max(1e-3 * size, 1e-9)
 
 
 def _weighted(problem: Problem, counts: np.ndarray) -> Problem:
