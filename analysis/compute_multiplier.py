@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.checks import needs_columns, positive
 from analysis.chinchilla import (
     allocation,
     envelope,
@@ -21,7 +21,7 @@ from analysis.chinchilla import (
 )
 from analysis.comparison import SETTING, eligible
 from analysis.fitting import bootstrap
-from analysis.fitting.objectives import Floats
+from analysis.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.power_law import fit_power_law
 from analysis.run_row import rows_of
 from analysis.wording import setting_label
@@ -29,88 +29,55 @@ from tst_study.errors import UserError
 
 
 def compute_multiplier(
-    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, draws: int = 400
+    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
     """Baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
 
-    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Interpolated in
-    log FLOPs between neighbouring lengths, never beyond the shortest or the longest. Columns:
-    loss, baseline_flops, method_flops, multiplier, low, high: 95% over seeds drawn with
-    replacement (None for one seed: no claim).
+    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
+    every length has count; what is left out is in the table's `attrs["note"]`. Read between
+    neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
+    the shortest or the longest. Columns: loss, baseline_flops, method_flops, multiplier, seeds,
+    low, high: 95% for all `comparisons` methods together, by the t-test of the seeds' paired
+    differences (None for one seed: no claim; and on a side that the lengths do not bound).
 
-    Raises `UserError` where a longer run is not better or no loss was reached by both.
+    Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
+    run at every length.
     """
-    one, two = _curve(baseline, "baseline"), _curve(method, "method")
-    low = max(one[1].min(), two[1].min())
-    high = min(one[1].max(), two[1].max())
+    for table, name in ((baseline, "the baseline"), (method, "the method")):
+        positive(table, ("flops", "loss"), name)
+        needs_columns(table, ("seed",), name)
+    (first, second), note = paired_tables([baseline, method], "flops")
+    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    low, high = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
     if low >= high:
         raise UserError(
-            f"no loss reached by both: baseline {one[1].min():.4f}–{one[1].max():.4f}, method "
-            f"{two[1].min():.4f}–{two[1].max():.4f}; run lengths that overlap"
+            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
+            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
         )
-    grid = np.linspace(high, low, losses)
-    first, second = _at(one, grid), _at(two, grid)
-    seeds = sorted(set(baseline["seed"]) & set(method["seed"]))
-    drawn = _redrawn(baseline, method, grid, seeds, draws) if len(seeds) > 1 else None
+    allowed = floors([one, two])
     rows = []
-    for i, loss in enumerate(grid):
-        row: dict[str, Any] = {
-            "loss": float(loss),
-            "baseline_flops": float(np.exp(first[i])),
-            "method_flops": float(np.exp(second[i])),
-            "multiplier": float(np.exp(first[i] - second[i])),
-            "low": None,
-            "high": None,
-        }
-        if drawn is not None:
-            usable = drawn[np.isfinite(drawn[:, i]), i]
-            if len(usable) > draws // 2:
-                ends = np.exp(np.quantile(usable, [0.025, 0.975]))
-                row |= {"low": float(ends[0]), "high": float(ends[1])}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _curve(runs: pd.DataFrame, name: str) -> tuple[Floats, Floats]:
-    """(log flops, mean loss over seeds), in order of flops."""
-    means = runs.groupby("flops")["loss"].mean().sort_index()
-    if len(means) < 2:
-        raise UserError(
-            f"the {name} has one length only: a multiplier needs two or more of each arm"
+    for loss in np.linspace(high, low, losses):
+        places = [two.place(float(loss), floor) for floor in allowed]
+        ratio, *ends = hull(
+            [
+                one.reached(two.at(place, floor), floor, place, comparisons)
+                for place, floor in zip(places, allowed, strict=True)
+            ]
         )
-    if any(after >= before for before, after in itertools.pairwise(means)):
-        raise UserError(
-            f"longer runs of the {name} are not always better, so no compute belongs to a loss"
+        rows.append(
+            {
+                "loss": float(loss),
+                "baseline_flops": float(np.exp(ratio + places[0])),
+                "method_flops": float(np.exp(places[0])),
+                "multiplier": float(np.exp(ratio)),
+                "seeds": len(one.losses),
+                "low": None if ends[0] is None else float(np.exp(ends[0])),
+                "high": None if ends[1] is None else float(np.exp(ends[1])),
+            }
         )
-    return np.log(means.index.to_numpy(dtype=float)), means.to_numpy(dtype=float)
-
-
-def _at(curve: tuple[Floats, Floats], losses: Floats) -> Floats:
-    """log FLOPs at losses within the curve's range, NaN beyond."""
-    return np.interp(-losses, -curve[1], curve[0], left=np.nan, right=np.nan)
-
-
-def _redrawn(
-    baseline: pd.DataFrame, method: pd.DataFrame, grid: Floats, seeds: list[int], draws: int
-) -> Floats:
-    """log multipliers of redrawn seeds, shape (draws, losses)."""
-    random = np.random.default_rng(0)
-    tables = [
-        runs[runs["seed"].isin(seeds)].pivot_table(index="flops", columns="seed", values="loss")
-        for runs in (baseline, method)
-    ]
-    found = np.full((draws, len(grid)), np.nan)
-    for draw in range(draws):
-        chosen = random.choice(seeds, len(seeds))
-        logs = []
-        for table in tables:
-            losses = table[chosen].mean(axis=1).to_numpy(dtype=float)
-            if (np.diff(losses) >= 0).any():
-                break
-            logs.append(_at((np.log(table.index.to_numpy(dtype=float)), losses), grid))
-        if len(logs) == 2:
-            found[draw] = logs[0] - logs[1]
-    return found
+    table = pd.DataFrame(rows)
+    table.attrs["note"] = note
+    return table
 
 
 def compute_answer(
