@@ -170,9 +170,7 @@ def allocation(
     return pd.DataFrame(rows)
 
 
-def exponents(
-    found: Fit, drawn: Bootstrap
-) -> dict[str, tuple[float, float | None, float | None]]:
+def exponents(found: Fit, drawn: Bootstrap) -> dict[str, tuple[float, float | None, float | None]]:
     """N ∝ C^a with a = β / (α + β), and D ∝ C^b: value and 95% interval of each."""
     drawn_sum = drawn.draws["alpha"] + drawn.draws["beta"]
     return {
@@ -218,7 +216,7 @@ def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.D
         if len(losses) < LEAST_SIZES:
             continue
         x, y = np.log(losses.index.to_numpy(dtype=float)), losses.to_numpy(dtype=float)
-        place, loss = (_lowest_of_parabola(x, y, near) if form == "parabola" else _akima(x, y))
+        place, loss = _lowest_of_parabola(x, y, near) if form == "parabola" else _akima(x, y)
         flops, size = float(np.exp(np.log(own["flops"]).mean())), float(np.exp(place))
         edge = bool(place in (x[0], x[-1]))
         found.append(

@@ -23,8 +23,8 @@ from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base, Repetition
-from analysis.superposition_law import TOKENS_PER_STEP as TOKENS_PER_STEP
 from analysis.superposition_law import Law, published_law
+from analysis.superposition_rows import TOKENS_PER_STEP as TOKENS_PER_STEP
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]

@@ -10,7 +10,8 @@ from scipy import optimize
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.superposition_law import TOKENS_PER_STEP, Law, published_law
+from analysis.superposition_law import Law, published_law
+from analysis.superposition_rows import TOKENS_PER_STEP
 from analysis.table_checks import (
     check,
     headline,

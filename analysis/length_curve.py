@@ -20,7 +20,6 @@ from analysis.paired import mean_interval
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 
-
 Ratio = tuple[float, float | None, float | None]
 """Log of a ratio of lengths, and its 95% interval."""
 
@@ -76,9 +75,7 @@ class LengthCurve:
         own: Floats = floor + beyond + (self.losses - self.means)[:, i : i + 2] @ weights
         return own
 
-    def reached(
-        self, losses: Floats, floor: float, origin: float, comparisons: int = 1
-    ) -> Ratio:
+    def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
         """Log of the length at which the mean equals that of `losses`, one per seed, over the
         length exp(`origin`), with its 95% interval: None for one seed, and on a side on which the
         difference is never shown within one more step between lengths."""
@@ -115,9 +112,7 @@ def floors(curves: list[LengthCurve]) -> Floats:
     """Floors (nats) to allow for, the best first: one fitted to all curves, which share their
     text; five of them where no curve has three lengths."""
     highest = min(
-        float(
-            (curve.means[1:] + np.diff(curve.means) / np.expm1(np.diff(curve.x))).min()
-        )
+        float((curve.means[1:] + np.diff(curve.means) / np.expm1(np.diff(curve.x))).min())
         for curve in curves
     )
     highest = max(highest, 0.0)
@@ -136,13 +131,13 @@ def _bend(curve: LengthCurve, floor: float) -> float:
     """Sum of squares, in nats, of what one power law beyond `floor` leaves of the means."""
     above = curve.means - floor
     line = np.stack([above, above * curve.x], axis=1)
-    left = line @ np.linalg.lstsq(line, above * np.log(above), rcond=None)[0] - above * np.log(above)
+    left = line @ np.linalg.lstsq(line, above * np.log(above), rcond=None)[0] - above * np.log(
+        above
+    )
     return float(left @ left)
 
 
-def paired_tables(
-    tables: list[pd.DataFrame], along: str
-) -> tuple[list[pd.DataFrame], str]:
+def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
     """Losses by length and seed, of the seeds that every length of every table has, and in words
     what was left out.
 

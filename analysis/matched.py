@@ -191,9 +191,7 @@ def _equal(
     }
 
 
-def _equal_loss(
-    members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int
-) -> dict[str, Any]:
+def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int) -> dict[str, Any]:
     row: dict[str, Any] = {"kind": "equal loss", "seeds": members["seed"].nunique()}
     if baselines.empty:
         return {**row, "note": "no baseline"}

@@ -280,9 +280,7 @@ def _lowest(curve: Callable[[Floats], Floats], x: Floats) -> tuple[Floats, Float
     return grid[best], np.where(best == 0, -1, np.where(best == _GRID - 1, 1, 0))
 
 
-def _outer(
-    fits: list[_Fit], name: str, outermost: Callable[[list[float]], float]
-) -> float | None:
+def _outer(fits: list[_Fit], name: str, outermost: Callable[[list[float]], float]) -> float | None:
     ends = [getattr(fit, name) for fit in fits]
     return None if None in ends else outermost(ends)
 

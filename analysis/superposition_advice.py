@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis.run_row import rows_of
 from analysis.superposition_held_out import observed_gains
-from analysis.superposition_law import Law, settings
+from analysis.superposition_law import Law
+from analysis.superposition_rows import settings
 from tst_study.errors import UserError
 
 _NEAR = 0.02

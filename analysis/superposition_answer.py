@@ -9,23 +9,15 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.comparison import eligible
 from analysis.fitting.shared_errors import Spread
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base
 from analysis.superposition_advice import outside, recommend
 from analysis.superposition_held_out import copied, held_out, observed_gains
-from analysis.superposition_law import (
-    TOKENS_PER_STEP,
-    Law,
-    effective_targets,
-    fit_law,
-    published_law,
-    settings,
-)
-from analysis.wording import big, is_plain
+from analysis.superposition_law import Law, fit_law, published_law
+from analysis.superposition_rows import TOKENS_PER_STEP, rows_of_runs, settings
+from analysis.wording import big
 from tst_study.errors import UserError
-from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
@@ -55,11 +47,7 @@ def law_answer(target: Target | None = None) -> Answer:
 def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
     """A law for each kind of one's own runs (corpus, held-out text), or why there is none, and
     what the law of Tables 4–7 says of the same settings."""
-    rows, excluded = law_rows(runs)
-    if not (rows["bag_size"] > 1).any():
-        raise UserError(
-            "no superposed run with a finished baseline of its seed: nothing to predict"
-        )
+    rows, excluded = rows_of_runs(runs)
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     refused: list[str] = []
@@ -75,52 +63,6 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
     if not beside.empty:
         tables["Gains of runs beside the law of Tables 4–7"] = beside
     return Answer("law", tables, (*said, *refused), inputs, excluded)
-
-
-def law_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows of a law, runs left out with their reason) from a run table (`run_table.load`).
-
-    A level is a baseline (group, learning rate, seed); all r at one s and weighting of a level
-    share a trunk. `kind`: what one law may be fitted to. Ablations are left out: the law has none.
-    """
-    kept, excluded = eligible(runs)
-    baselines = kept[kept["method"] == "baseline"]
-    keys = ["group", "learning_rate", "eval_set", "seed"]
-    known = set(baselines[keys].itertuples(index=False, name=None))
-    rows = []
-    for run in rows_of(kept):
-        superposed = run["method"] == "superposition"
-        weighting: Weighting = run["weighting"] if superposed else "uniform"
-        own = tuple(run[key] for key in keys)
-        reason = ""
-        if superposed and own not in known:
-            reason = "no finished baseline of its seed, rate and held-out text"
-        elif superposed and not (
-            is_plain({**run, "weighting": "uniform"}) and weighting in NAMED_WEIGHTINGS
-        ):
-            reason = "an ablation, of which the law says nothing"
-        if reason:
-            shown = {key: run[key] for key in ("run_id", "seed", "folder")}
-            excluded.append({**shown, "reason": reason})
-            continue
-        level = " ".join(map(str, own))
-        rows.append(
-            {
-                "kind": f"{run['corpus']}" + (", experts" if run["experts"] else ""),
-                "size": big(run["active_parameters"]),
-                "params": float(run["active_parameters"]),
-                "tokens": float(run["latent_tokens"]),
-                "bag_size": run["bag_size"],
-                "step_ratio": float(run["step_ratio"]),
-                "weighting": weighting,
-                "targets": effective_targets(run["bag_size"], weighting),
-                "loss": float(run["nats_per_token"]),
-                "level": level,
-                "trunk": f"{level} {run['bag_size']} {weighting}",
-            }
-        )
-    table = pd.DataFrame(rows)
-    return table, pd.DataFrame(excluded)
 
 
 def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:

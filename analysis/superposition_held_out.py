@@ -11,7 +11,8 @@ import pandas as pd
 
 from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
-from analysis.superposition_law import Law, fit_law, published_rows
+from analysis.superposition_law import Law, fit_law
+from analysis.superposition_rows import published_rows
 from tst_study.errors import UserError
 
 CHOSEN_FROM = 0.5

@@ -27,16 +27,14 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from analysis import published
 from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
 from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
+from analysis.superposition_rows import published_rows, settings
 from tst_study.errors import UserError
-from tst_study.superposition.weighting import Weighting, offset_weights
+from tst_study.superposition.weighting import Weighting
 
-TOKENS_PER_STEP = 2**21
-"""Latent tokens of a step of the published grids."""
 DATA_EXPONENT = 0.366
 """β of Chinchilla (Besiroglu et al. 2024, arXiv 2404.10102; refitted in the tests): in place of c
 where there is one length only, and of the baseline's own curve."""
@@ -67,13 +65,6 @@ def gain(p: Mapping[str, Any], c: Columns) -> Any:
     unpaid = ((1 - c["r"]) ** -p["debt_recovery"] - 1) / p["debt_recovery"]
     whole = p["worth"] * kept * c["r"] / (c["r"] + onset) - p["debt"] * grown * unpaid
     return whole * np.exp(-p["length"] * c["l"])
-
-
-def effective_targets(bag_size: int, weighting: Weighting = "uniform") -> float:
-    """exp(entropy) of the normalised target weights: 1 … s."""
-    weights = np.array(offset_weights(weighting, bag_size), dtype=float)
-    share = weights[weights > 0] / weights.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
 
 
 @dataclass(frozen=True)
@@ -192,45 +183,6 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
         "t": rows["targets"].to_numpy(dtype=float),
         "r": rows["step_ratio"].to_numpy(dtype=float),
     }
-
-
-def settings(
-    params: float,
-    tokens: float,
-    bag_size: float | Floats,
-    step_ratio: float | Floats,
-    weighting: Weighting = "uniform",
-) -> pd.DataFrame:
-    """Rows to ask a law of: every s with every r, in that order of turning."""
-    s, r = (
-        part.ravel()
-        for part in np.meshgrid(np.atleast_1d(bag_size), np.atleast_1d(step_ratio), indexing="ij")
-    )
-    targets = s if weighting == "uniform" else [effective_targets(int(bag), weighting) for bag in s]
-    rows = pd.DataFrame({"bag_size": s, "step_ratio": r, "targets": targets})
-    return rows.assign(params=params, tokens=tokens)
-
-
-def published_rows(grid: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Tables 4–7 as rows of a law; the baseline that two tables share stands there once.
-
-    Columns needed of a `grid`: params, size, steps, weighting, bag_size, step_ratio, loss, table.
-    """
-    rows = (published.loss_grid() if grid is None else grid).copy()
-    rows = rows[rows["step_ratio"] < 1]
-    shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
-    rows = rows[~shared].reset_index(drop=True)
-    return rows.assign(
-        tokens=rows["steps"] * float(TOKENS_PER_STEP),
-        targets=_targets(rows),
-        level="loss of " + rows["size"] + ", " + rows["steps"].astype(str) + " steps",
-        trunk=rows.groupby(["table", "bag_size"], sort=True).ngroup(),
-    )
-
-
-def _targets(rows: pd.DataFrame) -> list[float]:
-    known = zip(rows["bag_size"], rows["weighting"], strict=True)
-    return [effective_targets(int(bag), weighting) for bag, weighting in known]
 
 
 def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:

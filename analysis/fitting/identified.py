@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 
-_NO_EFFECT = 1e-3
-"""Share of the mean absolute residual: a parameter whose unit change moves losses by less."""
 _ALIKE = 1e-7
 """Singular value over the largest, of columns of equal length: below it, parameters slide along
 each other without any change in the losses."""
@@ -45,8 +44,8 @@ def identified(problem: Problem, theta: Floats) -> Identified:
         residuals, jacobian = problem.residuals(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
         return Identified(0, float("inf"), (), names)
-    size = np.linalg.norm(jacobian, axis=0) / np.sqrt(len(jacobian))
-    live = size > max(1e-10, _NO_EFFECT * float(np.abs(residuals).mean()))
+    live = ~undetermined(problem, theta)
+    size = np.linalg.norm(jacobian, axis=0)
     dead = tuple(name for name, lives in zip(names, live, strict=True) if not lives)
     if not live.any():
         return Identified(0, float("inf"), dead, ())
@@ -57,3 +56,14 @@ def identified(problem: Problem, theta: Floats) -> Identified:
     sliding = tuple(name for name, share in zip(left, part, strict=True) if share > _TAKES_PART)
     condition = float("inf") if alike.any() else float(values[0] / values[-1])
     return Identified(int((~alike).sum()), condition, dead, sliding)
+
+
+def undetermined(problem: Problem, theta: Floats) -> NDArray[np.bool_]:
+    """Which parameters no residual depends on at `theta`, shape (p,): to move one by a unit (an
+    e-fold of a coefficient) moves residuals by less than a thousandth of their size. A term that
+    vanished leaves its coefficient and its exponent so, wherever the descent happened to stop."""
+    with np.errstate(all="ignore"):
+        residuals, jacobian = problem.residuals(theta)
+    size = float(np.sqrt((residuals**2).mean()))
+    effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
+    return effect < max(1e-3 * size, 1e-9)

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
+from analysis.fitting.identified import undetermined
 from analysis.fitting.models import Fixed
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
 from tst_study.errors import UserError
-
 
 LEAST_CLUSTERS = 6
 """Of fewer, draws with replacement tell too little for an interval."""
@@ -100,17 +99,6 @@ def bootstrap(
         clusters=members,
         undetermined=tuple(np.array(columns)[away]),
     )
-
-
-def undetermined(problem: Problem, theta: Floats) -> NDArray[np.bool_]:
-    """Which parameters no residual depends on at `theta`, shape (p,): to move one by a unit (an
-    e-fold of a coefficient) moves residuals by less than a thousandth of their size. A term that
-    vanished leaves its coefficient and its exponent so, wherever the descent happened to stop."""
-    with np.errstate(all="ignore"):
-        residuals, jacobian = problem.residuals(theta)
-    size = float(np.sqrt((residuals**2).mean()))
-    effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
-    return effect < max(1e-3 * size, 1e-9)
 
 
 def _weighted(problem: Problem, counts: np.ndarray) -> Problem:

@@ -11,7 +11,8 @@ from analysis import published
 from analysis.compute_multiplier import compute_multiplier as multiplier
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.superposition_law import TOKENS_PER_STEP, published_law
+from analysis.superposition_law import published_law
+from analysis.superposition_rows import TOKENS_PER_STEP
 from analysis.wording import is_plain, number, setting_label
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
