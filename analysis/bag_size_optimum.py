@@ -12,6 +12,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer, fingerprint_of
 from analysis.bag_size_trends import GROUP, TREND_RATIOS, trends, weights_compared
+from analysis.checks import needs_columns
 from analysis.comparison import Comparison
 from analysis.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
 from analysis.run_row import rows_of
@@ -56,6 +57,7 @@ def optima(
     Where the grid has a column `seed`, of the seeds that every value of a curve has. `sentence`
     takes the place of numbers where a curve has too few points or its optimum is not determined.
     """
+    needs_columns(grid, (*GROUP, "bag_size", "step_ratio", "loss"), "grid")
     other = "step_ratio" if along == "bag_size" else "bag_size"
     tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
     rows: list[dict[str, Any]] = []

@@ -76,7 +76,7 @@ def envelope(
 
     Made-up budgets are no independent points: the interval is the jackknife's over models.
     """
-    usable = _annealed(points)
+    usable = _annealed(points, "flops")
     if "model" not in usable:
         usable = usable.assign(model=usable["params"])
     sizes = usable.groupby("params")["flops"].nunique()
@@ -103,7 +103,7 @@ def envelope(
 def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola") -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
     the sizes within `near` of the best, or of Akima's interpolation through all."""
-    usable = _annealed(points).sort_values("flops")
+    usable = _annealed(points, "flops").sort_values("flops")
 
     def table(rows: pd.DataFrame) -> pd.DataFrame:
         logs = np.log(rows["flops"].to_numpy(dtype=float))
@@ -118,7 +118,7 @@ def parametric(points: pd.DataFrame, objective: Objective | None = None) -> Fit:
     A bootstrap of the fit draws models: the labels of the column `model`, or without one the sizes.
     A term that the data do not ask for ends at its bound: `Fit.undetermined` names it.
     """
-    usable = _annealed(points)
+    usable = _annealed(points, "tokens")
     if usable["params"].nunique() < 3 or usable["tokens"].nunique() < 3:
         raise UserError(
             f"{usable['params'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
@@ -135,7 +135,7 @@ def parametric(points: pd.DataFrame, objective: Objective | None = None) -> Fit:
 def leave_one_size_out(points: pd.DataFrame, objective: Objective | None = None) -> pd.DataFrame:
     """Errors of each model size predicted by the parametric law of all others
     (`fitting.leave_one_out`): the largest size's is the one that extrapolates."""
-    usable = _annealed(points)
+    usable = _annealed(points, "tokens")
     problem = _parametric(usable, objective)
     sizes = [float(size) for size in usable["params"]]
     return leave_one_out(problem, sizes, grid_of_starts(problem.model, _GRID), refine=6)
@@ -193,9 +193,9 @@ def _optimum(base: Base, flops: float) -> tuple[float, float, float]:
     return size, tokens, float(base.loss(size, tokens))
 
 
-def _annealed(points: pd.DataFrame) -> pd.DataFrame:
+def _annealed(points: pd.DataFrame, along: str) -> pd.DataFrame:
     """The points that may be used; raises `UserError` for a bad value, by column and row."""
-    positive(points, ("params", "tokens", "flops", "loss"), "points")
+    positive(points, ("params", along, "loss"), "points")
     if "annealed" not in points:
         return points
     kept = points[truths(points["annealed"], "annealed")]

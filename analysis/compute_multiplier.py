@@ -11,6 +11,7 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
 from analysis.chinchilla import (
+    Frontier,
     allocation,
     envelope,
     exponents,
@@ -101,12 +102,13 @@ def compute_answer(
         if baseline["steps"].nunique() >= 2:
             said.append(_power_law_sentence(label, baseline))
         for name, found in _multipliers(baseline, family[family["method"] != "baseline"]):
-            if isinstance(found, str):
-                said.append(f"{label}, {name}: {found}.")
-            else:
+            note = found if isinstance(found, str) else found.attrs["note"]
+            if note:
+                said.append(f"{label}, {name}: {note}.")
+            if isinstance(found, pd.DataFrame):
                 multipliers.append(found.assign(family=label, setting=name))
     if multipliers:
-        order = ["family", "setting", "loss", "multiplier", "low", "high"]
+        order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
         tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
             multipliers, ignore_index=True
         )[order]
@@ -117,16 +119,22 @@ def compute_answer(
             "tokens": baselines["latent_tokens"].astype(float),
             "flops": baselines["flops"].astype(float),
             "loss": baselines["loss"],
+            # Lengths of one size and seed fork from one trunk.
+            "model": baselines[["active_parameters", "seed"]].astype(str).agg(" ".join, axis=1),
         }
     )
     # Sizes are compared on one text and one kind of model.
     kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
     for (corpus, *_), own in points.groupby(kinds, sort=True):
         for name, approach in _APPROACHES.items():
+            title = f"Chinchilla, {name}, {corpus}"
             try:
-                tables[f"Chinchilla, {name}, {corpus}"] = approach(own)
+                table = tables[title] = approach(own)
+                note = table.attrs.get("note")
             except UserError as error:
-                said.append(f"Chinchilla, {name}, {corpus}: {error}.")
+                note = str(error)
+            if note:
+                said.append(f"{title}: {note}.")
     return Answer(
         "compute",
         tables,
@@ -142,12 +150,16 @@ def _multipliers(
     found: list[tuple[str, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
-    for _, members in rounded.groupby(keys, sort=False, dropna=False):
-        if members["steps"].nunique() < 2:
-            continue
+    several = [
+        members
+        for _, members in rounded.groupby(keys, sort=False, dropna=False)
+        if members["steps"].nunique() > 1
+    ]
+    for members in several:
         name = setting_label(next(rows_of(members)))
         try:
-            found.append((name, compute_multiplier(baseline, members, losses=3)))
+            table = compute_multiplier(baseline, members, losses=3, comparisons=len(several))
+            found.append((name, table))
         except UserError as error:
             found.append((name, str(error)))
     return found
@@ -167,22 +179,28 @@ def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
     )
 
 
-def _approach_1(points: pd.DataFrame) -> pd.DataFrame:
-    return envelope(points).table
-
-
-def _approach_2(points: pd.DataFrame) -> pd.DataFrame:
-    return isoflop(points).table
+def _of_frontier(found: Frontier) -> pd.DataFrame:
+    low, high = found.params_interval or (None, None)
+    table = found.table.assign(
+        params_exponent=found.params_exponent, exponent_low=low, exponent_high=high
+    )
+    table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
+    return table
 
 
 def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
     found = parametric(points)
     drawn = bootstrap(found, 400)
     budgets = np.geomspace(points["flops"].min(), points["flops"].max(), 5)
-    share = exponents(found, drawn)["params"]
-    return allocation(found, budgets, drawn).assign(
-        params_exponent=share[0], exponent_low=share[1], exponent_high=share[2]
+    value, low, high = exponents(found, drawn)["params"]
+    table = allocation(found, budgets, drawn).assign(
+        params_exponent=value, exponent_low=low, exponent_high=high
     )
+    notes = [f"{name} is not determined, at its bound" for name in drawn.undetermined]
+    if low is None:
+        notes.append(f"no interval: {drawn.clusters} models are too few to draw from")
+    table.attrs["note"] = "; ".join(notes)
+    return table
 
 
 def _left_out(points: pd.DataFrame) -> pd.DataFrame:
@@ -191,8 +209,8 @@ def _left_out(points: pd.DataFrame) -> pd.DataFrame:
 
 
 _APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "approach 1": _approach_1,
-    "approach 2": _approach_2,
+    "approach 1": lambda points: _of_frontier(envelope(points)),
+    "approach 2": lambda points: _of_frontier(isoflop(points)),
     "approach 3": _approach_3,
     "approach 3 predicting each size from the others": _left_out,
 }

@@ -40,7 +40,8 @@ COLUMNS = ("what", "here", "value", "there", "other", "difference", "allowed", "
 
 def disagreements(law: Law | None = None) -> pd.DataFrame:
     """One row per check: what is compared, both values with their places, the difference, what
-    rounding or reading allows, and `agree` or `disagree`."""
+    rounding or reading allows, and `agree`, `disagree`, or `agree too closely` for values that
+    ought to differ."""
     curves = published.curves()
     rows = [
         *_curve_ends(curves),
@@ -59,11 +60,16 @@ def disagreements(law: Law | None = None) -> pd.DataFrame:
 def disagreements_answer() -> Answer:
     """`tst-study analyse disagreements`."""
     table = disagreements()
-    found = table[table["verdict"] == "disagree"]
+    found = table[table["verdict"] != "agree"]
+    counts = table["verdict"].value_counts()
     return Answer(
         "disagreements",
         {"Checks": table},
-        (f"{len(found)} of {len(table)} checks disagree.", *found["note"]),
+        (
+            f"Of {len(table)} checks {counts['disagree']} disagree and "
+            f"{counts.get('agree too closely', 0)} agree too closely.",
+            *found["note"],
+        ),
         published.fingerprints("headline_runs", "final_loss_grid", "loss_curves"),
     )
 
@@ -153,8 +159,8 @@ def _not_annealed(curves: pd.DataFrame) -> list[dict[str, Any]]:
                 f"Table 1's 3B baseline at 20,000 steps ({table:.3f}) is what the longer run of "
                 f"Figure {figure} reads at step 20,000 before its decay ({there:.3f}): it may be a "
                 "checkpoint that was not annealed.",
-                # To agree with a run that is not annealed is the finding.
                 disagree=same,
+                word="agree too closely",
             )
         )
     return rows

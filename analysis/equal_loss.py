@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.checks import positive
 from analysis.comparison import Comparison
 from analysis.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.run_row import rows_of
@@ -60,6 +61,8 @@ def speed_up(
     side that the baselines' lengths do not bound. Where the loss lies outside what the baselines
     reached there is no number, and `note` says so.
     """
+    for table, name in ((baselines, "baselines"), (superposed, "superposed runs")):
+        positive(table, ("steps", "loss"), name)
     nothing = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
     try:

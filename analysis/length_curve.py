@@ -1,10 +1,10 @@
 """Loss against length of one arm, and the length at which it reaches a loss.
 
-Between the lengths that were run, log(L − E) is linear in the log of the length: a power law beyond
-a floor E. With three lengths or more E is fitted; two tell nothing of the curvature, so that every
-floor from none to one with exponent 1 is allowed for. Intervals are found by asking, at each length,
-whether the paired difference of the seeds is zero (a t-test, inverted): exact for few seeds, and
-open where the curve is too flat to say.
+Between the lengths that were run, log(L − E) is linear in the log of the length: a power law
+beyond a floor E. With three lengths or more E is fitted; two tell nothing of the curvature, so that
+every floor from none to one with exponent 1 is allowed for. Intervals are found by asking, at each
+length, whether the paired difference of the seeds is zero (a t-test, inverted): exact for few
+seeds, and open where the curve is too flat to say.
 """
 
 from __future__ import annotations
@@ -130,10 +130,8 @@ def floors(curves: list[LengthCurve]) -> Floats:
 def _bend(curve: LengthCurve, floor: float) -> float:
     """Sum of squares, in nats, of what one power law beyond `floor` leaves of the means."""
     above = curve.means - floor
-    line = np.stack([above, above * curve.x], axis=1)
-    left = line @ np.linalg.lstsq(line, above * np.log(above), rcond=None)[0] - above * np.log(
-        above
-    )
+    line, heights = np.stack([above, above * curve.x], axis=1), above * np.log(above)
+    left = heights - line @ np.linalg.lstsq(line, heights, rcond=None)[0]
     return float(left @ left)
 
 
@@ -148,10 +146,8 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
     for table in tables:
         twice = table.duplicated([along, "seed"])
         if twice.any():
-            row = table[twice].iloc[0]
-            raise UserError(
-                f"seed {row['seed']} has two losses at {along} {row[along]:g}; keep one"
-            )
+            seed, length = table["seed"][twice].iloc[0], table[along][twice].iloc[0]
+            raise UserError(f"seed {seed} has two losses at {along} {length:g}; keep one")
     wide = [table.pivot(index=along, columns="seed", values="loss") for table in tables]
     seeds = _common(wide)
     said = ""

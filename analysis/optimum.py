@@ -269,7 +269,8 @@ def _ruled_out(form: FormName, x: Floats, y: Floats, along: Along) -> bool:
         if freedom < 1:
             return False
         error = float(np.sqrt(max(0.0, left @ left - found[0] ** 2) / freedom))
-    return bool(2 * stats.t.sf(abs(found.mean()) / max(error, 1e-300), freedom) < RULED_OUT)
+    error = max(error, 1e-9 * float(np.ptp(y)))  # Below that all is rounding.
+    return bool(2 * stats.t.sf(abs(found.mean()) / error, freedom) < RULED_OUT)
 
 
 def _lowest(curve: Callable[[Floats], Floats], x: Floats) -> tuple[Floats, Floats]:

@@ -24,7 +24,6 @@ from analysis.comparison import compare
 from analysis.compute_multiplier import compute_multiplier
 from analysis.equal_loss import equal_loss
 from analysis.fitting import bootstrap
-from analysis.matched import matched
 from analysis.scaling_laws import Base
 from tst_study.errors import UserError
 

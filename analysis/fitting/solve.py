@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from analysis.checks import numbers
 from analysis.fitting.descent import GRADIENT_TOLERANCE, descend, gradient_measure
 from analysis.fitting.identified import Identified, identified
 from analysis.fitting.models import Model
@@ -123,8 +124,7 @@ def _refuse_bad(problem: Problem) -> None:
     count, parameters = len(problem.observed), len(problem.model.parameters)
     if len(problem.model) != count:
         raise ValueError(f"model of {len(problem.model)} rows, {count} observations")
-    if not np.isfinite(problem.observed).all() or (problem.observed <= 0).any():
-        raise UserError("a loss is missing, infinite or not positive; leave that run out")
+    numbers(problem.observed, "loss", above=0)
     if count < parameters:
         raise UserError(
             f"{count} runs cannot identify {parameters} parameters "

@@ -53,11 +53,11 @@ def compute_multiplier(sources: Sources) -> Picture:
     said = f"not shown as a curve; from its numbers: {_spans(shown)}"
     return Picture(
         caption="How many times the FLOPs the baseline needs for the same loss; losses fall to the "
-        f"right. Published: 270M at r = {RATIO} between 20k and 100k steps (Tables 4 and 5, linear "
-        "in log FLOPs between these two), the law of superposition, which bends, and the pairs of "
-        f"Table 1 at about one loss; one seed each, no interval.{not_drawn}",
-        measured=f"Measured: {number(len(used), 'run')}; bands: 95% over seeds drawn with "
-        "replacement."
+        f"right. Published: 270M at r = {RATIO} between 20k and 100k steps (Tables 4 and 5, a "
+        "power law beyond half the highest floor that these two allow), the law of superposition, "
+        f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
+        measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
+        "differences."
         if used
         else "",
         data=data.reindex(columns=DATA),
