@@ -28,6 +28,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from tst_study.atomic_files import disk_errors_named
+from tst_study.atomic_files import write_json as write_json
 from tst_study.errors import UserError
 from tst_study.task_results import TaskResult
 
@@ -247,21 +249,6 @@ def find_run_folders(root: str | Path) -> list[Path]:
     return sorted(found)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write whole or not at all: to a file beside it, flushed to disk, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", encoding="utf8") as file:
-            json.dump(value, file, indent=1, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
-
-
 class RunWriter:
     """Writes one launch (segment) of a run; only rank 0 has one."""
 
@@ -358,17 +345,11 @@ class RunWriter:
         self._files.clear()
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        file = self._files.get(name)
-        if file is None:
-            file = self._files[name] = _open_for_append(self.folder / name)
-        try:
-            file.write(_line(row).encode())
-            file.flush()
-        except OSError as error:
-            raise UserError(
-                f"{self.folder / name}: cannot be written ({error.strerror}); free some space and "
-                "start the run again: it goes on from its last checkpoint"
-            ) from None
+        with disk_errors_named(self.folder / name):
+            if name not in self._files:
+                self._files[name] = _open_for_append(self.folder / name)
+            self._files[name].write(_line(row).encode())
+            self._files[name].flush()
 
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -385,11 +366,8 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
     for row in whole:
         _EVALUATION.validate_python(row)
     lines = "".join(map(_line, whole))
-    try:
-        with _open_for_append(path) as file:
-            file.write(lines.encode())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
+    with disk_errors_named(path), _open_for_append(path) as file:
+        file.write(lines.encode())
 
 
 def _line(row: Mapping[str, Any]) -> str:

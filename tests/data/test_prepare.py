@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from tst_study.data import atomic_files, shards
+from tst_study import atomic_files
+from tst_study.data import shards
 from tst_study.data.manifest import fingerprint, manifest_of, read_manifest, token_prefix, verify
 from tst_study.data.prepare import UNFINISHED, prepare, tokenizer_of
 from tst_study.data.token_file import TokenFile
@@ -245,7 +246,7 @@ def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monk
         sync(descriptor)
 
     monkeypatch.setattr(atomic_files.os, "fsync", until_full)
-    with pytest.raises(UserError, match="disk is full"):
+    with pytest.raises(UserError, match="free some space"):
         quietly([source], tmp_path / "out")
     kept = {p: p.read_bytes() for p in (tmp_path / "out").glob(f"{UNFINISHED}/*.npz")}
     assert not list((tmp_path / "out").rglob("*.tmp"))

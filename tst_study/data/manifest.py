@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tst_study.data.atomic_files import written_atomically
+from tst_study.atomic_files import written_atomically
 from tst_study.data.token_file import bin_path, idx_path
 from tst_study.errors import UserError
 

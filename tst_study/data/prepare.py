@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.data import text_tokenizers
-from tst_study.data.atomic_files import disk_errors_named, written_atomically
 from tst_study.data.manifest import (
     MANIFEST,
     SCHEMA_VERSION,

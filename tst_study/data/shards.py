@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.atomic_files import written_atomically
+from tst_study.atomic_files import written_atomically
 from tst_study.data.text_sources import Kind, text_of_record
 from tst_study.data.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary

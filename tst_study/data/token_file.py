@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.atomic_files import disk_errors_named, written_atomically
+from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
