@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.planner import PlannedRun, final_loss
-from tst_study.config import Config
+from tst_study.config import Config, to_dict
+from tst_study.identity_form import SEEDS, identity_form
+from tst_study.run_identity import digest
 
 POWER, LEVEL = 0.8, 0.05
 """Four times of five, such a gain is found by a two-sided t-test on paired seeds at 5%."""
@@ -70,21 +72,20 @@ def smallest_in_deviations(pairs: int) -> float | None:
 
 def _pairs(runs: Sequence[PlannedRun]) -> dict[str, list[tuple[PlannedRun, PlannedRun]]]:
     """Baseline and superposed run of one seed, by arm."""
-    baselines = {_key(run.config): run for run in runs if run.config.role == "baseline"}
+    baselines = {
+        _form(run.config, "superposition"): run for run in runs if run.config.role == "baseline"
+    }
     pairs = defaultdict(list)
     for run in runs:
-        baseline = baselines.get(_key(run.config))
+        baseline = baselines.get(_form(run.config, "superposition"))
         if baseline is not None and run.config.role not in ("baseline", "trunk"):
-            pairs[_arm(run.config)].append((baseline, run))
+            pairs[_form(run.config, *SEEDS)].append((baseline, run))
     return pairs
 
 
-def _key(config: Config) -> str:
-    return config.model_dump_json(exclude={"superposition", "name", "role", "execution"})
-
-
-def _arm(config: Config) -> str:
-    return config.model_dump_json(exclude={"seed", "name", "role", "execution"})
+def _form(config: Config, *without: str) -> str:
+    values = to_dict(config)
+    return digest(identity_form(values, values["data"], without))
 
 
 def _measured(pairs: dict[str, list[tuple[PlannedRun, PlannedRun]]]) -> float | None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from experiments.corpora import Recipe
 from tst_study.config import Config
 from tst_study.errors import UserError
+
+Key = TypeVar("Key")
 
 
 class Results(Protocol):
@@ -49,6 +51,7 @@ class Study:
 
 STUDIES = {
     "laptop": "laptop",
+    "gate": "gate",
     "bag-grid": "bag_grid",
     "power-law": "power_law",
     "headline": "headline",
@@ -63,30 +66,28 @@ STUDIES = {
     "seed-noise": "seed_noise",
     "mixture-10b-a1b": "mixture_10b_a1b",
 }
-"""Module of each study in `experiments.studies`. It has `parts(scale)`, with a title and claims; or
-`SCALES` and `study(scale)`, where results decide which runs there are."""
+"""Module of each study in `experiments.studies`: a title, what it claims to show, and
+`parts(scale)`, its runs as products and choices (`experiments.studies.grid`). `SCALES` names those
+that it has, where it has not all."""
 
 
 def load(name: str, scale: str) -> Study:
     """The study of that name at that scale. Raises `UserError` for names that do not exist."""
-    module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
-    kind = f"scale of study {name!r}"
-    if hasattr(module, "study"):
-        chosen: Study = module.study(known(scale, module.SCALES, kind))
-        return chosen
     from experiments.studies.scales import SCALES, scale_of
 
-    parts = module.parts(scale_of(known(scale, SCALES, kind)))
-    runs = [config for part in parts for config in part.runs(name)]
+    module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
+    names = getattr(module, "SCALES", SCALES)
+    chosen = scale_of(known(scale, names, f"study {name!r}: scale"))
+    parts = module.parts(chosen)
     corpora = {recipe.folder: recipe for part in parts for recipe in part.corpora()}
     return Study(
         name=name,
         scale=scale,
         title=f"{module.TITLE} ({scale})",
-        claims=module.CLAIMS,
+        claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
         corpora=tuple(corpora.values()),
-        runs=lambda results: runs,
-        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if scale == "paper" else {},
+        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
+        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
 
 
@@ -98,18 +99,20 @@ def known(name: str, names: Sequence[str] | dict[str, str], kind: str) -> str:
     raise UserError(f"{kind} {name!r} is not known; {hint}")
 
 
-def best_learning_rate(sweep: dict[float, Config], results: Results) -> float | None:
-    """The rate whose run has the lowest held-out loss; None until all runs of the sweep are done.
+def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:
+    """The candidate whose runs have the lowest mean held-out loss; None until all are done.
 
-    Ties go to the lower rate. Raises `UserError` where every run of the sweep diverged.
+    Ties go to the first. Raises `UserError` where every candidate has a run that diverged.
     """
-    losses = {rate: results.held_out(config) for rate, config in sweep.items()}
-    known = {rate: loss for rate, loss in losses.items() if loss is not None}
-    if len(known) < len(sweep):
-        return None
-    best = min(sorted(known), key=known.__getitem__)
-    if known[best] == float("inf"):
-        raise UserError(
-            f"learning rates {sorted(sweep)}: every baseline diverged; sweep lower ones"
-        )
+    means: dict[Key, float] = {}
+    for key, runs in candidates.items():
+        losses = [results.held_out(config) for config in runs]
+        known = [loss for loss in losses if loss is not None]
+        if len(known) < len(losses):
+            return None
+        means[key] = sum(known) / len(known)
+    best = min(means, key=means.__getitem__)
+    if means[best] == float("inf"):
+        names = ", ".join(runs[0].name for runs in candidates.values())
+        raise UserError(f"{names}: every candidate diverged; try lower learning rates")
     return best

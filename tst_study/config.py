@@ -1,13 +1,14 @@
 """What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
 
-A `Config` has two halves. `model` … `numerics` change the result and make up the run's identity
-(`run_identity.py`); `execution` says how the same result is computed and is only recorded.
+A `Config` has two halves. `execution` says how a result is computed and is only recorded; all the
+rest changes the result and makes up the run's identity (`identity_form.py`).
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,16 @@ NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class AddedLater:
+    """Mark of a key that recorded runs do not have: `default` is what they did all the same.
+
+    Whatever the key's default becomes, this value never changes: it keeps their identity.
+    """
+
+    default: Any
 
 
 class Strict(BaseModel):
@@ -167,7 +178,7 @@ class Schedule(Strict):
     decay_shape: Literal["linear", "sqrt"] = "linear"
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
-    stop_after: Positive | None = None
+    stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
 
     @model_validator(mode="after")
@@ -276,6 +287,9 @@ class Config(Strict):
     name: str = "run"
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
+    """Of the initial weights; arms of a pair share them."""
+    data_seed: Annotated[NotNegative | None, AddedLater(None)] = None
+    """Of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
     data: Data
@@ -283,9 +297,14 @@ class Config(Strict):
     optimizer: Optimizer
     schedule: Schedule
     numerics: Numerics = Numerics()
-    initial_weights: InitialWeights | None = None
+    initial_weights: Annotated[InitialWeights | None, AddedLater(None)] = None
     """By default weights are drawn (`model.initial_deviation`, `seed`)."""
     execution: Execution = Execution()
+
+    @property
+    def order_seed(self) -> int:
+        """Of the order in which text is read."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     @model_validator(mode="after")
     def _check(self) -> Config:

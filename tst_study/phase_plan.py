@@ -66,20 +66,22 @@ def plan_phases(config: Config) -> PhasePlan:
 
     A bag size of one, or no superposed step, is the baseline: the same plan, hence the same run.
     """
-    superposition = config.superposition
-    steps = config.schedule.steps
-    superposed = superposition.steps
-    if superposed is None:
-        superposed = round(superposition.step_ratio * steps)
-    if superposition.bag_size == 1 or superposed == 0:
-        superposed, bag_size = 0, 1
-    else:
-        bag_size = superposition.bag_size
+    superposition, steps = config.superposition, config.schedule.steps
+    superposed = superposed_steps(
+        steps, superposition.bag_size, superposition.step_ratio, superposition.steps
+    )
     return PhasePlan(
         steps=steps,
         superposed_steps=superposed,
-        bag_size=bag_size,
+        bag_size=superposition.bag_size if superposed else 1,
         bags_as_input=superposition.mode != "output_only",
         sequences=config.batch.sequences,
         sequence_length=config.batch.sequence_length,
     )
+
+
+def superposed_steps(steps: int, bag_size: int, step_ratio: float, given: int | None) -> int:
+    """Of `steps`: those given outright, else the ratio's, to the nearest; none for bags of one."""
+    if bag_size == 1:
+        return 0
+    return round(step_ratio * steps) if given is None else given

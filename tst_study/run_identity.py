@@ -1,4 +1,4 @@
-"""Canonical form, fingerprint and id of a run: what changes the result, and nothing else."""
+"""Fingerprint and id of a run: what changes the result, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,48 +8,20 @@ import math
 from typing import Any
 
 from tst_study.config import Config, to_dict
-from tst_study.phase_plan import plan_phases
-from tst_study.trunk import initial_weights_form, prefix_form, shared_until
+from tst_study.identity_form import SCHEMA_VERSION, identity_form
+from tst_study.trunk import prefix_form, shared_until
 
-SCHEMA_VERSION = 1
+__all__ = ["SCHEMA_VERSION", "canonical_form", "canonical_json", "fingerprint", "run_id"]
 
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
-    """Everything that changes the result, as plain JSON values.
-
-    Files enter by `data_fingerprints` (what `data.fingerprints` returns), never by path. The
-    superposed phase enters by its number of steps, so that `step_ratio` and `steps` name the same
-    run alike; a run without it is a baseline, whatever its unused settings say.
-    """
-    values = to_dict(config)
-    plan = plan_phases(config)
-    superposition = values["superposition"]
-    del superposition["step_ratio"]
-    superposition["steps"] = plan.superposed_steps
-    if plan.superposed_steps == 0:
-        superposition = {"steps": 0}
-    stop_after = values["schedule"].pop("stop_after")
+    """Everything that changes the result, as plain JSON values."""
+    stop_after = config.schedule.stop_after
     if stop_after is not None and stop_after <= shared_until(config):
         # Whatever longer run it was planned for: what it trains is this much of them all.
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "trunk_steps": stop_after,
-            **prefix_form(config, data_fingerprints),
-        }
-    if stop_after is not None:
-        values["schedule"]["stop_after"] = stop_after
-    return {
-        **initial_weights_form(config),
-        "schema_version": SCHEMA_VERSION,
-        "seed": values["seed"],
-        "model": values["model"],
-        "superposition": superposition,
-        "data": data_fingerprints,
-        "batch": values["batch"],
-        "optimizer": values["optimizer"],
-        "schedule": values["schedule"],
-        "numerics": values["numerics"],
-    }
+        shared = prefix_form(config, data_fingerprints)
+        return {"schema_version": SCHEMA_VERSION, "trunk_steps": stop_after, **shared}
+    return identity_form(to_dict(config), data_fingerprints)
 
 
 def canonical_json(value: Any) -> str:
@@ -58,10 +30,14 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+def digest(form: Any) -> str:
+    """sha256 (hex) of a form's one text."""
+    return hashlib.sha256(canonical_json(form).encode()).hexdigest()
+
+
 def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
-    """sha256 (hex) of the canonical form."""
-    text = canonical_json(canonical_form(config, data_fingerprints))
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Digest of the canonical form."""
+    return digest(canonical_form(config, data_fingerprints))
 
 
 def run_id(config: Config, fingerprint: str) -> str:

@@ -5,8 +5,8 @@ Every import beyond typer stands inside the command that needs it, as in `comman
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 

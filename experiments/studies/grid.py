@@ -1,18 +1,19 @@
-"""Runs as products: set-ups × superpositions × seeds."""
+"""Runs as products, set-ups × superpositions × seeds, and as choices among set-ups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.corpora import Recipe
 from experiments.studies.setting import BASELINE, Setting
+from experiments.study import Results, best_of
 from tst_study.config import Config, Superposition
 
 PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""
-SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.2)
-"""What a pilot found on two cores."""
+SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.25)
+"""In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Part:
 
     settings: tuple[Setting, ...]
     arms: tuple[Superposition, ...]
-    seeds: int = 1
+    seeds: range = range(1)
 
-    def runs(self, study: str) -> list[Config]:
+    def runs(self, study: str, results: Results | None = None) -> list[Config]:
         """Seed by seed, so that a whole picture is there early and gets its intervals later."""
         return [
             setting.config(study, arm, seed)
-            for seed in range(self.seeds)
+            for seed in self.seeds
             for setting in self.settings
             for arm in self.arms
         ]
@@ -36,7 +37,35 @@ class Part:
         return [recipe for setting in self.settings for recipe in setting.corpora]
 
 
-def against_baseline(setting: Setting, arms: Iterable[Superposition], seeds: int = 1) -> Part:
+@dataclass(frozen=True)
+class Choice:
+    """Set-ups of which the one with the lowest baselines is taken for what comes after."""
+
+    candidates: tuple[Setting, ...]
+    then: Callable[[Setting], Sequence[Part]]
+    arms: tuple[Superposition, ...] = (BASELINE,)
+    """What each candidate trains; the baselines alone choose."""
+    seeds: range = range(1)
+
+    def runs(self, study: str, results: Results) -> list[Config]:
+        """The candidates; once they have all ended, what follows as well."""
+        tried = Part(self.candidates, self.arms, self.seeds).runs(study)
+        baselines = {
+            setting: [setting.config(study, BASELINE, seed) for seed in self.seeds]
+            for setting in self.candidates
+        }
+        best = best_of(baselines, results)
+        if best is None:
+            return tried
+        return [*tried, *(run for part in self.then(best) for run in part.runs(study))]
+
+    def corpora(self) -> list[Recipe]:
+        return [recipe for setting in self.candidates for recipe in setting.corpora]
+
+
+def against_baseline(
+    setting: Setting, arms: Iterable[Superposition], seeds: range = range(1)
+) -> Part:
     return Part((setting,), (BASELINE, *arms), seeds)
 
 

@@ -12,4 +12,5 @@ SEEDS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "pape
 
 
 def parts(scale: Scale) -> list[Part]:
-    return [against_baseline(scale.setting, (main_of(scale.is_paper),), SEEDS[scale.name])]
+    seeds = range(scale.seeds.start, scale.seeds.start + SEEDS[scale.name])
+    return [against_baseline(scale.setting, (main_of(scale.is_paper),), seeds)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from experiments.corpora import Recipe
 from experiments.naming import label, role
@@ -18,17 +19,18 @@ from tst_study.config import (
     Parallel,
     Schedule,
     Superposition,
+    apply_override,
+    from_dict,
+    to_dict,
 )
 from tst_study.model_presets import PRESETS
 
 BASELINE = Superposition()
-EVALUATIONS = 8
-"""Of the held-out text, over a run."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """`config` makes a run of it; `with_steps`, `with_rate`, `with_corpus` are its neighbours."""
+    """`config` makes a run of it; `with_steps`, `with_rate` and `changed` are its neighbours."""
 
     model: str
     """Name of a preset."""
@@ -48,13 +50,17 @@ class Setting:
     """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
-    tags: tuple[str, ...] = field(default=())
+    evaluations: int = 8
+    """Of the held-out text, over a run."""
+    changes: tuple[str, ...] = ()
+    """Overrides such as `model.qk_norm=true`, in order."""
+    tags: tuple[str, ...] = ()
     """More words for the runs' names."""
 
     def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
         length = self.logged_as or self.steps
         words = (self.model, f"{self.steps}", label(superposition), *self.tags)
-        return Config(
+        config = Config(
             study=study,
             name=f"{'-'.join(words)}-seed{seed}",
             role=role(superposition),
@@ -74,10 +80,16 @@ class Setting:
                 parallel=self.parallel,
                 threads=self.threads,
                 log_every=max(10, length // 400),
-                evaluate_every=max(1, length // EVALUATIONS),
+                evaluate_every=max(1, length // self.evaluations),
                 checkpoint_every=max(500, length // 20),
             ),
         )
+        if not self.changes:
+            return config
+        values: dict[str, Any] = to_dict(config)
+        for change in self.changes:
+            apply_override(values, change)
+        return from_dict(values, source="study")
 
     def with_steps(self, steps: int) -> Setting:
         """Another length; the warm-up stays, so that lengths share their stable phase."""
@@ -85,6 +97,9 @@ class Setting:
 
     def with_rate(self, learning_rate: float) -> Setting:
         return replace(self, learning_rate=learning_rate, tags=(*self.tags, f"lr{learning_rate:g}"))
+
+    def changed(self, tag: str, *changes: str) -> Setting:
+        return replace(self, changes=(*self.changes, *changes), tags=(*self.tags, tag))
 
     def with_corpus(self, corpus: Recipe, tag: str) -> Setting:
         return replace(self, corpora=(corpus,), tags=(*self.tags, tag))

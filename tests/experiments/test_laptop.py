@@ -1,4 +1,4 @@
-"""The laptop study: pairs at matched FLOPs, one rate for both arms, seeds paired."""
+"""Studies that choose by results: pairs at matched FLOPs, one rate for both arms, seeds paired."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from experiments import study
-from experiments.studies import laptop
+from experiments.corpora import TopicalLanguage
+from experiments.studies import gate, laptop
+from experiments.studies.scales import scale_of
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
 from tst_study.errors import UserError
@@ -31,19 +33,18 @@ class NothingYet:
 
 
 def prose(runs: list[Config]) -> list[Config]:
-    return [run for run in runs if run.name.startswith("prose-")]
+    return [run for run in runs if "generated" not in run.name]
 
 
-@pytest.mark.parametrize("scale", laptop.SCALES)
+@pytest.mark.parametrize("scale", laptop.SWEEP_STEPS)
 def test_only_the_sweep_is_decided_before_its_results(scale: str) -> None:
     runs = prose(study.load("laptop", scale).runs(NothingYet()))
     assert {run.role for run in runs} == {"baseline"}
     assert {run.seed for run in runs} == {0}
-    assert len({run.optimizer.learning_rate for run in runs}) == len(runs)
-    assert len(runs) > 1 or scale == "quick"  # which takes the rate of a sweep that is on record
+    assert len({run.optimizer.learning_rate for run in runs}) == len(runs) == 3
 
 
-@pytest.mark.parametrize("scale", laptop.SCALES)
+@pytest.mark.parametrize("scale", laptop.SWEEP_STEPS)
 def test_both_arms_use_the_rate_that_the_baseline_chose(scale: str) -> None:
     chosen = study.load("laptop", scale)
     for rate in {run.optimizer.learning_rate for run in prose(chosen.runs(NothingYet()))}:
@@ -76,27 +77,28 @@ def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "quick"])
 def test_short_scales_repeat_no_text(scale: str) -> None:
-    chosen = laptop.SCALES[scale]()
-    for run in chosen.runs(Known(4e-3)):
+    for run in study.load("laptop", scale).runs(Known(4e-3)):
         plan = plan_phases(run)
         # A file of the bundled books holds about 10M tokens at 1,024 words.
-        words = 10_000_000 if run.name.startswith("prose-") else chosen.language.tokens
+        language = 1_000_000 if scale == "smoke" else TopicalLanguage().tokens
+        words = language if "generated" in run.name else 10_000_000
         assert plan.raw_tokens(plan.steps) <= words
 
 
 def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
     small, large = (
-        study.load("laptop", scale).runs(Known(2e-3)) for scale in ("laptop", "desktop")
+        {run.model_dump_json(exclude={"execution"}) for run in load.runs(Known(2e-3))}
+        for load in (study.load("laptop", scale) for scale in ("laptop", "desktop"))
     )
-    assert set(small) < set(large)
+    assert small < large
 
 
 def test_desktop_covers_what_the_study_promises() -> None:
     runs = prose(study.load("laptop", "desktop").runs(Known(2e-3)))
     main = [run for run in runs if run.schedule.steps == 8_000 and run.role == "superposition"]
     settings = {(run.superposition.bag_size, run.superposition.step_ratio) for run in main}
-    assert {s for s, r in settings if r == 0.2} == {2, 3, 4, 6, 8, 16}
-    assert {r for s, r in settings if s == 4} == {0.1, 0.2, 0.3, 0.4, 0.5}
+    assert {s for s, r in settings if r == 0.25} == {2, 3, 4, 6, 8, 16}
+    assert {r for s, r in settings if s == 4} == {0.1, 0.25, 0.4, 0.6}
     lengths = {run.schedule.steps for run in runs if run.role == "superposition"}
     assert lengths == {1_500, 3_000, 8_000, 20_000, 40_000}
     ablations = "\n".join(run.name for run in runs if run.role == "ablation")
@@ -110,6 +112,34 @@ def test_flops_of_a_pair_are_equal() -> None:
     same_steps = [run for run in runs if run.schedule.steps == superposed.schedule.steps]
     assert len(same_steps) == 6
     assert len({count_flops(run).total for run in same_steps}) == 1
+
+
+def test_lengths_share_one_warm_up() -> None:
+    for name in ("laptop", "gate"):
+        runs = prose(study.load(name, "desktop").runs(Known(2e-3)))
+        assert len({run.schedule.warmup_steps for run in runs}) == 1
+
+
+def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
+    chosen = study.load("gate", "desktop")
+    first = chosen.runs(NothingYet())
+    rates = {(run.optimizer.learning_rate, run.schedule.decay_ratio) for run in first}
+    assert rates == {(1e-3, 0.1), (1e-3, 0.3), (2e-3, 0.1), (2e-3, 0.3)}
+    assert {run.seed for run in first} == set(range(3, 3 + gate.SEEDS))
+    both = chosen.runs(Known(1e-3))
+    more = [run for run in both if run not in first]
+    assert len(more) == 2 * 2 * gate.SEEDS
+    assert {(run.model.attention_heads, run.model.qk_norm) for run in more} == {
+        (4, False),
+        (2, True),
+    }
+    assert {(run.optimizer.learning_rate, run.schedule.decay_ratio) for run in more} == {
+        (1e-3, 0.1)
+    }
+    baselines = [run for run in both if run.role == "baseline" and not run.model.qk_norm]
+    assert len({count_flops(run).total for run in baselines}) == 1
+    assert {run.schedule.steps for run in both} == {8_000}
+    assert scale_of("desktop").seeds.start == 3  # 0 to 2 were looked at before
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:

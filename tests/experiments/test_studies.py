@@ -15,7 +15,7 @@ from tst_study.config import Config
 from tst_study.phase_plan import plan_phases
 
 PUBLISHED = Path(__file__).parents[2] / "paper_figures" / "published"
-FIXED = [name for name in study.STUDIES if name not in ("laptop", "mixture-10b-a1b")]
+FIXED = [name for name in study.STUDIES if name not in ("laptop", "gate", "mixture-10b-a1b")]
 Row = dict[str, str]
 
 

@@ -19,7 +19,7 @@ from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.launcher import Submitted, submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.status import rows_of
-from experiments.study import Results, Study, best_learning_rate
+from experiments.study import Results, Study, best_of
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
 from tst_study import run_record
@@ -176,11 +176,12 @@ def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
 
 
 def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path) -> None:
-    sweep = {1e-3: config("a", "seed=1"), 2e-3: config("b", "seed=2")}
+    sweep = {1e-3: [config("a", "seed=1")], 2e-3: [config("b", "seed=2")]}
 
     def runs(results: Results) -> list[Config]:
-        best = best_learning_rate(sweep, results)
-        return [*sweep.values(), *([config("pair", "seed=3")] if best else [])]
+        best = best_of(sweep, results)
+        tried = [run for runs in sweep.values() for run in runs]
+        return [*tried, *([config("pair", "seed=3")] if best else [])]
 
     study = Study("fake", "test", "A fake study", "Shows nothing.", (), runs)
     first = submit(study, tmp_path)

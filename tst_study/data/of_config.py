@@ -22,7 +22,7 @@ def open_stream(config: Config) -> TokenStream:
         sequence_length=plan.sequence_length,
         superposed_steps=plan.superposed_steps,
         superposed_length=plan.tokens_per_sequence("superposition"),
-        seed=config.seed,
+        seed=config.order_seed,
         bag_size=plan.bag_size,
         align_bags_to_documents=config.superposition.align_bags_to_documents,
     )

@@ -1,0 +1,53 @@
+"""The gate of the campaign: what makes a baseline lag, and where is it at its best?
+
+First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
+normed queries and keys. Both arms throughout, so that the spread of a pair's difference is known
+before a study is paid for (docs/plan-of-runs.md, G0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline
+from experiments.studies.scales import Scale
+from experiments.studies.setting import BASELINE, Setting
+
+TITLE = "Where the baseline is at its best"
+CLAIMS = (
+    "Which rate, decay, heads and norm make baselines of one length good and alike; no claim about "
+    "superposition."
+)
+SCALES = ("smoke", "quick", "laptop", "desktop")
+STEPS = {"desktop": 8_000}
+SEEDS = 6
+RATE_FACTORS = (0.5, 1.0)
+DECAY_RATIOS = (0.1, 0.3)
+
+
+def parts(scale: Scale) -> list[Choice]:
+    steps = STEPS.get(scale.name, scale.setting.steps)
+    setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4)
+    seeds = scale.seeds
+    if scale.name == "desktop":
+        seeds = range(seeds.start, seeds.start + SEEDS)
+    candidates = tuple(
+        setting.with_rate(factor * setting.learning_rate).changed(
+            f"decay{ratio:g}", f"schedule.decay_ratio={ratio}"
+        )
+        for factor in RATE_FACTORS
+        for ratio in DECAY_RATIOS
+    )
+
+    def variants(best: Setting) -> list[Part]:
+        heads = 2 * 2  # of laptop-64's two heads of 32, four of 16: the same weights and FLOPs
+        more_heads = best.changed(
+            f"{heads}heads",
+            f"model.attention_heads={heads}",
+            f"model.key_value_heads={heads}",
+            "model.head_size=16",
+        )
+        normed = best.changed("qknorm", "model.qk_norm=true")
+        return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed)]
+
+    return [Choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
