@@ -12,10 +12,10 @@ import pytest
 @pytest.fixture(scope="session")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of a generated language of 64 words."""
-    from tst_study.data.generated_language import generate
+    from tst_study.data.generated_language import LanguageParameters, generate
 
     folder = tmp_path_factory.mktemp("corpora") / "words"
-    generate(folder, 20_000, 500, words=64, classes=8, topics=4)
+    generate(folder, 20_000, 500, LanguageParameters(words=64, classes=8, topics=4))
     return folder
 
 
@@ -23,6 +23,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of short texts in bytes: ids below 257, each text with its end."""
     from tst_study.data.prepare import prepare
+    from tst_study.data.request import Request
 
     folder = tmp_path_factory.mktemp("corpora")
     letters = random.Random(0)
@@ -31,5 +32,5 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = "".join(letters.choices("abcdefgh ", k=letters.randrange(5, 60)))
             file.write(json.dumps({"text": text}) + "\n")
     to = folder / "documents"
-    prepare([str(folder / "texts.jsonl")], to, "bytes", workers=1, progress=False)
+    prepare(Request([str(folder / "texts.jsonl")], "bytes"), to, workers=1, progress=False)
     return to

@@ -1,10 +1,10 @@
-"""Peak dense bfloat16 FLOP/s by device name, from the makers' data sheets (without sparsity).
-
-A device that is not in the list gives None, and with it no MFU: a guess would be worse.
-"""
+"""What computes: the cores of this process, and the peak of each kind of GPU."""
 
 from __future__ import annotations
 
+import os
+
+# Dense, from the makers' data sheets (without sparsity).
 PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
     # More specific names first: the first one contained in the device's name counts.
     ("GB300", 2.5e15),
@@ -25,7 +25,8 @@ PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """FLOP/s that the device can reach at most, or None where the data sheet is not known here."""
+    """FLOP/s that the device can reach at most, or None where the data sheet is not known here:
+    no MFU is better than a guessed one."""
     if dtype != "bfloat16":
         return None
     words = device_name.replace("-", " ").split()
@@ -34,3 +35,10 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
         if any(words[i : i + len(parts)] == parts for i in range(len(words))):
             return peak
     return None
+
+
+def cores() -> int:
+    """Cores that this process may use (not those of the node that a job has a part of)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from tst_study.devices import cores
 from tst_study.rank_environment import rank_variables
 from tst_study.stop_request import signals_handled
 
@@ -59,7 +60,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
 
 
 def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    threads = max(1, (os.cpu_count() or 1) // count)
+    threads = max(1, cores() // count)
     ours = rank_variables(rank, count, port)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
     return subprocess.Popen([sys.executable, "-m", "tst_study", *arguments], env=environment)

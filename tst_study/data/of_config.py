@@ -1,23 +1,61 @@
-"""The data that a config names: its stream, its held-out tokens, and what identifies them."""
+"""The data of a run: its stream, its held-out tokens, and what identifies them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tst_study.config import Config
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.manifest import fingerprint, manifest_of, token_prefix
+from tst_study.data.integrity import check_sample, fingerprint
+from tst_study.data.manifest import MANIFEST, Manifest, SplitRecord, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
 from tst_study.phase_plan import plan_phases
 
 
+@dataclass(frozen=True)
+class _Split:
+    """A token file, and the manifest beside it if there is one."""
+
+    file: TokenFile
+    manifest: Manifest | None
+
+    @property
+    def record(self) -> SplitRecord | None:
+        return self.manifest.splits.get(self.file.prefix.name) if self.manifest else None
+
+    @property
+    def tokenizer(self) -> str | None:
+        return self.manifest.tokenizer.fingerprint if self.manifest else None
+
+    def fingerprint(self) -> str:
+        """Raises `UserError` where the manifest says another one."""
+        found = fingerprint(self.file.prefix)
+        if self.record is not None and self.record.fingerprint != found:
+            folder = self.file.prefix.parent
+            raise UserError(
+                f"{self.file.prefix}: is not what {folder / MANIFEST} describes; restore its .bin "
+                f"and .idx, or delete {folder} and prepare it again"
+            )
+        return found
+
+
 def open_stream(config: Config) -> TokenStream:
-    """The token stream of a run. Raises `UserError` for files that do not fit the config."""
+    """The token stream of a run, a sample of whose files has been compared with their manifests.
+
+    Raises `UserError` for files that are damaged or do not fit the config.
+    """
     plan = plan_phases(config)
+    corpora = []
+    for corpus in config.data.corpora:
+        split = _open(corpus.path)
+        _check(config, split)
+        end = split.manifest.tokenizer.end_of_document if split.manifest else None
+        corpora.append(Corpus(split.file, corpus.weight, end))
     return TokenStream(
-        [_open_corpus(config, corpus.path, corpus.weight) for corpus in config.data.corpora],
+        corpora,
         sequences_per_step=plan.sequences,
         sequence_length=plan.sequence_length,
         superposed_steps=plan.superposed_steps,
@@ -25,79 +63,83 @@ def open_stream(config: Config) -> TokenStream:
         seed=config.order_seed,
         bag_size=plan.bag_size,
         align_bags_to_documents=config.superposition.align_bags_to_documents,
+        vocabulary_size=config.model.vocabulary_size,
     )
 
 
 def open_held_out(config: Config) -> HeldOut:
     """The tokens that the run is evaluated on."""
-    prefix = token_prefix(config.data.validation or config.data.corpora[0].path, "validation")
-    _check_vocabulary(config, TokenFile(prefix), str(prefix))
-    return held_out(prefix, config.batch.sequence_length, config.data.validation_tokens)
+    held = held_out(
+        token_prefix(_held_out_path(config), "validation"),
+        config.batch.sequence_length,
+        config.data.validation_tokens,
+    )
+    held.check_vocabulary(config.model.vocabulary_size)
+    return held
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
     """What identifies the data, without paths: part of a run's identity and of its record.
 
-    Raises `UserError` where a file is missing or a tokenizer does not fit the others.
+    Raises `UserError` where a file is missing, is not what its manifest describes, or has another
+    tokenizer than the others.
     """
-    corpora = []
-    tokenizers = set()
-    for corpus in config.data.corpora:
-        prefix = token_prefix(corpus.path)
-        manifest = manifest_of(prefix)
-        corpora.append(
-            {
-                "fingerprint": fingerprint(prefix),
-                "weight": corpus.weight,
-                "tokens": TokenFile(prefix).token_count,
-            }
-        )
-        tokenizers.add(manifest.tokenizer.fingerprint if manifest else None)
-    held = open_held_out(config)
-    prefix = token_prefix(config.data.validation or config.data.corpora[0].path, "validation")
-    manifest = manifest_of(prefix)
-    tokenizers.add(manifest.tokenizer.fingerprint if manifest else None)
-    known = tokenizers - {None}
+    corpora = [(corpus.weight, _open(corpus.path)) for corpus in config.data.corpora]
+    validation = _open(_held_out_path(config), "validation")
+    validation.fingerprint()
+    tokenizers = {split.tokenizer for _, split in corpora} | {validation.tokenizer}
+    known = sorted(name for name in tokenizers if name)
     if len(known) > 1:
         raise UserError(
             "data: corpora and validation were prepared with different tokenizers "
-            f"({', '.join(sorted(name[:8] for name in known if name))}); prepare them with one"
+            f"({', '.join(name[:8] for name in known)}); prepare them with one"
         )
+    held = open_held_out(config)
     return {
-        "corpora": corpora,
+        "corpora": [
+            {
+                "fingerprint": split.fingerprint(),
+                "weight": weight,
+                "tokens": split.file.token_count,
+            }
+            for weight, split in corpora
+        ],
         "validation": {
             "fingerprint": held.fingerprint,
             "tokens": held.predicted_tokens,
-            **_known_optimum(manifest.generated if manifest else None),
+            **_known_optimum(validation.manifest),
         },
         "tokenizer": next(iter(known), None),
     }
 
 
-def _known_optimum(generated: dict[str, Any] | None) -> dict[str, float]:
+def _known_optimum(manifest: Manifest | None) -> dict[str, float]:
     """The loss that nothing can beat, where the language was generated and so is known."""
-    if generated is None:
+    if manifest is None or manifest.generated is None:
         return {}
-    return {"optimal_nats_per_token": generated["entropies"]["optimal_validation_loss"]}
+    return {"optimal_nats_per_token": manifest.generated["entropies"]["optimal_validation_loss"]}
 
 
-def _open_corpus(config: Config, path: str, weight: float) -> Corpus:
-    prefix = token_prefix(path)
-    file = TokenFile(prefix)
-    _check_vocabulary(config, file, path)
-    manifest = manifest_of(prefix)
-    end = manifest.tokenizer.end_of_document if manifest else None
-    return Corpus(file, weight, end)
+def _held_out_path(config: Config) -> str:
+    return config.data.validation or config.data.corpora[0].path
 
 
-def _check_vocabulary(config: Config, file: TokenFile, path: str) -> None:
-    manifest = manifest_of(file.prefix)
-    if manifest is not None:
-        highest = manifest.tokenizer.vocabulary_size - 1
-    else:  # Megatron's own files say nothing of their tokenizer; a sample must do
-        highest = int(file.tokens[:1_000_000].max())
-    if highest >= config.model.vocabulary_size:
-        raise UserError(
-            f"data: {path}: has token ids up to {highest}, but model.vocabulary_size = "
-            f"{config.model.vocabulary_size}; raise it or prepare the text with another tokenizer"
-        )
+def _open(path: str, split: str = "train") -> _Split:
+    prefix = token_prefix(path, split)
+    return _Split(TokenFile(prefix), manifest_of(prefix))
+
+
+def _check(config: Config, split: _Split) -> None:
+    words = config.model.vocabulary_size
+    if split.manifest is not None:
+        known = split.manifest.tokenizer.vocabulary_size
+        if known > words:
+            raise UserError(
+                f"data: {split.file.prefix}: has token ids up to {known - 1}, but "
+                f"model.vocabulary_size = {words}; raise it or prepare the text with another "
+                "tokenizer"
+            )
+        words = known
+    # Runs look at different parts, so that together they look at all.
+    sample = f"{config.study}/{config.name}/{config.seed}"
+    check_sample(split.file, split.record, words, sample)

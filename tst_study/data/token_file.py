@@ -117,14 +117,22 @@ class TokenFile:
         start, stop = self.document_starts(index, index + 2).tolist()
         return self.tokens[start:stop]
 
-    def __len__(self) -> int:
-        return self.token_count
-
-    def __repr__(self) -> str:
-        return (
-            f"TokenFile({str(self.prefix)!r}, {self.token_count:,} tokens,"
-            f" {self.document_count:,} documents, {self.dtype})"
-        )
+    def check_index(self) -> None:
+        """Raises `UserError` unless every length, offset and document of the index agrees."""
+        documents = self._document_sequences
+        whole = bool((documents[1:] >= documents[:-1]).all())
+        end = 0
+        for first in range(0, self._lengths.size, 1 << 20):
+            lengths = self._lengths[first : first + (1 << 20)].astype(np.int64)
+            ends = end + np.cumsum(lengths) * self.dtype.itemsize
+            begins = self._byte_offsets[first : first + lengths.size]
+            whole &= bool((lengths >= 0).all() and (begins == np.append(end, ends[:-1])).all())
+            end = int(ends[-1])
+        if not whole or end != self.tokens.nbytes:
+            raise UserError(
+                f"{idx_path(self.prefix)}: its lengths and offsets do not agree; the index is "
+                "damaged, prepare it again"
+            )
 
     def _mapped(self, path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         try:
