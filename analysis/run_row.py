@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import pandas as pd
 
 from analysis.identity import training_group, training_group_of_any_length
 from tst_study.run_record import RunRecord
+from tst_study.superposition_setting import SuperpositionSetting
 
 
 class RunRow(TypedDict):
@@ -25,6 +26,8 @@ class RunRow(TypedDict):
     step: int
     """Steps done."""
     seed: int
+    data_seed: int
+    """Of the order of the text."""
     method: Literal["baseline", "superposition"]
     """Baseline: no step is superposed, whatever the unused settings say."""
 
@@ -117,76 +120,70 @@ def run_row(record: RunRecord) -> RunRow:
     """Raises KeyError or TypeError where the record lacks something."""
     header, status = record.header, record.status
     config, plan = header["config"], header["plan"]
-    model, superposition = config["model"], config["superposition"]
-    superposed = plan["superposed_steps"] > 0
+    model, order_seed = config["model"], config.get("data_seed")
+    setting = SuperpositionSetting.of_config(config["superposition"], plan["steps"])
     last = record.metrics[-1] if record.metrics else None
     final = next((row for row in reversed(record.evals) if "task" not in row), None)
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
-    return RunRow(
-        run_id=header["run_id"],
-        study=header["study"],
-        name=header["name"],
-        role=header["role"],
-        state=record.state,
-        message=status["message"] if status else "",
-        step=status["step"] if status else 0,
-        seed=config["seed"],
-        method="superposition" if superposed else "baseline",
-        layers=model["layers"],
-        hidden_size=model["hidden_size"],
-        attention_heads=model["attention_heads"],
-        key_value_heads=model["key_value_heads"],
-        feed_forward_size=model["feed_forward_size"],
-        vocabulary_size=model["vocabulary_size"],
-        experts=(model["experts"] or {}).get("count"),
-        parameters=header["parameters"]["total"],
-        active_parameters=header["parameters"]["active"],
-        steps=plan["steps"],
-        superposed_steps=plan["superposed_steps"],
-        bag_size=plan["bag_size"] if superposed else 1,
-        step_ratio=plan["superposed_steps"] / plan["steps"],
-        mode=superposition["mode"] if superposed else None,
-        loss_kind=superposition["loss"] if superposed else None,
-        weighting=_text(superposition["weighting"]) if superposed else None,
-        aligned_bags=superposed and superposition["align_bags_to_documents"],
-        reinitialized=superposed and superposition["reinitialize_at_switch"],
-        optimizer_at_switch=superposition["optimizer_at_switch"] if superposed else None,
-        corpus=_corpus(config, generated=optimum is not None),
-        learning_rate=config["optimizer"]["learning_rate"],
-        schedule=config["schedule"]["kind"],
-        sequences=config["batch"]["sequences"],
-        sequence_length=config["batch"]["sequence_length"],
-        raw_tokens=header["raw_tokens"],
-        latent_tokens=header["latent_tokens"],
-        unique_raw_tokens=header["unique_raw_tokens"],
-        data_multiplier=header["raw_tokens"] / header["latent_tokens"],
-        flops=header["flops"]["total"],
-        training_seconds=last["training_seconds"] if last else None,
-        tokens_per_second=_rate(last["raw_tokens"], last["training_seconds"]) if last else None,
-        epochs=last["epochs"] if last else None,
-        last_train_loss=last["loss"] if last else None,
-        last_train_loss_name=last["loss_name"] if last else None,
-        eval_set=final["eval_set"] if final else None,
-        nats_per_token=final["nats_per_token"] if final else None,
-        standard_error=final["standard_error"] if final else None,
-        bits_per_byte=final["bits_per_byte"] if final else None,
-        eval_tokens=final["tokens"] if final else None,
-        evaluated_step=final["step"] if final else None,
-        evaluated_phase=final["phase"] if final else None,
-        annealed=bool(final and final["annealed"]),
-        optimal_nats_per_token=optimum,
-        exclusion="",
-        dropped_rows=record.dropped_rows,
-        segments=len(record.segments),
-        code=", ".join(_code_versions(record.segments)),
-        devices=", ".join(_distinct(map(_device, record.segments))),
-        device_count=_device_count(record.segments),
-        group=training_group(header),
-        family=training_group_of_any_length(header),
-        fingerprint=header["fingerprint"],
-        folder=str(record.folder),
-    )
+    row: dict[str, Any] = {
+        **setting.columns(),
+        "run_id": header["run_id"],
+        "study": header["study"],
+        "name": header["name"],
+        "role": header["role"],
+        "state": record.state,
+        "message": status["message"] if status else "",
+        "step": status["step"] if status else 0,
+        "seed": config["seed"],
+        "data_seed": config["seed"] if order_seed is None else order_seed,
+        "method": "baseline" if setting.is_baseline else "superposition",
+        "layers": model["layers"],
+        "hidden_size": model["hidden_size"],
+        "attention_heads": model["attention_heads"],
+        "key_value_heads": model["key_value_heads"],
+        "feed_forward_size": model["feed_forward_size"],
+        "vocabulary_size": model["vocabulary_size"],
+        "experts": (model["experts"] or {}).get("count"),
+        "parameters": header["parameters"]["total"],
+        "active_parameters": header["parameters"]["active"],
+        "steps": plan["steps"],
+        "corpus": _corpus(config, generated=optimum is not None),
+        "learning_rate": config["optimizer"]["learning_rate"],
+        "schedule": config["schedule"]["kind"],
+        "sequences": config["batch"]["sequences"],
+        "sequence_length": config["batch"]["sequence_length"],
+        "raw_tokens": header["raw_tokens"],
+        "latent_tokens": header["latent_tokens"],
+        "unique_raw_tokens": header["unique_raw_tokens"],
+        "data_multiplier": header["raw_tokens"] / header["latent_tokens"],
+        "flops": header["flops"]["total"],
+        "training_seconds": last["training_seconds"] if last else None,
+        "tokens_per_second": _rate(last["raw_tokens"], last["training_seconds"]) if last else None,
+        "epochs": last["epochs"] if last else None,
+        "last_train_loss": last["loss"] if last else None,
+        "last_train_loss_name": last["loss_name"] if last else None,
+        "eval_set": final["eval_set"] if final else None,
+        "nats_per_token": final["nats_per_token"] if final else None,
+        "standard_error": final["standard_error"] if final else None,
+        "bits_per_byte": final["bits_per_byte"] if final else None,
+        "eval_tokens": final["tokens"] if final else None,
+        "evaluated_step": final["step"] if final else None,
+        "evaluated_phase": final["phase"] if final else None,
+        "annealed": bool(final and final["annealed"]),
+        "optimal_nats_per_token": optimum,
+        "exclusion": "",
+        "dropped_rows": record.dropped_rows,
+        "segments": len(record.segments),
+        "code": ", ".join(_code_versions(record.segments)),
+        "devices": ", ".join(_distinct(map(_device, record.segments))),
+        "device_count": _device_count(record.segments),
+        "group": training_group(header),
+        "family": training_group_of_any_length(header),
+        "fingerprint": header["fingerprint"],
+        "folder": str(record.folder),
+    }
+    return cast(RunRow, row)
 
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -225,12 +222,6 @@ def _device_count(segments: list[dict[str, Any]]) -> int | None:
 
 def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value))
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _rate(amount: float, seconds: float) -> float | None:

@@ -15,6 +15,7 @@ from math import gcd
 from experiments.planner import PlannedRun, Planner, has_checkpoint, state
 from tst_study.config import Config, ForkPoint
 from tst_study.run_record import FINAL_STATES
+from tst_study.superposition_setting import SuperpositionSetting
 from tst_study.trunk import prefix_form, shared_until
 
 
@@ -103,10 +104,7 @@ def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
 
 
 def _name(config: Config, steps: int) -> str:
-    superposition = config.superposition
-    parts = ["trunk", f"s{superposition.bag_size}"]
-    if superposition.mode != "full":
-        parts.append(superposition.mode)
-    if isinstance(superposition.weighting, str) and superposition.weighting != "uniform":
-        parts.append(superposition.weighting)
-    return "-".join([*parts, f"{steps}steps", f"seed{config.seed}"])
+    method = SuperpositionSetting.of_config(
+        config.superposition.model_dump(), config.schedule.steps
+    )
+    return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

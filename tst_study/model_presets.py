@@ -48,6 +48,7 @@ def _moe(shape: dict[str, Any], count: int, per_token: int, size: int) -> dict[s
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Laptop sizes; the vocabulary is that of the bundled corpus' tokenizer.
+    "laptop-32": _dense(2, 32, 1, 1, 88, 1024),
     "laptop-64": _dense(2, 64, 2, 2, 176, 1024),
     "laptop-128": _dense(4, 128, 4, 4, 352, 1024),
     "laptop-256": _dense(4, 256, 4, 4, 704, 1024),

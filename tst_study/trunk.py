@@ -14,13 +14,15 @@ from tst_study.errors import UserError
 from tst_study.identity_form import identity_form
 from tst_study.learning_rate import decay_steps
 from tst_study.phase_plan import plan_phases
+from tst_study.superposition_setting import DEPARTURES
 
 if TYPE_CHECKING:
     from tst_study.run_record import RunHeader
 
 AFTER_THE_TRUNK = (
     "schema_version",
-    *(f"superposition.{key}" for key in ("steps", "reinitialize_at_switch", "optimizer_at_switch")),
+    "superposition.steps",
+    *(f"superposition.{one.key}" for one in DEPARTURES if one.at_switch),
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.corpora import Recipe
-from experiments.naming import label, role
 from tst_study.config import (
     Batch,
     Config,
@@ -24,6 +23,7 @@ from tst_study.config import (
     to_dict,
 )
 from tst_study.model_presets import PRESETS
+from tst_study.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
 
@@ -54,16 +54,19 @@ class Setting:
     """Of the held-out text, over a run."""
     changes: tuple[str, ...] = ()
     """Overrides such as `model.qk_norm=true`, in order."""
+    grid: str = ""
+    """Of a study with several questions: begins the names of its runs."""
     tags: tuple[str, ...] = ()
     """More words for the runs' names."""
 
     def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
         length = self.logged_as or self.steps
-        words = (self.model, f"{self.steps}", label(superposition), *self.tags)
+        method = SuperpositionSetting.of_config(superposition.model_dump(), self.steps)
+        words = (self.grid or self.model, f"{self.steps}", method.name, *self.tags)
         config = Config(
             study=study,
             name=f"{'-'.join(words)}-seed{seed}",
-            role=role(superposition),
+            role=method.role,
             seed=seed,
             model=Model(**PRESETS[self.model]),
             superposition=superposition,
@@ -91,6 +94,9 @@ class Setting:
             apply_override(values, change)
         return from_dict(values, source="study")
 
+    def of_grid(self, grid: str) -> Setting:
+        return replace(self, grid=grid)
+
     def with_steps(self, steps: int) -> Setting:
         """Another length; the warm-up stays, so that lengths share their stable phase."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
@@ -99,7 +105,9 @@ class Setting:
         return replace(self, learning_rate=learning_rate, tags=(*self.tags, f"lr{learning_rate:g}"))
 
     def changed(self, tag: str, *changes: str) -> Setting:
-        return replace(self, changes=(*self.changes, *changes), tags=(*self.tags, tag))
+        """With overrides; `tag` says so in the names, where it is not empty."""
+        tags = (*self.tags, tag) if tag else self.tags
+        return replace(self, changes=(*self.changes, *changes), tags=tags)
 
     def with_corpus(self, corpus: Recipe, tag: str) -> Setting:
         return replace(self, corpora=(corpus,), tags=(*self.tags, tag))

@@ -36,26 +36,28 @@ def prose(runs: list[Config]) -> list[Config]:
     return [run for run in runs if "generated" not in run.name]
 
 
-@pytest.mark.parametrize("scale", laptop.SWEEP_STEPS)
-def test_only_the_sweep_is_decided_before_its_results(scale: str) -> None:
-    runs = prose(study.load("laptop", scale).runs(NothingYet()))
-    assert {run.role for run in runs} == {"baseline"}
-    assert {run.seed for run in runs} == {0}
-    assert len({run.optimizer.learning_rate for run in runs}) == len(runs) == 3
+def test_only_the_sweeps_of_the_sizes_wait_for_results() -> None:
+    decided, whole = (
+        study.load("laptop", "desktop").runs(results) for results in (NothingYet(), Known(4e-3))
+    )
+    later = {run.name for run in whole} - {run.name for run in decided}
+    assert later
+    assert all(name.startswith("sizes-laptop-") for name in later)
 
 
-@pytest.mark.parametrize("scale", laptop.SWEEP_STEPS)
-def test_both_arms_use_the_rate_that_the_baseline_chose(scale: str) -> None:
-    chosen = study.load("laptop", scale)
-    for rate in {run.optimizer.learning_rate for run in prose(chosen.runs(NothingYet()))}:
-        superposed = [run for run in prose(chosen.runs(Known(rate))) if run.role != "baseline"]
+def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
+    for rate in (1e-3, 2e-3, 4e-3):
+        runs = study.load("laptop", "desktop").runs(Known(rate))
+        superposed = [
+            run for run in runs if run.name.startswith("sizes-") and run.role != "baseline"
+        ]
         assert superposed
         assert {run.optimizer.learning_rate for run in superposed} == {rate}
 
 
 @pytest.mark.parametrize("scale", laptop.SCALES)
 def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: str) -> None:
-    runs = study.load("laptop", scale).runs(Known(4e-3))
+    runs = study.load("laptop", scale).runs(Known(2e-3))
     baselines = {(_but_superposition(run)) for run in runs if run.role == "baseline"}
     for run in runs:
         assert _but_superposition(run) in baselines
@@ -71,8 +73,7 @@ def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
         by_name[run.name].add(run)
         seeds[run.name.rpartition("-seed")[0]].add(run.seed)
     assert all(len(same) == 1 for same in by_name.values())
-    once = [name for name, found in seeds.items() if len(found) < 2]
-    assert all("baseline" in name for name in once), "only losers of the sweep have one seed"
+    assert all(len(found) >= 2 for found in seeds.values())
 
 
 @pytest.mark.parametrize("scale", ["smoke", "quick"])
@@ -93,25 +94,40 @@ def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
     assert small < large
 
 
-def test_desktop_covers_what_the_study_promises() -> None:
-    runs = prose(study.load("laptop", "desktop").runs(Known(2e-3)))
-    main = [run for run in runs if run.schedule.steps == 8_000 and run.role == "superposition"]
-    settings = {(run.superposition.bag_size, run.superposition.step_ratio) for run in main}
-    assert {s for s, r in settings if r == 0.25} == {2, 3, 4, 6, 8, 16}
-    assert {r for s, r in settings if s == 4} == {0.1, 0.25, 0.4, 0.6}
-    lengths = {run.schedule.steps for run in runs if run.role == "superposition"}
-    assert lengths == {1_500, 3_000, 8_000, 20_000, 40_000}
-    ablations = "\n".join(run.name for run in runs if run.role == "ablation")
-    for part in ("input_only", "output_only", "reinitialized", "optimizer_reset", "power_law"):
-        assert part in ablations
+def test_desktop_is_the_plan_of_runs() -> None:
+    """docs/plan-of-runs.md, G1 to G6: arms, lengths and numbers of seeds."""
+    runs = study.load("laptop", "desktop").runs(Known(2e-3))
+    grids: dict[str, list[Config]] = defaultdict(list)
+    for run in prose(runs):
+        grids[run.name.split("-")[0]].append(run)
+    lengths = grids["lengths"]
+    assert len(lengths) == 9 * 8
+    assert {run.seed for run in lengths} == set(range(3, 11))
+    assert {run.schedule.steps for run in lengths if run.role == "superposition"} == {
+        *(5_000, 10_000, 20_000, 28_000)
+    }
+    reads = {
+        run.schedule.steps: plan_phases(run).raw_tokens(run.schedule.steps)
+        for run in lengths
+        if run.role == "superposition" or run.schedule.steps == 35_000
+    }
+    assert reads[20_000] == reads[35_000]
+    assert {run.superposition.bag_size for run in grids["bag"]} == {2, 3, 6, 8, 12, 16}
+    assert {run.superposition.step_ratio for run in grids["step"]} == {0.1, 0.4, 0.6}
+    assert len(grids["ablations"]) == 7 * 4
+    assert {run.role for run in grids["ablations"]} == {"ablation"}
+    assert {run.model.hidden_size for run in grids["sizes"]} == {32, 128}
+    for name in ("bag", "step", "ablations", "little"):
+        assert {run.seed for run in grids[name]} == {3, 4, 5, 6}
+        assert {run.schedule.steps for run in grids[name]} == {20_000}
+    little = grids["little"]
+    assert {str(run.data.corpora[0].path) for run in little} == {"prepared/books-bpe1024-9MB"}
 
 
 def test_flops_of_a_pair_are_equal() -> None:
     runs = prose(study.load("laptop", "laptop").runs(Known(2e-3)))
-    superposed = next(run for run in runs if run.role != "baseline")
-    same_steps = [run for run in runs if run.schedule.steps == superposed.schedule.steps]
-    assert len(same_steps) == 6
-    assert len({count_flops(run).total for run in same_steps}) == 1
+    assert len(runs) == 6
+    assert len({count_flops(run).total for run in runs}) == 1
 
 
 def test_lengths_share_one_warm_up() -> None:

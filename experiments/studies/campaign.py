@@ -1,0 +1,97 @@
+"""The campaign's grids, question by question, as `docs/plan-of-runs.md` has them.
+
+All stand in one study, so that they share baselines and trunks; a run's name begins with the grid
+that asked for it first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments.corpora import BooksPart
+from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
+from experiments.studies.setting import BASELINE, Setting
+from tst_study.config import Superposition
+
+STEPS = 20_000
+"""Of every grid but the lengths and the sizes."""
+LENGTHS = (5_000, 10_000, STEPS, 28_000)
+"""Superposed, the longest reads the bundled books once."""
+EQUAL_DATA_STEPS = 35_000
+"""A baseline of so many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
+SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
+
+BAG_SIZES = (2, 3, 6, 8, 12, 16)
+STEP_RATIOS = (0.1, 0.4, 0.6)
+ABLATIONS: tuple[dict[str, object], ...] = (
+    {"reinitialize_at_switch": True},
+    {"optimizer_at_switch": "reset"},
+    {"mode": "input_only"},
+    {"mode": "output_only"},
+    {"weighting": "power_law"},
+)
+SIZES, SIZES_STEPS, SWEEP_STEPS = ("laptop-32", "laptop-128"), 10_000, 5_000
+RATE_FACTORS = (0.5, 1.0, 2.0)
+LITTLE_TEXT, LITTLE_TEXT_EPOCHS = BooksPart(9), 8
+
+
+def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
+    """Every grid at the gate's set-up, most important first."""
+    eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
+    four = range(first_seed, first_seed + SEEDS_OF_GRIDS)
+    at_length = setting.with_steps(STEPS)
+    return [
+        *lengths(setting, eight),
+        Part((at_length.of_grid("bag-sizes"),), tuple(_bag_sizes()), four),
+        Part((at_length.of_grid("step-ratios"),), tuple(_step_ratios()), four),
+        Part((at_length.of_grid("ablations"),), tuple(_ablations()), four),
+        *(_size(setting, model, four) for model in SIZES),
+        _little_text(setting, four),
+    ]
+
+
+def lengths(setting: Setting, seeds: range) -> list[Part]:
+    """G1: the primary length first."""
+    grid = setting.of_grid("lengths")
+    ordered = sorted(LENGTHS, key=lambda steps: steps != STEPS)
+    settings = tuple(grid.with_steps(steps) for steps in ordered)
+    return [
+        Part(settings, (BASELINE, SMALL_MAIN), seeds),
+        Part((grid.with_steps(EQUAL_DATA_STEPS),), (BASELINE,), seeds),
+    ]
+
+
+def _bag_sizes() -> list[Superposition]:
+    return grid(BAG_SIZES, (SMALL_MAIN.step_ratio,))
+
+
+def _step_ratios() -> list[Superposition]:
+    return grid((SMALL_MAIN.bag_size,), STEP_RATIOS)
+
+
+def _ablations() -> list[Superposition]:
+    """All at the main setting; of bags of 16, those that the paper's figures show there."""
+    main = SMALL_MAIN.model_dump()
+    small = [Superposition.model_validate({**main, **one}) for one in ABLATIONS]
+    large = [
+        Superposition.model_validate({**main, "bag_size": 16, **one}) for one in ABLATIONS[-2:]
+    ]
+    return [*small, *large]
+
+
+def _size(setting: Setting, model: str, seeds: range) -> Choice:
+    """The rate is chosen on this size's baseline, in short runs."""
+    of_size = replace(setting, model=model).of_grid(f"sizes-{model}")
+    short = of_size.with_steps(SWEEP_STEPS)
+    rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
+
+    def compared(best: Setting) -> list[Part]:
+        return [against_baseline(best.with_steps(SIZES_STEPS), (SMALL_MAIN,), seeds)]
+
+    return Choice(rates, compared, seeds=seeds[:2])
+
+
+def _little_text(setting: Setting, seeds: range) -> Part:
+    little = setting.of_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
+    output_only = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
+    return against_baseline(little, (SMALL_MAIN, output_only), seeds)
