@@ -6,13 +6,21 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tst_study.errors import UserError
 from tst_study.superposition import check_loss_kind, offset_weights
@@ -23,6 +31,15 @@ NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _fit_for_a_folder(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name):
+        raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
 
 
 @dataclass(frozen=True)
@@ -283,8 +300,8 @@ class InitialWeights(Strict):
 class Config(Strict):
     """One training run, whole."""
 
-    study: str = "single"
-    name: str = "run"
+    study: FolderName = "single"
+    name: FolderName = "run"
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
     """Of the initial weights; arms of a pair share them."""

@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.atomic_files import write_json as write_json
 from tst_study.errors import UserError
+from tst_study.identity_form import SCHEMA_VERSION
 from tst_study.task_results import TaskResult
 
 if TYPE_CHECKING:
@@ -216,11 +218,20 @@ def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 def read_header(folder: str | Path) -> RunHeader:
     path = Path(folder) / "run.json"
     try:
-        return _HEADER.validate_json(path.read_bytes())
+        values = from_json(path.read_bytes())
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if version not in (SCHEMA_VERSION, None):
+            raise UserError(
+                f"{path}: schema_version = {version!r}, but this version of tst_study knows "
+                f"{SCHEMA_VERSION}; use the version that wrote it"
+            )
+        return _HEADER.validate_python(values)
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {folder} is not a run folder") from None
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
 
 
 def read_status(folder: str | Path) -> Status | None:
