@@ -64,6 +64,11 @@ def test_help_starts_in_under_half_a_second(tmp_path: Path) -> None:
     assert min(seconds) < 0.5
 
 
+def test_help_warns_of_task_definitions(tmp_path: Path) -> None:
+    shown = " ".join(tst_study("evaluate", "--help", cwd=tmp_path).stdout.split())
+    assert "They can run code on this machine: use none that you do not trust" in shown
+
+
 def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
     tmp_path: Path, config_file: Path
 ) -> None:

@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 
 from tst_study.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 @contextmanager
 def disk_errors_named(path: Path) -> Iterator[None]:
@@ -20,11 +18,10 @@ def disk_errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "choose another place"
-        if error.errno in FULL:
-            remedy = (
-                "free some space and run the same command again: it goes on from what is finished"
-            )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = (
+            "free some space and run the same command again" if full else "choose another place"
+        )
         raise UserError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
 
 

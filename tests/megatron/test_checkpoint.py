@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -224,20 +223,6 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     assert record.segments[0]["ended"] == message
     run(words, tmp_path / "full", EVERY_FIVE)
     assert_same_run(tmp_path / "full", finished)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 500 kB, where this process may mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(place)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Path) -> None:
