@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.tiny_runs import run, tiny
-from tst_study.data import integrity
+from tst_study.data import integrity, token_file
 from tst_study.data.integrity import check_sample, fingerprint, verify
 from tst_study.data.manifest import read_manifest
 from tst_study.data.of_config import fingerprints, open_stream
@@ -86,7 +86,8 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(integrity, "BLOCK_BYTES", 1000)
-    digests = integrity.ContentDigests()
+    monkeypatch.setattr(token_file, "BLOCK_BYTES", 1000)
+    digests = token_file.ContentDigests()
     digests.update(TokenFile(corpus / "train").tokens)
     record = read_manifest(corpus).splits["train"].model_copy(update={"blocks": digests.blocks})
     assert len(record.block_crcs) == 40

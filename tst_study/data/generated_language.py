@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.integrity import ContentDigests, fingerprint, is_intact
+from tst_study.data.integrity import is_intact, record_of
 from tst_study.data.manifest import (
     MANIFEST,
     SCHEMA_VERSION,
@@ -29,7 +29,7 @@ from tst_study.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from tst_study.data.token_file import TokenFile, TokenFileWriter, dtype_for_vocabulary, idx_path
+from tst_study.data.token_file import TokenFile, dtype_for_vocabulary, idx_path, writing_tokens
 from tst_study.errors import UserError
 
 GRAIN = 4096
@@ -236,7 +236,9 @@ def generate(
     splits: dict[str, SplitRecord] = {}
     for part, (split, tokens) in enumerate(sizes.items()):
         text, lengths = language.text(tokens, part)
-        splits[split] = _write_split(folder / split, text, lengths, parameters.words)
+        with writing_tokens(folder / split, dtype_for_vocabulary(parameters.words)) as writer:
+            writer.add_documents(text, lengths)
+        splits[split] = record_of(folder / split, writer)
     losses = language.optimal_losses(text)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -279,25 +281,6 @@ def _generated_before(folder: Path, request: dict[str, Any]) -> Manifest | None:
     if folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
         raise UserError(f"{folder}: holds something else; choose an empty or new folder")
     return None
-
-
-def _write_split(
-    prefix: Path, text: NDArray[np.int64], lengths: NDArray[np.int32], words: int
-) -> SplitRecord:
-    ids = text.astype(dtype_for_vocabulary(words))
-    with TokenFileWriter(prefix, ids.dtype) as writer:
-        writer.add_documents(ids, lengths)
-    content = ContentDigests()
-    content.update(ids)
-    return SplitRecord(
-        documents=lengths.size,
-        tokens=ids.size,
-        text_bytes=None,
-        dtype=str(ids.dtype),
-        fingerprint=fingerprint(prefix),
-        sha256=content.sha256,
-        blocks=content.blocks,
-    )
 
 
 def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:

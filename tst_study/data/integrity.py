@@ -11,10 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, SplitRecord, read_manifest
-from tst_study.data.token_file import TokenFile, bin_path, idx_path
+from tst_study.data.token_file import (
+    BLOCK_BYTES,
+    ContentDigests,
+    TokenFile,
+    TokenWriter,
+    bin_path,
+    idx_path,
+)
 from tst_study.errors import UserError
 
-BLOCK_BYTES = 1 << 22
 BLOCKS_AT_A_START = 16
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
@@ -53,33 +59,17 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class ContentDigests:
-    """`sha256` and `blocks` of a `SplitRecord`, from the ids as they are written or read."""
-
-    def __init__(self) -> None:
-        self._whole = hashlib.sha256()
-        self._blocks: list[int] = []
-        self._size = 0
-
-    def update(self, ids: NDArray[Any]) -> None:
-        """The next ids, in the type that they have on disk."""
-        data = np.ascontiguousarray(ids).data.cast("B")
-        self._whole.update(data)
-        while data:
-            if self._size % BLOCK_BYTES == 0:
-                self._blocks.append(0)
-            part = data[: BLOCK_BYTES - self._size % BLOCK_BYTES]
-            self._blocks[-1] = zlib.crc32(part, self._blocks[-1])
-            self._size += len(part)
-            data = data[len(part) :]
-
-    @property
-    def sha256(self) -> str:
-        return self._whole.hexdigest()
-
-    @property
-    def blocks(self) -> str:
-        return "".join(f"{crc:08x}" for crc in self._blocks)
+def record_of(prefix: Path, writer: TokenWriter, text_bytes: int | None = None) -> SplitRecord:
+    """What a manifest says of a token file that has just been written."""
+    return SplitRecord(
+        documents=writer.lengths.size,
+        tokens=writer.token_count,
+        text_bytes=text_bytes,
+        dtype=str(writer.dtype),
+        fingerprint=fingerprint(prefix),
+        sha256=writer.digests.sha256,
+        blocks=writer.digests.blocks,
+    )
 
 
 def is_intact(folder: Path, manifest: Manifest) -> bool:

@@ -50,8 +50,12 @@ def open_stream(config: Config) -> TokenStream:
     plan = plan_phases(config)
     corpora = []
     for corpus in config.data.corpora:
-        split = _open(corpus.path)
-        _check(config, split)
+        split = _open(config, corpus.path)
+        words = config.model.vocabulary_size
+        if split.manifest is not None:
+            words = split.manifest.tokenizer.vocabulary_size
+        # Runs look at different parts, so that together they look at all.
+        check_sample(split.file, split.record, words, f"{config.study}/{config.name}/{config.seed}")
         end = split.manifest.tokenizer.end_of_document if split.manifest else None
         corpora.append(Corpus(split.file, corpus.weight, end))
     return TokenStream(
@@ -69,11 +73,8 @@ def open_stream(config: Config) -> TokenStream:
 
 def open_held_out(config: Config) -> HeldOut:
     """The tokens that the run is evaluated on."""
-    held = held_out(
-        token_prefix(_held_out_path(config), "validation"),
-        config.batch.sequence_length,
-        config.data.validation_tokens,
-    )
+    split = _open_validation(config)
+    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.validation_tokens)
     held.check_vocabulary(config.model.vocabulary_size)
     return held
 
@@ -84,8 +85,8 @@ def fingerprints(config: Config) -> dict[str, Any]:
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
     """
-    corpora = [(corpus.weight, _open(corpus.path)) for corpus in config.data.corpora]
-    validation = _open(_held_out_path(config), "validation")
+    corpora = [(corpus.weight, _open(config, corpus.path)) for corpus in config.data.corpora]
+    validation = _open_validation(config)
     validation.fingerprint()
     tokenizers = {split.tokenizer for _, split in corpora} | {validation.tokenizer}
     known = sorted(name for name in tokenizers if name)
@@ -120,26 +121,18 @@ def _known_optimum(manifest: Manifest | None) -> dict[str, float]:
     return {"optimal_nats_per_token": manifest.generated["entropies"]["optimal_validation_loss"]}
 
 
-def _held_out_path(config: Config) -> str:
-    return config.data.validation or config.data.corpora[0].path
+def _open_validation(config: Config) -> _Split:
+    return _open(config, config.data.validation or config.data.corpora[0].path, "validation")
 
 
-def _open(path: str, split: str = "train") -> _Split:
-    prefix = token_prefix(path, split)
-    return _Split(TokenFile(prefix), manifest_of(prefix))
-
-
-def _check(config: Config, split: _Split) -> None:
+def _open(config: Config, path: str, name: str = "train") -> _Split:
+    prefix = token_prefix(path, name)
+    split = _Split(TokenFile(prefix), manifest_of(prefix))
     words = config.model.vocabulary_size
-    if split.manifest is not None:
-        known = split.manifest.tokenizer.vocabulary_size
-        if known > words:
-            raise UserError(
-                f"data: {split.file.prefix}: has token ids up to {known - 1}, but "
-                f"model.vocabulary_size = {words}; raise it or prepare the text with another "
-                "tokenizer"
-            )
-        words = known
-    # Runs look at different parts, so that together they look at all.
-    sample = f"{config.study}/{config.name}/{config.seed}"
-    check_sample(split.file, split.record, words, sample)
+    known = split.manifest.tokenizer.vocabulary_size if split.manifest else words
+    if known > words:
+        raise UserError(
+            f"data: {path}: has token ids up to {known - 1}, but model.vocabulary_size = {words}; "
+            "raise it or prepare the text with another tokenizer"
+        )
+    return split

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tst_study.atomic_files import written_atomically
 from tst_study.data import text_tokenizers
-from tst_study.data.integrity import ContentDigests, file_sha256, fingerprint
+from tst_study.data.integrity import file_sha256, record_of
 from tst_study.data.manifest import (
     SCHEMA_VERSION,
     SPLITS,
@@ -40,7 +40,7 @@ from tst_study.data.shards import (
 )
 from tst_study.data.text_sources import Reading, Source, records, text_of_record
 from tst_study.data.text_tokenizers import Tokenizer
-from tst_study.data.token_file import TokenFileWriter, dtype_for_vocabulary
+from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.data.workers import Submit, shard_workers
 from tst_study.devices import cores
 from tst_study.errors import UserError
@@ -182,7 +182,7 @@ class _Reader:
             validation_share=self._request.validation_share if split == "train" else None,
             split=split,
         )
-        self._submit(work, self._bar.tick)
+        self._submit(work, self._bar.refresh)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._source_number:06d}-{number:06d}.npz"
@@ -264,27 +264,14 @@ def _join(
 
 
 def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokenizer) -> SplitRecord:
-    dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
-    documents = tokens = text_bytes = empty = 0
-    texts, content = hashlib.sha256(), ContentDigests()
-    with TokenFileWriter(folder / split, dtype) as writer:
+    text_bytes = empty = 0
+    texts = hashlib.sha256()
+    with writing_tokens(folder / split, dtype_for_vocabulary(tokenizer.vocabulary_size)) as writer:
         for path in shards:
             part = read_part(path, split)
             writer.add_documents(part.tokens, part.lengths)
-            content.update(part.tokens)
             texts.update(part.digests.data)
-            documents += part.lengths.size
-            tokens += part.tokens.size
             text_bytes += part.text_bytes
             empty += part.empty
-    return SplitRecord(
-        documents=documents,
-        tokens=tokens,
-        text_bytes=text_bytes,
-        dtype=str(dtype),
-        fingerprint=fingerprint(folder / split),
-        sha256=content.sha256,
-        blocks=content.blocks,
-        text_sha256=texts.hexdigest(),
-        empty_documents=empty,
-    )
+    of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
+    return record_of(folder / split, writer, text_bytes).model_copy(update=of_the_text)

@@ -110,8 +110,8 @@ def write_weights(
         try:
             save_file(tensors, to / name, metadata={"format": "pt"})
         except SafetensorError as error:  # it says "… (os error 28)" for a full disk
-            number = re.search(r"os error (\d+)", str(error))
-            code = int(number[1]) if number else errno.EIO
+            said = re.search(r"os error (\d+)", str(error))
+            code = int(said[1]) if said else errno.EIO
             raise OSError(code, os.strerror(code)) from error
         (to / name).chmod(0o644)  # the library's files are for their owner alone
         index |= dict.fromkeys(tensors, name)
