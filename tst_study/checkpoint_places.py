@@ -1,7 +1,7 @@
 """Where a run's checkpoints lie, and whether their files are as they were written.
 
-`checkpoints/step-N` holds the state after N steps, and beside the tensors the digest of each file:
-a flipped byte in a tensor would else be trained on, since no one looks at it.
+`checkpoints/step-N` holds the state after N steps, and the digest of each of its files: torch does
+not notice a flipped byte in a tensor, and the run would go on with it.
 """
 
 from __future__ import annotations

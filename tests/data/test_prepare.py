@@ -22,10 +22,11 @@ from tst_study import atomic_files
 from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
 from tst_study.data.manifest import manifest_of, read_manifest, token_prefix
-from tst_study.data.prepare import prepare, tokenizer_of
+from tst_study.data.prepare import prepare
 from tst_study.data.prepared_folder import UNFINISHED
 from tst_study.data.request import Request
 from tst_study.data.text_sources import Reading, Source, records
+from tst_study.data.text_tokenizers import read_tokenizer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
@@ -52,7 +53,7 @@ def quietly(sources, to, tokenizer="bytes", **settings):
 
 
 def read_back(folder: Path, split: str) -> list[str]:
-    tokenizer, file = tokenizer_of(folder), TokenFile(folder / split)
+    tokenizer, file = read_tokenizer(folder), TokenFile(folder / split)
     texts = []
     for k in range(file.document_count):
         ids = file.document(k)
@@ -94,7 +95,7 @@ def test_documents_come_back_as_they_were(tmp_path, packing, tokenizer):
     assert train.tokens == TokenFile(tmp_path / "out" / "train").token_count
     packed = (tmp_path / f"a.jsonl{packing}").read_bytes()
     assert done.manifest.sources[0].sha256 == hashlib.sha256(packed).hexdigest()
-    assert done.manifest.tokenizer.fingerprint == tokenizer_of(tmp_path / "out").fingerprint
+    assert done.manifest.tokenizer.fingerprint == read_tokenizer(tmp_path / "out").fingerprint
     assert not (tmp_path / "out" / UNFINISHED).exists()
     verify(tmp_path / "out")
 

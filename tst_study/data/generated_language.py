@@ -153,7 +153,7 @@ class Language:
 
     @property
     def entropy_given_topic(self) -> float:
-        """Entropy of the next word for one who is told its topic: no loss can be lower. Exact."""
+        """Entropy of the next word for one who knows its topic: no loss can be lower. Exact."""
         classes = (self._next_topic * _entropy(self.transitions)).sum()
         return float(classes + _entropy(self._zipf))
 

@@ -24,7 +24,6 @@ from tst_study.data.manifest import (
     SourceRecord,
     SplitRecord,
     TokenizerRecord,
-    read_manifest,
     write_manifest,
 )
 from tst_study.data.preparation_progress import PreparationProgress
@@ -81,6 +80,8 @@ def prepare(
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
         return Prepared(folder, manifest, was_there=True)
     unfinished = open_unfinished(folder, asked, jobs)
+    for left_by_a_killed_call in folder.glob(".*.tmp"):
+        left_by_a_killed_call.unlink()
     with PreparationProgress(progress, [source.bytes for _, source in jobs]) as bar:
         bar.say("tokenizer")
         tokenizer = _make_tokenizer(request, unfinished, jobs)
@@ -109,18 +110,6 @@ def prepare(
         write_manifest(folder, manifest)
         shutil.rmtree(unfinished)
     return Prepared(folder, manifest, was_there=False)
-
-
-def tokenizer_of(folder: str | Path) -> Tokenizer:
-    """The tokenizer that a prepared folder was made with.
-
-    Raises:
-        UserError: the folder is not a prepared one, or holds a generated language without text.
-    """
-    record = read_manifest(folder).tokenizer
-    if record.fingerprint is None:
-        raise UserError(f"{folder}: is a generated language, its tokens stand for no text")
-    return text_tokenizers.read_tokenizer(folder, record.kind, record.end_of_document_token)
 
 
 class _Reader:

@@ -40,7 +40,7 @@ class Part:
     """What one shard adds to one split."""
 
     tokens: NDArray[Any]
-    """Ids of all documents, (T,), an end-of-document id behind each."""
+    """Ids of all documents, (T,), each followed by an end-of-document id."""
     lengths: NDArray[np.int32]
     """Tokens per document, (D,)."""
     digests: NDArray[np.uint8]

@@ -84,7 +84,7 @@ class Checkpoints:
                 "it goes on from its last checkpoint"
             ) from error
         if first:
-            if place.exists():  # a launch that was killed behind its rename saves the step again
+            if place.exists():  # a launch that was killed after its rename saves the step again
                 shutil.rmtree(place)
             _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
