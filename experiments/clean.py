@@ -16,6 +16,7 @@ from experiments.code_copy import copies
 from experiments.slurm import submission
 from experiments.slurm.jobs import Key
 from tst_study import run_lock, run_record
+from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError
 from tst_study.run_record import FINAL_STATES
 
@@ -64,7 +65,7 @@ def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
         status = run_record.read_status(folder)
         if not status or status["state"] not in FINAL_STATES or run_lock.is_held(folder):
             continue
-        places = sorted((folder / "checkpoints").glob("step-*"))
+        places = [checkpoint_place(folder, step) for step in checkpoint_steps(folder)]
         if run_record.read_header(folder)["role"] != "trunk":
             yield from (
                 (place, "not the last checkpoint of a run that is over") for place in places[:-1]

@@ -25,6 +25,7 @@ from experiments.planner import PlannedRun, Planner
 from experiments.run_process import Exit, Rank, log_path, mark, run
 from experiments.study import Study
 from tst_study import run_lock, run_record
+from tst_study.devices import cores
 from tst_study.local_ranks import free_port
 from tst_study.run_record import FINAL_STATES
 
@@ -119,12 +120,6 @@ def launch(
     for watcher in watchers:
         watcher.look(queue)
     return queue
-
-
-def cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _fitting(planning: Planner, processes: int) -> int:

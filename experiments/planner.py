@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.study import Results, Study
 from tst_study import run_record
+from tst_study.checkpoint_places import checkpoint_steps
 from tst_study.config import Config, Data
 from tst_study.errors import UserError
 from tst_study.run_identity import fingerprint, run_id
@@ -96,7 +97,7 @@ class Planner:
 
     def data(self, config: Config) -> dict[str, Any]:
         """Fingerprints of the corpora; their files are read once, not once per run."""
-        from tst_study.data.of_config import fingerprints
+        from tst_study.data.run_data import fingerprints
 
         key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
         if key not in self._data:
@@ -152,7 +153,7 @@ def state(run: PlannedRun) -> str:
 
 
 def has_checkpoint(run: PlannedRun) -> bool:
-    return any((run.folder / "checkpoints").glob("step-*"))
+    return bool(checkpoint_steps(run.folder))
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from tests.distributed import run_ranks
 from tests.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
 from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny
-from tst_study.checkpoint_places import DIGESTS, digests_of, write_digests
+from tst_study.checkpoint_places import DIGESTS, checkpoint_place, digests_of, write_digests
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.errors import UserError
 from tst_study.huggingface.tensor_names import entries
@@ -101,7 +101,7 @@ def test_every_layout_holds_the_same_tensors(
     split, whole = tmp_path / "split", tmp_path / "whole"
     run_ranks(ranks, save, split, *model, *layout)
     save(whole, *model)
-    readers = [CheckpointReader(folder / "step-00000001") for folder in (split, whole)]
+    readers = [CheckpointReader(checkpoint_place(folder, 1)) for folder in (split, whole)]
     names = {entry.source for entry in entries(tiny(words, *model).model)}
     assert names
     for name in names:

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from tests.examples import example
-from tst_study.config import from_dict
-from tst_study.config_toml import to_toml
+from tst_study.config import from_dict, to_toml
 from tst_study.data.generated_language import LanguageParameters, generate
 
 ROOT = Path(__file__).parents[1]

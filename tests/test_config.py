@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from tests.examples import EXAMPLE, example
 from tst_study import config
-from tst_study.config import from_dict, load, to_dict
-from tst_study.config_toml import to_toml
+from tst_study.config import from_dict, load, to_dict, to_toml
 from tst_study.errors import UserError
 
 FILE = """

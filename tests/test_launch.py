@@ -14,7 +14,7 @@ import pytest
 
 from tests.tiny_runs import logged_step, tiny
 from tst_study import run_record
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.errors import UserError
 from tst_study.rank_environment import adopt_slurm_ranks, first_host, rank_variable
 
@@ -132,9 +132,10 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
     assert environment == SLURM | change
 
 
-def test_a_number_of_ranks_that_is_none_is_named() -> None:
+def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is no number"):
-        rank_variable("WORLD_SIZE", {"WORLD_SIZE": "two"})
+        rank_variable("WORLD_SIZE")
 
 
 @pytest.mark.parametrize(

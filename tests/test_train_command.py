@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study import run_record
-from tst_study.checkpoint_places import steps_below
+from tst_study.checkpoint_places import checkpoint_steps
 from tst_study.command_line import main
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.stop_request import listening
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def test_a_terminal_that_hangs_up_stops_a_run_with_a_checkpoint(
     assert status is not None
     assert status["state"] == "preempted"
     assert status["message"].startswith("SIGHUP at step")
-    assert steps_below(folder / "checkpoints") == [status["last_checkpoint"]]
+    assert checkpoint_steps(folder) == [status["last_checkpoint"]]
 
 
 def test_under_nohup_a_run_outlives_its_terminal() -> None:

@@ -15,19 +15,24 @@ from pathlib import Path
 from tst_study.atomic_files import write_json
 from tst_study.devices import cores
 
-FOLDER = "checkpoints"
 PREFIX = "step-"
 DIGESTS = "digests.json"
 
 
-def steps_below(folder: Path) -> list[int]:
-    """Steps with a whole checkpoint in a folder of checkpoints, in order."""
-    names = (path.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*"))
+def checkpoint_folder(run: Path) -> Path:
+    """Of all checkpoints of a run folder."""
+    return run / "checkpoints"
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """Steps after which a run folder has a whole checkpoint, in order."""
+    places = checkpoint_folder(run).glob(f"{PREFIX}*")
+    names = (place.name.removeprefix(PREFIX) for place in places)
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def place_of(folder: Path, step: int) -> Path:
-    return folder / f"{PREFIX}{step:08d}"
+def checkpoint_place(run: Path, step: int) -> Path:
+    return checkpoint_folder(run) / f"{PREFIX}{step:08d}"
 
 
 def digests_of(place: Path, names: Iterable[str]) -> dict[str, str]:

@@ -61,7 +61,7 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config, run_lock
-    from tst_study.rank_environment import adopt_slurm_ranks
+    from tst_study.rank_environment import adopt_slurm_ranks, rank_variable
 
     resolved = config.load(config_file, overrides or [])
     if dry_run:
@@ -76,7 +76,7 @@ def train(
         raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
     adopt_slurm_ranks()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
-    first = os.environ.get("RANK", "0") == "0"
+    first = rank_variable("RANK") == 0
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
@@ -245,7 +245,8 @@ def main() -> NoReturn:
 
 def _rank() -> str:
     """Whose error it is, where there are several processes."""
-    return f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    rank = os.environ.get("RANK")
+    return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 
 def _end(line: str, status: int, debug: bool) -> NoReturn:
@@ -266,7 +267,7 @@ def _without_processes(arguments: list[str]) -> list[str]:
 
 
 def _run_folder(config: Config) -> Path:
-    from tst_study.data.of_config import fingerprints
+    from tst_study.data.run_data import fingerprints
     from tst_study.run_identity import fingerprint, run_id
 
     identity = fingerprint(config, fingerprints(config))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -404,6 +405,20 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 def to_dict(config: Config) -> dict[str, Any]:
     """Plain JSON values of every key, defaults included: what a run record stores."""
     return config.model_dump(mode="json")
+
+
+def to_toml(config: Config) -> str:
+    """TOML that `load` reads back to the same config: every key, defaults included, but for those
+    that are not set (None, which TOML lacks)."""
+    return tomli_w.dumps(_without_none(to_dict(config)))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _to_json(values: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 
 from tst_study.errors import UserError
 
@@ -34,12 +34,12 @@ def rank_variables(
     return dict(zip(VARIABLES, map(str, values), strict=True))
 
 
-def rank_variable(name: str, environment: Mapping[str, str] = os.environ) -> int:
+def rank_variable(name: str, default: int | None = None) -> int:
     """RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; what holds of a process alone by default.
 
     Raises `UserError` where the variable is no number.
     """
-    text = environment.get(name, str(ALONE[name]))
+    text = os.environ.get(name, str(ALONE[name] if default is None else default))
     if not text.isdecimal():
         raise UserError(f"{name} = {text!r}: is no number of ranks; torchrun sets it, or unset it")
     return int(text)

@@ -29,8 +29,7 @@ from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationErro
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from tst_study.atomic_files import disk_errors_named
-from tst_study.atomic_files import write_json as write_json
+from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
 from tst_study.identity_form import SCHEMA_VERSION
 from tst_study.task_results import TaskResult

@@ -22,7 +22,7 @@ import torch
 
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
-from tst_study.data.of_config import fingerprints, open_held_out, open_stream
+from tst_study.data.run_data import fingerprints, open_held_out, open_stream
 from tst_study.data.token_stream import TokenStream
 from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
@@ -103,9 +103,7 @@ def _run(
     routing = RoutingLog.of(model)
     data_parallel = GradientBuffers(model, layout_of(config))
     optimizer = AdamW(data_parallel, config.optimizer)
-    checkpoints = Checkpoints(
-        folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
-    )
+    checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
 
     resumed = (
         checkpoints.load_last(model, optimizer)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tst_study.checkpoint_places import FOLDER, damage, place_of, steps_below
+from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config import Config, Model, from_dict
 from tst_study.errors import UserError
 from tst_study.learning_rate import is_annealed
@@ -74,15 +74,14 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
         config = from_dict(values, source=str(folder / "run.json"))
     except ValidationError as error:
         raise UserError(f"{folder / 'run.json'}: {error}") from None
-    checkpoints = folder / FOLDER
-    steps = steps_below(checkpoints)
+    steps = checkpoint_steps(folder)
     if not steps:
         raise UserError(f"{folder}: has no checkpoint; train the run first")
     if step is not None and step not in steps:
         there = ", ".join(map(str, steps))
         raise UserError(f"{folder}: has no checkpoint after step {step}; there are {there}")
     chosen = steps[-1] if step is None else step
-    place = place_of(checkpoints, chosen)
+    place = checkpoint_place(folder, chosen)
     problem = damage(place)
     if problem is not None:
         others = ", ".join(str(other) for other in steps if other != chosen) or "none"

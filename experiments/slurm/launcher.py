@@ -26,7 +26,7 @@ from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, Submission
 from experiments.study import Study
 from tst_study import run_lock
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.run_record import FINAL_STATES
 
 SECOND_LOOK = 2.0

@@ -22,8 +22,8 @@ from typing import Any
 from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.jobs import MARK, Job, Key, same_jobs
 from experiments.slurm.profile import Profile, Resources
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import write_json
 
 FOLDER = "slurm"
 COLLECT = "collect"

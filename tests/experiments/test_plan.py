@@ -17,7 +17,7 @@ from experiments.study import Study
 from tests.examples import example
 from tests.test_run_record import DATA, evaluation, metrics
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
 
@@ -62,7 +62,7 @@ def finish(run: PlannedRun, loss: float) -> None:
 def test_noise_is_that_of_the_pairs_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = Planner(study_of(seeded(3)), tmp_path)
     before = detectable(planning.asked_for())
     assert before is not None

@@ -14,7 +14,7 @@ from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.data.held_out import HeldOut
-from tst_study.data.of_config import open_held_out
+from tst_study.data.run_data import open_held_out
 from tst_study.errors import UserError
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export

@@ -17,7 +17,14 @@ from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.checkpoint_pickles import read_description
-from tst_study.checkpoint_places import damage, digests_of, place_of, steps_below, write_digests
+from tst_study.checkpoint_places import (
+    checkpoint_folder,
+    checkpoint_place,
+    checkpoint_steps,
+    damage,
+    digests_of,
+    write_digests,
+)
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
@@ -38,15 +45,16 @@ class Checkpoints:
     leaves at most a folder that no one reads and the next save removes.
     """
 
-    def __init__(self, folder: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
-        """`keep`: how many of the last ones stay; those of `keep_steps` always do."""
-        self.folder = folder
+    def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
+        """`run`: its folder; `keep`: how many of the last ones stay; `keep_steps` always do."""
+        self.run = run
+        self.folder = checkpoint_folder(run)
         self.keep = keep
         self.keep_steps = keep_steps
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
-        return steps_below(self.folder)
+        return checkpoint_steps(self.run)
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
@@ -55,7 +63,7 @@ class Checkpoints:
 
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
-        place = place_of(self.folder, step)
+        place = checkpoint_place(self.run, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         first = dist.get_rank() == 0
         try:
@@ -90,7 +98,7 @@ class Checkpoints:
             os.rename(beside, place)
             _sync(self.folder)
             for old in self._not_kept(step):
-                shutil.rmtree(place_of(self.folder, old))
+                shutil.rmtree(checkpoint_place(self.run, old))
         dist.barrier()
 
     def _not_kept(self, step: int) -> list[int]:
@@ -112,7 +120,7 @@ class Checkpoints:
                 if damaged and dist.get_rank() == 0:
                     print(f"{damaged[0]}; going on from step {step}", file=sys.stderr)
                 return self._restore(step, model, optimizer)
-            damaged.append(f"{place_of(self.folder, step)}: cannot be read ({problem})")
+            damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
         if damaged:
             raise UserError(
                 f"{damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to train "
@@ -124,12 +132,12 @@ class Checkpoints:
         """Restore the checkpoint after `step` in place; returns its `common`."""
         problem = self._problem(step)
         if problem is not None:
-            raise _unreadable(place_of(self.folder, step), problem)
+            raise _unreadable(checkpoint_place(self.run, step), problem)
         return self._restore(step, model, optimizer)
 
     def _problem(self, step: int) -> str | None:
         """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
-        place = place_of(self.folder, step)
+        place = checkpoint_place(self.run, step)
         found = damage(place, dist.get_rank(), dist.get_world_size())
         if found is None:
             try:
@@ -139,7 +147,7 @@ class Checkpoints:
         return next(filter(None, _from_all_ranks(found)), None)
 
     def _restore(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
-        place = place_of(self.folder, step)
+        place = checkpoint_place(self.run, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tst_study.auto_layout import resolve
 from tst_study.config import Config, Execution, Parallel
 from tst_study.errors import UserError
 from tst_study.parallel_layout import check, layout_of
+from tst_study.rank_environment import rank_variable
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 def with_layout(config: Config) -> tuple[Config, str]:
     """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
-    ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     else:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        here = rank_variable("LOCAL_WORLD_SIZE", ranks)
         memory = psutil.virtual_memory().total // here
     choice = resolve(config, ranks, memory, on_gpu=device.type == "cuda")
     return choice.config, choice.reason
@@ -154,14 +154,14 @@ def choose_device(execution: Execution) -> torch.device:
         raise UserError("execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'")
     if execution.device == "cpu" or not there:
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device("cuda", rank_variable("LOCAL_RANK"))
     torch.cuda.set_device(device)
     return device
 
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     backend = "nccl" if device.type == "cuda" else "gloo"
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if rank_variable("WORLD_SIZE") > 1:
         dist.init_process_group(backend, timeout=timeout)
     else:
         # No port is opened: nothing can collide with the runs beside this one.
