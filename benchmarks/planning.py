@@ -42,7 +42,7 @@ def main() -> None:
         result = {"runs": count, **_planning(count, root)}
         _make_folders(count, root)
         result |= _timed("planning_when_half_are_done", lambda: len(_plan(count, root)))
-        result |= _timed("plan_table", lambda: len(lines(_study(count), root)))
+        result |= _timed("plan_table", lambda: len(lines(Planner(_study(count), root))))
         result |= _timed("status", lambda: totals(rows_of(_study(count), root)))
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps(result, indent=1))

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from benchmarks.plain_model import PlainModel
 from tst_study.config import Config, from_dict
-from tst_study.megatron.forward_backward import forward_backward
+from tst_study.megatron.forward_backward import forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, build_model
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.model import NEXT_TOKEN, Objective, build_model
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.parallel_layout import layout_of
 
 Step = Callable[[], Tensor]
@@ -62,7 +62,7 @@ class PackageSteps:
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
-        self.optimizer = AdamW(self.data_parallel, config.optimizer)
+        self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 
     def step(self, objective: Objective = NEXT_TOKEN) -> Step:
         """A whole step under this objective, always on the same synthetic tokens."""
@@ -80,10 +80,7 @@ class PackageSteps:
         self.optimizer.zero_gradients()
         valid_counts = objective.count_targets(labels)
         size = self.config.execution.micro_batch or len(ids)
-        batch = [
-            (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
-            for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
-        ]
+        batch = micro_batches(ids, labels, objective, valid_counts, size)
         return forward_backward(self.data_parallel, batch)
 
 

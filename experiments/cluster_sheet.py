@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from experiments.launcher import Allocation
+from experiments.layouts import resolved
 from experiments.study import Study
 from tst_study.auto_layout import GPUS_PER_NODE, describe, resolve
 from tst_study.compute_cost import count_flops, count_parameters
@@ -12,7 +14,6 @@ from tst_study.config import Config, Execution, Recompute
 from tst_study.devices import peak_flops
 from tst_study.errors import UserError
 from tst_study.memory_model import Memory, estimate_memory
-from tst_study.parallel_layout import check
 from tst_study.phase_plan import plan_phases
 
 PUBLISHED_DEVICE = "B200"
@@ -41,15 +42,14 @@ def _shape(config: Config, gpus: int, memory: int) -> list[str]:
         for kind, number in parameters.as_dict().items()
         if number and kind not in ("total", "active")
     )
-    resolved = resolve(config, gpus, memory, on_gpu=True).config
-    check(resolved, gpus)
+    config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
     head = " ".join(f"{part:>11}" for part in PARTS)
     return [
         f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-        f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(resolved, gpus)}; GB per GPU, estimated",
+        f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; GB per GPU, estimated",
         f"  {'recomputing':<13}{head}",
         *(
-            _memory_row(_with(resolved, recompute=recompute), gpus, memory, recompute)
+            _memory_row(_with(config, recompute=recompute), gpus, memory, recompute)
             for recompute in get_args(Recompute)
         ),
         f"  {_alternative(config, gpus, memory)}",

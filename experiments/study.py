@@ -60,6 +60,7 @@ STUDIES = {
     "weightings": "weightings",
     "reinitialise": "reinitialise",
     "optimizer-at-switch": "optimizer_at_switch",
+    "optimizers": "optimizers",
     "learning-rates": "learning_rates",
     "loss-against-compute": "loss_against_compute",
     "data-constrained": "data_constrained",

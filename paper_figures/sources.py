@@ -10,11 +10,13 @@ import pandas as pd
 from analysis.run_row import COLUMNS
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
 from analysis.summary import Summary, summarise, summarise_tables
+from paper_figures.accuracies import accuracies
+from paper_figures.groups import Group, all_groups, main_groups
 from tst_study.errors import UserError
 
 
 class Sources:
-    """Published numbers are read where they are needed (`published_numbers`); runs from here."""
+    """Published numbers are read where they are needed (`analysis.published`); runs from here."""
 
     def __init__(self, runs: Path | str | None) -> None:
         if runs is not None and not Path(runs).is_dir():
@@ -29,6 +31,18 @@ class Sources:
     @property
     def runs(self) -> pd.DataFrame:
         return self.summary.tables.runs
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        return all_groups(self.summary)
+
+    @functools.cached_property
+    def main_groups(self) -> list[Group]:
+        return main_groups(self.summary)
+
+    @functools.cached_property
+    def accuracies(self) -> pd.DataFrame:
+        return accuracies(self.runs)
 
 
 def _of_nothing() -> Summary:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tests.distributed import run_ranks
 from tst_study.config import Config
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.train import train
 
 Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]
@@ -27,17 +27,18 @@ Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]
 def gradients_of_run(config: Config, folder: Path) -> list[Shards]:
     """On every rank: train, and keep what each optimizer step was given, by global name."""
     seen: list[Shards] = []
-    step = AdamW.step
+    step = ModelOptimizer.step
 
-    def recording_step(self: AdamW, learning_rate: float) -> Tensor:
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> Tensor:
         norm = step(self, learning_rate)
-        # Behind the reduction: a distributed optimizer has the sums of its own pieces alone.
-        own = self._pieces([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
-        seen.append(_shards(self, [x.clone() for x in self._whole(own)]))
+        # Behind the reduction: a distributed optimizer has the sums of its own shards alone.
+        own = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
+        whole = self.whole(dict(zip(self.parameters, own, strict=True)))
+        seen.append(_shards(self, [x.clone() for x in whole]))
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AdamW, "step", recording_step)
+        patch.setattr(ModelOptimizer, "step", recording_step)
         train(config, folder, progress=False)
     return seen
 
@@ -62,7 +63,7 @@ def assembled(of_ranks: list[Shards]) -> dict[str, Tensor]:
     return whole
 
 
-def _shards(optimizer: AdamW, tensors: list[Tensor]) -> Shards:
+def _shards(optimizer: ModelOptimizer, tensors: list[Tensor]) -> Shards:
     model = optimizer.model.module
     of_parameter = get_param_id_to_sharded_param_map(
         model.sharded_state_dict(), optimizer.parameters

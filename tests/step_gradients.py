@@ -9,7 +9,7 @@ import torch
 
 from tests.tiny_runs import tiny
 from tst_study.config import Config
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.run_record import read
 from tst_study.train import train
 
@@ -31,16 +31,16 @@ def standing_still(corpus: Path, *overrides: str) -> Config:
 def step_gradients(config: Config, folder: Path) -> list[Gradients]:
     """On every rank: the gradients that each optimizer step of a run uses, by parameter."""
     seen: list[Gradients] = []
-    step = AdamW.step
+    step = ModelOptimizer.step
 
-    def recording_step(self: AdamW, learning_rate: float) -> torch.Tensor:
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> torch.Tensor:
         norm = step(self, learning_rate)
         named = self.model.module.named_parameters()
         seen.append({name: p.main_grad.clone() for name, p in named})
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AdamW, "step", recording_step)
+        patch.setattr(ModelOptimizer, "step", recording_step)
         train(config, folder, progress=False)
     return seen
 

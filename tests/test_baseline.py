@@ -10,7 +10,7 @@ import torch
 from tests.tiny_runs import assert_same_run, last_tensors, run, tiny
 from tst_study import run_record
 from tst_study.data.run_data import open_stream
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 
 BASELINE = ("superposition.bag_size=4", "superposition.step_ratio=0.0")
 Gradients = list[list[torch.Tensor]]
@@ -20,13 +20,13 @@ Gradients = list[list[torch.Tensor]]
 def gradients(monkeypatch: pytest.MonkeyPatch) -> Gradients:
     """What every optimizer step of this test is given, before it is clipped."""
     seen: Gradients = []
-    step = AdamW.step
+    step = ModelOptimizer.step
 
-    def recording_step(self: AdamW, learning_rate: float) -> torch.Tensor:
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> torch.Tensor:
         seen.append([p.main_grad.clone() for p in self.parameters])  # type: ignore[attr-defined]
         return step(self, learning_rate)
 
-    monkeypatch.setattr(AdamW, "step", recording_step)
+    monkeypatch.setattr(ModelOptimizer, "step", recording_step)
     return seen
 
 

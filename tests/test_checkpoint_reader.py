@@ -25,7 +25,7 @@ from tst_study.huggingface.tensor_names import entries
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.model import build_model
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import process_groups
 from tst_study.parallel_layout import layout_of
 from tst_study.trained_run import open_run
@@ -96,7 +96,7 @@ def test_every_layout_holds_the_same_tensors(
             live = build_model(config)
             buffers = GradientBuffers(live, layout_of(config))
             folder.mkdir(exist_ok=True)
-            Checkpoints(folder, keep=1).save(1, live, AdamW(buffers, config.optimizer), {})
+            Checkpoints(folder, keep=1).save(1, live, ModelOptimizer(buffers, config.optimizer), {})
 
     split, whole = tmp_path / "split", tmp_path / "whole"
     run_ranks(ranks, save, split, *model, *layout)

@@ -119,7 +119,10 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
         (["train", "run.toml", "--set", "data.corpora=[{path='x'}]"], "error: x: holds no token"),
         (["plan", "labtop"], "error: study 'labtop' is not known; did you mean 'laptop'?"),
         (["plan", "laptop", "--scale", "big"], "'big' is not known; there are: smoke, quick"),
-        (["submit", "laptop", "--launcher", "cloud"], "cloud: not known; there are: local, slurm"),
+        (
+            ["submit", "laptop", "--launcher", "cloud"],
+            "launcher 'cloud' is not known; there are: local, slurm",
+        ),
         (
             ["submit", "headline", "--scale", "paper", "--launcher", "slurm"],
             "dclm-llama3: not prepared; first: tst-study data prepare --source hf://mlfoundations",

@@ -19,7 +19,8 @@ from tst_study import run_record
 from tst_study.data.text_tokenizers import ByteTokenizer
 from tst_study.data.token_file import TokenFile, write_token_file
 from tst_study.errors import UserError
-from tst_study.evaluate_run import Wanted, evaluate_run
+from tst_study.evaluate_run import evaluate_run
+from tst_study.evaluation_options import EvaluationOptions
 from tst_study.huggingface.tokenizer_files import plain
 from tst_study.trained_model import TrainedModel
 from tst_study.trained_run import open_run
@@ -166,7 +167,7 @@ def test_code_is_read_with_the_models_tokenizer() -> None:
 
 def test_a_trained_run_gets_all_of_them_into_its_record(documents: Path, tmp_path: Path) -> None:
     run(documents, tmp_path / "run", *BYTES)
-    lines = list(evaluate_run(open_run(tmp_path / "run"), Wanted(held_out=[], context=True)))
+    lines = list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(context=True)))
     rows = run_record.read(tmp_path / "run").tasks
     names = ["held_out", "loss_by_position", "word_order", "copied_spans", "induction", "code"]
     assert [row["task"] for row in rows] == names

@@ -17,7 +17,8 @@ from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluate_domains import losses_of_tokens
-from tst_study.evaluate_run import Wanted, evaluate_run
+from tst_study.evaluate_run import evaluate_run
+from tst_study.evaluation_options import EvaluationOptions
 from tst_study.trained_model import trained_model
 from tst_study.trained_run import open_run
 
@@ -32,7 +33,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
     trained: Path, documents: Path
 ) -> None:
     before = run_record.read(trained)
-    (line,) = evaluate_run(open_run(trained), Wanted(held_out=[]))
+    (line,) = evaluate_run(open_run(trained), EvaluationOptions())
     record = run_record.read(trained)
     (row,) = record.tasks
     final = record.evals[-1]
@@ -70,7 +71,7 @@ def error_by_loop(folder: Path, file: TokenFile) -> float:
 def test_domains_have_names_and_a_second_measurement_replaces_the_first(
     trained: Path, documents: Path
 ) -> None:
-    wanted = Wanted(held_out=[f"letters={documents}", f"same={documents}"], tokens=60)
+    wanted = EvaluationOptions(held_out=[f"letters={documents}", f"same={documents}"], tokens=60)
     lines = list(evaluate_run(open_run(trained), wanted))
     assert list(evaluate_run(open_run(trained), wanted)) == lines
     rows = run_record.read(trained).tasks
@@ -83,7 +84,7 @@ def test_domains_have_names_and_a_second_measurement_replaces_the_first(
 def test_results_of_a_step_that_is_trained_again_are_dropped(
     trained: Path, documents: Path
 ) -> None:
-    list(evaluate_run(open_run(trained), Wanted(held_out=[])))
+    list(evaluate_run(open_run(trained), EvaluationOptions()))
     shutil.rmtree(trained / "checkpoints" / "step-00000006")
     record = run(documents, trained, *BYTES, "execution.checkpoint_every=3")
     assert record.segments[-1]["resumed_from"] == 3
@@ -92,7 +93,7 @@ def test_results_of_a_step_that_is_trained_again_are_dropped(
 
 def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
     with pytest.raises(UserError, match="inside the superposition phase"):
-        list(evaluate_run(open_run(trained, step=3), Wanted(held_out=[])))
+        list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))
 
 
 def test_text_of_another_vocabulary_is_refused(
@@ -100,13 +101,17 @@ def test_text_of_another_vocabulary_is_refused(
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
     with pytest.raises(UserError, match="but the model's vocabulary has 64"):
-        list(evaluate_run(open_run(tmp_path / "run"), Wanted(held_out=[f"other={documents}"])))
+        list(
+            evaluate_run(
+                open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
+            )
+        )
     with pytest.raises(UserError, match="write it as NAME=FOLDER"):
-        list(evaluate_run(open_run(tmp_path / "run"), Wanted(held_out=["books"])))
+        list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
 def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:
-    list(evaluate_run(open_run(trained), Wanted(held_out=[])))
+    list(evaluate_run(open_run(trained), EvaluationOptions()))
     path = trained / "evals.jsonl"
     path.write_text(path.read_text().replace('"samples":', '"sampled":'))
     with pytest.raises(UserError, match=r"evals.jsonl:2: task.samples: Field required"):

@@ -10,11 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from paper_figures.downstream_runs import accuracies
+from paper_figures.accuracies import accuracies
 from tests.huggingface.trained import train_and_export
 from tst_study import run_record
 from tst_study.errors import UserError
-from tst_study.evaluate_run import Wanted, evaluate_run
+from tst_study.evaluate_run import evaluate_run
+from tst_study.evaluation_options import EvaluationOptions
 from tst_study.trained_run import open_run
 
 pytest.importorskip("lm_eval", reason="downstream tasks need tst-study[evaluation]")
@@ -114,8 +115,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wanted(tasks: str, local: Path, **more: object) -> Wanted:
-    return Wanted(
+def wanted(tasks: str, local: Path, **more: object) -> EvaluationOptions:
+    return EvaluationOptions(
         held_out=[], tasks=tasks, task_data=local, task_definitions=local, max_length=256, **more
     )  # type: ignore[arg-type]
 
@@ -191,7 +192,7 @@ def test_what_is_missing_is_said_in_one_line(trained: tuple[Path, Path], local: 
 
 
 def test_an_answer_that_fits_no_context_is_refused(trained: tuple[Path, Path], local: Path) -> None:
-    short = Wanted(held_out=[], tasks="letters", task_data=local, task_definitions=local)
+    short = EvaluationOptions(tasks="letters", task_data=local, task_definitions=local)
     with pytest.raises(UserError, match="does not fit a context of 8; raise --max-length"):
         list(evaluate_run(open_run(trained[0]), short))
 

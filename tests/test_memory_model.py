@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from benchmarks.steps import PackageSteps, step_config
 from tests.allocated import AllocatedTensors
 from tests.distributed import run_ranks
-from tests.tiny_runs import MIXTURE, built, tiny
+from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
 from tst_study.compute_cost import count_parameters
 from tst_study.config import Config
 from tst_study.megatron.process_groups import process_groups
 from tst_study.memory_model import estimate_memory, held_parameters
+from tst_study.optimizer_kinds import OptimizerName
 from tst_study.parallel_layout import layout_of
 
 SMALL: dict[str, Any] = {
@@ -94,6 +95,19 @@ def test_weights_of_a_rank_are_counted_to_the_digit(
         held = held_parameters(config.model, layout_of(config), stage)
         expected.append(held.dense + held.experts)
     assert run_ranks(ranks, weights_held) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", get_args(OptimizerName))
+@pytest.mark.parametrize("model", [(), MIXTURE], ids=str)
+def test_optimizer_state_is_counted_to_the_byte(
+    words: Path, tmp_path: Path, model: tuple[str, ...], kind: str, dtype: str
+) -> None:
+    settings = (f"optimizer.kind={kind}", f"numerics.dtype={dtype}", *model)
+    run(words, tmp_path, "schedule.steps=3", *settings)
+    state = [x for name, x in last_tensors(tmp_path).items() if name.startswith("optimizer.")]
+    expected = estimate_memory(tiny(words, *settings)).optimizer
+    assert sum(4 * tensor.numel() for tensor in state) == expected
 
 
 def test_a_distributed_optimizer_is_shared_by_the_data_ranks(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import MIXTURE, tiny
+from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study import config
 from tst_study.config import Parallel
 from tst_study.errors import UserError
@@ -25,6 +25,8 @@ REFUSALS = [
     (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
     (2, ("tensor=2", "sequence_parallel=true", "expert_tensor=1"), MIXTURE, "wrong expert grad"),
     (4, ("tensor=2", "sequence_parallel=true", "expert=2", "expert_tensor=2"), MIXTURE, "gloo"),
+    (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
+    (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.distributed import run_ranks
 from tests.layouts import assert_close_tensors, gradients_on
 from tests.step_gradients import standing_still
-from tests.tiny_runs import MIXTURE, last_tensors, run, tiny
+from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
 from tst_study import run_record
 from tst_study.run_record import RunRecord
 from tst_study.train import train
@@ -56,6 +56,12 @@ MIXTURE_LAYOUTS = {
     "EP2 DP2 distributed": (4, (*EXPERT, *DISTRIBUTED)),
     "PP2 EP2": (4, (*PIPELINE, *EXPERT)),
 }
+MUON_LAYOUTS = {
+    "DP2 overlapped": (2, OVERLAP),
+    "PP2": (2, PIPELINE),
+    "EP2": (2, (*EXPERT, *MIXTURE)),
+    "PP2 EP2": (4, (*PIPELINE, *EXPERT, *MIXTURE)),
+}
 Z_LOSS = ("model.experts.router_z_loss=0.01",)
 CASES = [
     *(pytest.param((), *layout, id=f"dense {name}") for name, layout in DENSE_LAYOUTS.items()),
@@ -63,6 +69,7 @@ CASES = [
         pytest.param((*MIXTURE, *Z_LOSS), *layout, id=f"mixture {name}")
         for name, layout in MIXTURE_LAYOUTS.items()
     ),
+    *(pytest.param(MUON, *layout, id=f"muon {name}") for name, layout in MUON_LAYOUTS.items()),
 ]
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny_runs import MIXTURE, assert_same_tensors, built, run, tiny
+from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
 from tst_study.config import Parallel
 from tst_study.data.run_data import open_stream
 from tst_study.learning_rate import learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.model import NEXT_TOKEN
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 
 State = dict[str, torch.Tensor]
 
@@ -25,30 +25,32 @@ State = dict[str, torch.Tensor]
 def states(monkeypatch: pytest.MonkeyPatch) -> list[tuple[State, State]]:
     """Weights, moments and step counts before and after every optimizer step of the test."""
     seen: list[tuple[State, State]] = []
-    step = AdamW.step
+    step = ModelOptimizer.step
 
-    def recording_step(self: AdamW, learning_rate: float) -> torch.Tensor:
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> torch.Tensor:
         before = _state(self)
         norm = step(self, learning_rate)
         seen.append((before, _state(self)))
         return norm
 
-    monkeypatch.setattr(AdamW, "step", recording_step)
+    monkeypatch.setattr(ModelOptimizer, "step", recording_step)
     return seen
 
 
-def _state(optimizer: AdamW) -> State:
+def _state(optimizer: ModelOptimizer) -> State:
     names = {id(p): name for name, p in optimizer.model.module.named_parameters()}
     found: State = {}
     for parameter, main in zip(optimizer.parameters, optimizer.main, strict=True):
         name = names[id(parameter)]
         found[f"weight {name}"] = parameter.detach().clone()
-        for key, value in optimizer.adamw.state.get(main, {}).items():
+        for key, value in optimizer.state_of(main).items():
             found[f"{key} {name}"] = value.clone()
     return found
 
 
-@pytest.mark.parametrize("overrides", [(), ("superposition.mode=output_only",), MIXTURE], ids=str)
+@pytest.mark.parametrize(
+    "overrides", [(), ("superposition.mode=output_only",), MIXTURE, MUON], ids=str
+)
 def test_weights_and_optimizer_state_pass_the_switch_untouched(
     words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
 ) -> None:
@@ -60,10 +62,11 @@ def test_weights_and_optimizer_state_pass_the_switch_untouched(
     assert steps == {20.0}
 
 
+@pytest.mark.parametrize("overrides", [(), MUON], ids=str)
 def test_with_a_reset_the_moments_begin_anew_and_the_weights_do_not(
-    words: Path, tmp_path: Path, states: list[tuple[State, State]]
+    words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
 ) -> None:
-    run(words, tmp_path, "superposition.optimizer_at_switch=reset")
+    run(words, tmp_path, "superposition.optimizer_at_switch=reset", *overrides)
     (_, after), (before, _) = states[9], states[10]
     assert set(before) == {name for name in after if name.startswith("weight ")}
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -89,7 +92,7 @@ def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_r
     places = Checkpoints(tmp_path, keep=2)
     places.steps = lambda: [10]  # type: ignore[method-assign]
     with built(config) as (model, _):
-        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
         common = places.load_last(model, optimizer)
         assert common is not None
         assert common["step"] == 10

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import MIXTURE, VOCABULARY, run, tiny
+from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
 from tst_study import run_record
 from tst_study.compute_cost import count_flops
 from tst_study.errors import UserError
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.phase_plan import plan_phases
 from tst_study.run_record import RunRecord
 
@@ -24,6 +24,8 @@ from tst_study.run_record import RunRecord
         ("numerics.dtype=bfloat16",),
         ("numerics.dtype=bfloat16", "model.tied_embeddings=true", *MIXTURE),
         ("superposition.mode=output_only", "schedule.kind=cosine"),
+        MUON,
+        (*MUON, "numerics.dtype=bfloat16", *MIXTURE),
     ],
     ids=str,
 )
@@ -122,15 +124,15 @@ def test_a_loss_beyond_the_bound_ends_a_run_as_diverged(words: Path, tmp_path: P
 def test_a_loss_that_is_no_number_ends_a_run_as_diverged(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = AdamW.step
+    step = ModelOptimizer.step
 
-    def poisonous_step(self: AdamW, learning_rate: float):
+    def poisonous_step(self: ModelOptimizer, learning_rate: float):
         norm = step(self, learning_rate)
-        if self.adamw.state[self.main[0]]["step"] == 3:
+        if self.steps_taken == 3:
             self.main[0].detach().fill_(math.nan)
         return norm
 
-    monkeypatch.setattr(AdamW, "step", poisonous_step)
+    monkeypatch.setattr(ModelOptimizer, "step", poisonous_step)
     record = run(words, tmp_path)
     assert_diverged(record)
     assert record.metrics[-1]["loss"] is None

@@ -52,6 +52,7 @@ MIXTURE = (
     'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, "balance_loss"=0.01}',
     "model.qk_norm=true",
 )
+MUON = ("optimizer.kind=muon",)
 # Seconds and memory differ between any two launches, and segments between one and several.
 OF_THE_LAUNCH = {
     "segment",

@@ -16,7 +16,9 @@ from tst_study.compute_cost import count_flops
 from tst_study.config import Config, Parallel
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory, held_parameters
+from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.parallel_layout import data_ranks, first_problem, layout_of
+from tst_study.units import gigabytes
 
 USABLE = 0.9
 """Of a device's memory: the rest is for the libraries, fragments and communication."""
@@ -74,16 +76,17 @@ def resolve(config: Config, ranks: int, memory: int, *, on_gpu: bool) -> Choice:
     if chosen is None:
         least = min(c.memory for c in candidates)
         raise UserError(
-            f'execution.parallel = "auto": no layout on {ranks} ranks fits {_gb(room)} '
-            f"({USABLE:.0%} of {_gb(memory)}); the least needs {_gb(least)}: use more ranks, or "
-            "lower batch.sequence_length"
+            f'execution.parallel = "auto": no layout on {ranks} ranks fits {gigabytes(room)} '
+            f"({USABLE:.0%} of {gigabytes(memory)}); the least needs {gigabytes(least)}: use more "
+            "ranks, or lower batch.sequence_length"
         )
     cheaper = candidates[0]
-    why = f"{describe(chosen.config, ranks)}: {_gb(chosen.memory)} of {_gb(room)} usable"
+    why = (
+        f"{describe(chosen.config, ranks)}: {gigabytes(chosen.memory)} of {gigabytes(room)} usable"
+    )
     if cheaper is not chosen:
-        why += (
-            f"; cheaper, but too large: {describe(cheaper.config, ranks)} ({_gb(cheaper.memory)})"
-        )
+        too_large = f"{describe(cheaper.config, ranks)} ({gigabytes(cheaper.memory)})"
+        why += f"; cheaper, but too large: {too_large}"
     return Choice(chosen.config, why)
 
 
@@ -111,6 +114,7 @@ def describe(config: Config, ranks: int) -> str:
 
 def _candidates(config: Config, ranks: int, on_gpu: bool) -> Iterator[_Candidate]:
     experts = config.model.experts
+    can_share = not OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
     for tensor, pipeline, expert in product(
         _powers_of_two(min(GPUS_PER_NODE, ranks)),
         _divisors(config.model.layers, ranks),
@@ -123,7 +127,7 @@ def _candidates(config: Config, ranks: int, on_gpu: bool) -> Iterator[_Candidate
             sequence_parallel=tensor > 1,
             pipeline=pipeline,
             expert=expert,
-            optimizer="distributed" if ranks > tensor * pipeline else "replicated",
+            optimizer="distributed" if can_share and ranks > tensor * pipeline else "replicated",
         )
         sharers = data_ranks(parallel, ranks)
         if config.batch.sequences % sharers:
@@ -214,7 +218,3 @@ def _powers_of_two(at_most: int) -> list[int]:
 
 def _divisors(number: int, at_most: int) -> list[int]:
     return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tst_study.atomic_files import write_json
-from tst_study.devices import cores
+from tst_study.launch_facts import cores
 
 PREFIX = "step-"
 DIGESTS = "digests.json"

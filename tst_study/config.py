@@ -24,7 +24,13 @@ from pydantic import (
 )
 
 from tst_study.errors import UserError
-from tst_study.superposition import check_loss_kind, offset_weights
+from tst_study.optimizer_kinds import OptimizerName
+from tst_study.superposition import (
+    BagLossKind,
+    NamedWeighting,
+    check_loss_kind,
+    offset_weights,
+)
 
 Positive = Annotated[int, Field(ge=1)]
 Recompute = Literal["none", "feed_forward", "layer"]
@@ -121,11 +127,10 @@ class Superposition(Strict):
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Literal["full", "input_only", "output_only"] = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
-    weighting: (
-        Literal["uniform", "power_law", "exponential", "first_token", "mutual_information"]
-        | tuple[NotNegativeFloat, ...]
-    ) = Field(default="uniform", union_mode="left_to_right")
+    loss: BagLossKind = "mce"
+    weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
+        default="uniform", union_mode="left_to_right"
+    )
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     reinitialize_at_switch: bool = False
@@ -172,17 +177,29 @@ class Batch(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW. Decay, clipping and epsilon are not stated in the paper."""
+    """The paper's AdamW (decay, clipping and epsilon are not stated there), or another rule."""
 
+    kind: Annotated[OptimizerName, AddedLater("adamw")] = "adamw"
+    """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
     learning_rate: PositiveFloat
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     epsilon: PositiveFloat = 1e-8
+    momentum: Annotated[Fraction, AddedLater(0.95)] = 0.95
+    """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
     decay_embeddings: bool = False
     """Whether input embedding and output head decay too; norms never do."""
     gradient_clip: NotNegativeFloat = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Optimizer:
+        if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
+            raise ValueError(
+                f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
+            )
+        return self
 
 
 class Schedule(Strict):
@@ -198,6 +215,11 @@ class Schedule(Strict):
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
     """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
+
+    @property
+    def last_step(self) -> int:
+        """The last one that is trained."""
+        return self.stop_after or self.steps
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:

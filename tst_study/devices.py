@@ -1,10 +1,10 @@
-"""What computes: the cores of this process, and the peak of each kind of GPU."""
+"""Peak dense bfloat16 FLOP/s by device name, from the makers' data sheets (without sparsity).
+
+A device that is not in the list gives None, and with it no MFU: a guess would be worse.
+"""
 
 from __future__ import annotations
 
-import os
-
-# Dense, from the makers' data sheets (without sparsity).
 PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
     # More specific names first: the first one contained in the device's name counts.
     ("GB300", 2.5e15),
@@ -25,8 +25,7 @@ PEAK_BFLOAT16: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """FLOP/s that the device can reach at most, or None where the data sheet is not known here:
-    no MFU is better than a guessed one."""
+    """FLOP/s that the device can reach at most, or None where the data sheet is not known here."""
     if dtype != "bfloat16":
         return None
     words = device_name.replace("-", " ").split()
@@ -35,10 +34,3 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
         if any(words[i : i + len(parts)] == parts for i in range(len(words))):
             return peak
     return None
-
-
-def cores() -> int:
-    """Cores that this process may use (not those of the node that a job has a part of)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

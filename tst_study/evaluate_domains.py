@@ -21,10 +21,9 @@ from tst_study.data.manifest import token_prefix
 from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
+from tst_study.evaluate import POSITIONS_AT_ONCE
 from tst_study.trained_model import TrainedModel
 from tst_study.trained_run import TrainedRun
-
-POSITIONS_AT_ONCE = 4096
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:

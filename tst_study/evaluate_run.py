@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.context_checks import context_checks
 from tst_study.errors import UserError
 from tst_study.evaluate_domains import domains_of_run, evaluate_domains
+from tst_study.evaluation_options import EvaluationOptions
 from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.huggingface.weights import HuggingFaceWeights
@@ -22,25 +22,7 @@ from tst_study.trained_model import TrainedModel, trained_model
 from tst_study.trained_run import TrainedRun
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The command's options, by their names."""
-
-    held_out: list[str]
-    tokens: int | None = None
-    context: bool = False
-    tasks: str | None = None
-    task_data: Path | None = None
-    task_definitions: Path | None = None
-    shots: int = 0
-    limit: int | None = None
-    max_length: int | None = None
-    tokenizer: Path | None = None
-    export: Path | None = None
-    device: str = "auto"
-
-
-def evaluate_run(run: TrainedRun, wanted: Wanted) -> Iterator[str]:
+def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
     """Yields one line per result, each of which is in `evals.jsonl` by then.
 
     Whoever calls holds the run. Raises `UserError`.
@@ -50,49 +32,49 @@ def evaluate_run(run: TrainedRun, wanted: Wanted) -> Iterator[str]:
             f"{run.checkpoint}: is from inside the superposition phase; it predicts bags, and its "
             "next-token loss means nothing: name a later --step"
         )
-    if wanted.export is not None:
-        _check_export(run, wanted.export)
-    domains = _named(wanted.held_out) or domains_of_run(run)
-    tokens = wanted.tokens or run.config.data.validation_tokens
-    needs_tokenizer = wanted.tasks is not None or wanted.context
-    tokenizer = tokenizer_of_run(run, wanted.tokenizer) if needs_tokenizer else None
-    with trained_model(run, wanted.device) as trained:
+    if options.export is not None:
+        _check_export(run, options.export)
+    domains = _named_folders(options.held_out or ()) or domains_of_run(run)
+    tokens = options.tokens or run.config.data.validation_tokens
+    needs_tokenizer = options.tasks is not None or options.context
+    tokenizer = tokenizer_of_run(run, options.tokenizer) if needs_tokenizer else None
+    with trained_model(run, options.device) as trained:
         yield from _keep(run, "live", evaluate_domains(trained, domains, tokens))
-        if wanted.context:
+        if options.context:
             prefix = next(iter(domains.values()))
             yield from _keep(run, "live", context_checks(trained, prefix, tokenizer))
-        if wanted.tasks is not None and wanted.export is None:
-            yield from _keep(run, "live", _tasks(wanted, trained, tokenizer))
-    if wanted.tasks is not None and wanted.export is not None:
-        yield from _keep(run, "export", _tasks(wanted, None, tokenizer))
+        if options.tasks is not None and options.export is None:
+            yield from _keep(run, "live", _tasks(options, trained, tokenizer))
+    if options.tasks is not None and options.export is not None:
+        yield from _keep(run, "export", _tasks(options, None, tokenizer))
 
 
 def _tasks(
-    wanted: Wanted, trained: TrainedModel | None, tokenizer: RunTokenizer | None
+    options: EvaluationOptions, trained: TrainedModel | None, tokenizer: RunTokenizer | None
 ) -> Iterator[dict[str, Any]]:
     try:
         from tst_study import evaluate_tasks as lm
 
-        if wanted.export is not None:
-            device = "cpu" if wanted.device == "auto" else wanted.device
-            model = lm.exported_model(wanted.export, device, wanted.max_length)
+        if options.export is not None:
+            device = "cpu" if options.device == "auto" else options.device
+            model = lm.exported_model(options.export, device, options.max_length)
         else:
             assert trained is not None
             if tokenizer is None:
                 raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
-            model = lm.LiveModel(trained, tokenizer, wanted.max_length)
+            model = lm.LiveModel(trained, tokenizer, options.max_length)
     except ModuleNotFoundError as error:
         raise UserError(
             f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
         ) from None
-    names = lm.PAPER_TASKS if wanted.tasks == "paper" else (wanted.tasks or "").split(",")
+    names = lm.PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
     return lm.evaluate_tasks(
         model,
         names,
-        shots=wanted.shots,
-        limit=wanted.limit,
-        definitions=wanted.task_definitions,
-        data=wanted.task_data,
+        shots=options.shots,
+        limit=options.limit,
+        definitions=options.task_definitions,
+        data=options.task_data,
     )
 
 
@@ -127,7 +109,7 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
 
 
-def _named(given: Iterable[str]) -> dict[str, Path]:
+def _named_folders(given: Iterable[str]) -> dict[str, Path]:
     named = {}
     for text in given:
         name, equals, path = text.partition("=")

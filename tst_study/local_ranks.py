@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from tst_study.devices import cores
+from tst_study.launch_facts import cores
 from tst_study.rank_environment import rank_variables
 from tst_study.stop_request import signals_handled
 

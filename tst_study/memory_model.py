@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from tst_study.config import Config, Model, Parallel
+from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.parallel_layout import data_ranks, layout_of
-from tst_study.superposition.logits_chunk import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
+from tst_study.superposition.loss_kinds import LINEAR_KINDS
+from tst_study.superposition.row_chunks import CPU_CHUNK_ELEMENTS_WITH_HEAD, GPU_CHUNK_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,14 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """Weights that one rank holds: `dense` are the same on all data-parallel ranks, `experts` on
-    those that hold the same experts."""
+    """Weights that one rank holds."""
 
     dense: int
+    """The same on all data-parallel ranks."""
     experts: int
+    """The same on those that hold the same experts."""
+    projections: int
+    """Of the dense ones: the matrices of attention and feed-forward layers."""
 
 
 def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
@@ -57,18 +62,19 @@ def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParamet
     layers, tensor = model.layers // parallel.pipeline, parallel.tensor
     query = model.attention_heads * model.head_size
     key_value = model.key_value_heads * model.head_size
-    layer = model.hidden_size * (2 * query + 2 * key_value) // tensor + 2 * model.hidden_size
+    projections = model.hidden_size * (2 * query + 2 * key_value) // tensor
+    others = 2 * model.hidden_size
     if model.qk_norm:
-        layer += 2 * model.head_size
+        others += 2 * model.head_size
     of_experts = 0
     if model.experts is None:
-        layer += 3 * model.hidden_size * model.feed_forward_size // tensor
+        projections += 3 * model.hidden_size * model.feed_forward_size // tensor
     else:
-        layer += model.hidden_size * model.experts.count
+        others += model.hidden_size * model.experts.count
         one = 3 * model.hidden_size * model.experts.feed_forward_size
         here = model.experts.count // parallel.expert
         of_experts = layers * here * one // parallel.expert_tensor_ranks
-    dense = layers * layer
+    dense = layers * (projections + others)
     table = model.vocabulary_size * model.hidden_size // tensor
     first, last = stage == 0, stage == parallel.pipeline - 1
     if first:
@@ -77,18 +83,14 @@ def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParamet
         dense += model.hidden_size
     if last and not (first and model.tied_embeddings):
         dense += table
-    return HeldParameters(dense, of_experts)
+    return HeldParameters(dense, of_experts, layers * projections)
 
 
 def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     model, parallel = config.model, layout_of(config)
     width = 2 if config.numerics.dtype == "bfloat16" else 4
     held = held_parameters(model, parallel, stage)
-    dense_sharers, expert_sharers = _optimizer_sharers(parallel, ranks)
     number = held.dense + held.experts
-    # Two moments; and under bfloat16 float32 main weights, which are the model's own otherwise.
-    per_weight = 8 if width == 4 else 12
-    optimizer = per_weight * (held.dense // dense_sharers + held.experts // expert_sharers)
 
     share = config.batch.sequences // data_ranks(parallel, ranks)
     micro_batch = config.execution.micro_batch or share
@@ -115,7 +117,7 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     parts = {
         "weights": number * width,
         "gradients": number * 4,
-        "optimizer": optimizer,
+        "optimizer": _optimizer(config, held, ranks),
         "activations": positions * kept * layers * in_flight + again_bytes,
         "logits": logits,
         "buffers": backward - again_bytes,
@@ -123,11 +125,18 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     return Memory(**parts, total=sum(parts.values()))
 
 
-def _optimizer_sharers(parallel: Parallel, ranks: int) -> tuple[int, int]:
+def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
+    """The rule's states; and under bfloat16 main weights, which are the model's own otherwise."""
+    parallel, kind = layout_of(config), OPTIMIZER_KINDS[config.optimizer.kind]
+    main = 4 if config.numerics.dtype == "bfloat16" else 0
+    per_projection = main + 4 * kind.states_per_projection_weight
+    per_other = main + 4 * kind.states_per_other_weight
+    dense = per_projection * held.projections + per_other * (held.dense - held.projections)
+    experts = per_projection * held.experts
     if parallel.optimizer == "replicated":
-        return 1, 1
+        return dense + experts
     of_experts = parallel.expert * parallel.expert_tensor_ranks * parallel.pipeline
-    return data_ranks(parallel, ranks), ranks // of_experts
+    return dense // data_ranks(parallel, ranks) + experts * of_experts // ranks
 
 
 @dataclass(frozen=True)
@@ -176,8 +185,9 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    chunk = min(positions * vocabulary, CHUNK_ELEMENTS_GPU if on_gpu else CHUNK_ELEMENTS_CPU)
-    in_one_pass = parallel.tensor == 1 and config.superposition.loss == "mce"
+    most = GPU_CHUNK_ELEMENTS if on_gpu else CPU_CHUNK_ELEMENTS_WITH_HEAD
+    chunk = min(positions * vocabulary, most)
+    in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
     # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
     logits = (4 if width == 4 else 8) * chunk + (
         0 if in_one_pass else width * positions * vocabulary

@@ -6,19 +6,16 @@ Errors that need no torch come before torch is imported.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tst_study.errors import UserError
+from tst_study.evaluation_options import EvaluationOptions, TokenizerFile, takes_options
 
 TrainedRunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 AfterStep = Annotated[
     int | None, typer.Option(help="The checkpoint after this many steps; by default the last.")
-]
-TokenizerFile = Annotated[
-    Path | None,
-    typer.Option(help="The run's tokenizer.json, where its corpus is not on this machine."),
 ]
 
 
@@ -72,71 +69,18 @@ def import_model(
     print(f"{to}: start it with `tst-study train {to}`")
 
 
-def evaluate(
-    run: TrainedRunFolder,
-    step: AfterStep = None,
-    held_out: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FOLDER", help="Held-out text; by default the run's own."),
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(min=2, help="Held-out tokens of each; by default the run's.")
-    ] = None,
-    context: Annotated[
-        bool, typer.Option("--context", help="Also word order, copying and long contexts.")
-    ] = False,
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
-    ] = None,
-    task_data: Annotated[
-        Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
-    ] = None,
-    task_definitions: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of tasks of your own, in lm-eval's YAML. They can run code on this "
-            "machine: use none that you do not trust."
-        ),
-    ] = None,
-    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first questions of each task.")
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=2, help="Longest context; by default that of training.")
-    ] = None,
-    tokenizer: TokenizerFile = None,
-    exported: Annotated[
-        Path | None,
-        typer.Option("--export", help="Put the tasks to this export instead of the checkpoint."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
+@takes_options(EvaluationOptions)
+def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
     """Measure a trained run; what is found is added to its evals.jsonl."""
     from tst_study import run_lock
     from tst_study.trained_run import open_run
 
     opened = open_run(run, step)
 
-    from tst_study.evaluate_run import Wanted, evaluate_run
+    from tst_study.evaluate_run import evaluate_run
 
-    wanted = Wanted(
-        held_out=held_out or [],
-        tokens=tokens,
-        context=context,
-        tasks=tasks,
-        task_data=task_data,
-        task_definitions=task_definitions,
-        shots=shots,
-        limit=limit,
-        max_length=max_length,
-        tokenizer=tokenizer,
-        export=exported,
-        device=device,
-    )
     with run_lock.hold(run):
-        for line in evaluate_run(opened, wanted):
+        for line in evaluate_run(opened, EvaluationOptions(**options)):
             print(line)
 
 

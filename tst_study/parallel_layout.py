@@ -6,6 +6,7 @@ Every rule here is either arithmetic (what does not divide) or a row of the tabl
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from tst_study.config import Config, Parallel
 from tst_study.errors import UserError
+from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Problem:
     nearest: dict[str, Any]
 
     def __str__(self) -> str:
-        change = ", ".join(f"{key} = {_toml(value)}" for key, value in self.nearest.items())
-        return f"{self.key} = {_toml(self.value)}: {self.reason}; nearest that works: {change}"
+        change = ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.nearest.items())
+        return f"{self.key} = {json.dumps(self.value)}: {self.reason}; nearest that works: {change}"
 
 
 def layout_of(config: Config) -> Parallel:
@@ -65,6 +67,7 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Proble
     yield from _tensor_problems(config, parallel)
     yield from _expert_problems(config, parallel)
     yield from _pipeline_problems(config, parallel)
+    yield from _optimizer_problems(config, parallel)
     yield from _rank_problems(config, parallel, ranks)
 
 
@@ -167,6 +170,17 @@ def _pipeline_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
         )
 
 
+def _optimizer_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
+    kind = config.optimizer.kind
+    if not OPTIMIZER_KINDS[kind].needs_whole_matrices:
+        return
+    reason = f'optimizer.kind = "{kind}" needs whole matrices on a rank'
+    if parallel.optimizer == "distributed":
+        yield _problem("optimizer", "distributed", reason, optimizer="replicated")
+    if parallel.tensor > 1:
+        yield _problem("tensor", parallel.tensor, reason, tensor=1, sequence_parallel=False)
+
+
 def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
     model_ranks = parallel.tensor * parallel.pipeline
     if ranks % model_ranks:
@@ -210,7 +224,3 @@ def _problem(key: str, value: Any, reason: str, **nearest: Any) -> Problem:
 def _largest_divisor(at_most: int, *numbers: int) -> int:
     """The largest number up to `at_most` that divides all of `numbers`."""
     return next(d for d in range(at_most, 0, -1) if all(n % d == 0 for n in numbers))
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

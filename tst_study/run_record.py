@@ -245,6 +245,12 @@ def read_status(folder: str | Path) -> Status | None:
     return status
 
 
+def is_over(folder: str | Path) -> bool:
+    """Whether the run says that it has come to its end: done or diverged."""
+    status = read_status(folder)
+    return status is not None and status["state"] in FINAL_STATES
+
+
 def is_run_folder(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 

@@ -18,12 +18,11 @@ class StepClock:
     """Counts the seconds of training, without evaluation and checkpoints, over all launches."""
 
     def __init__(
-        self, device: torch.device, world_size: int, flops_per_step: int, dtype: str, seconds: float
+        self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
     ) -> None:
-        """`seconds`: of training in the launches before this one."""
         self.device = device
         self.flops_per_step = flops_per_step
-        self.training_seconds = seconds
+        self.training_seconds = 0.0  # a launch that goes on adds to those before it
         self._peak_flops: float | None = None
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)

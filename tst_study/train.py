@@ -3,7 +3,7 @@
 One step of either phase runs `sequences · sequence_length` latent positions:
 
     token stream → fold into bags → embed and average → GPT → loss against the next bag
-                 → sum gradients → clip → AdamW at the schedule's learning rate
+                 → sum gradients → clip → AdamW or Muon at the schedule's learning rate
 
 The switch at step `superposed_steps` changes the fold and the loss and nothing else. What a step
 reads, its learning rate and its phase are pure functions of the step, so a launch that resumes
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
 from tst_study.data.run_data import fingerprints, open_held_out, open_stream
-from tst_study.data.token_stream import TokenStream
 from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
@@ -31,24 +31,22 @@ from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
-from tst_study.megatron.forward_backward import MicroBatch, forward_backward
+from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.initialization import EMBEDDINGS, initialize
+from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import (
     NEXT_TOKEN,
     Objective,
     SuperposedGPT,
-    Targets,
     build_model,
     superposition_objective,
 )
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
-from tst_study.megatron.weights import load_weights
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
-from tst_study.phase_plan import plan_phases
+from tst_study.phase_plan import PhasePlan, plan_phases
 from tst_study.run_log import RunLog, run_log
 from tst_study.run_record import State
 from tst_study.step_clock import StepClock
@@ -90,141 +88,168 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
 def _run(
     config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest, why_layout: str
 ) -> State:
-    plan, execution = plan_phases(config), config.execution
-    share = config.batch.sequences // ranks.data_size
-    micro_batch = execution.micro_batch or share
-    flops_per_step = count_flops(config).per_step
-
-    torch.manual_seed(config.seed)  # nothing draws from it today, but checkpoints hold its state
-    stream, held_out = open_stream(config), open_held_out(config)
-    model = build_model(config)
-    if execution.compile:
-        compile_layers(model.decoder.layers)
-    routing = RoutingLog.of(model)
-    data_parallel = GradientBuffers(model, layout_of(config))
-    optimizer = AdamW(data_parallel, config.optimizer)
-    checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
-
-    resumed = (
-        checkpoints.load_last(model, optimizer)
-        or fork_from_trunk(config, model, optimizer, log)
-        or {"step": None, "training_seconds": 0.0}
-    )
-    if resumed["step"] is None and config.initial_weights is not None:
-        load_weights(model, initial_weights(config))
-        optimizer.copy_from_model()
-    clock = StepClock(
-        ranks.device,
-        ranks.world_size,
-        flops_per_step,
-        config.numerics.dtype,
-        resumed["training_seconds"],
-    )
-    log.start(config, resumed_from=resumed["step"], layout_chosen=why_layout, **_devices(ranks))
-    superposition = superposition_objective(config.superposition)
-
-    end = config.schedule.stop_after or plan.steps
-    for step in range(resumed["step"] or 0, end):
+    trainer = _Trainer(config, folder, ranks, log)
+    plan = trainer.plan
+    first, end = trainer.resume(why_layout), config.schedule.last_step
+    for step in range(first, end):
         if step == plan.superposed_steps > 0:
-            _switch(config, model, optimizer)
-        phase = plan.phase(step)
-        objective = superposition if phase == "superposition" else NEXT_TOKEN
-        learning_rate = config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
-
+            _switch(config, trainer.model, trainer.optimizer)
         done = step + 1
-        last, switches = done == end, done == plan.superposed_steps
-        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
-        evaluates = last or _is_due(done, execution.evaluate_every)
-        logs = last or switches or forks or _is_due(done, execution.log_every)
-
-        with clock.step():
-            # Parts add up, over micro-batches and ranks, to the exact mean loss of the step.
-            optimizer.zero_gradients()
-            if routing is not None:
-                routing.begin_step(config.batch.positions, ranks.device, recording=logs)
-            batch = _micro_batches(config, stream, step, objective, ranks, share)
-            loss = forward_backward(data_parallel, batch)
-            gradient_norm = optimizer.step(learning_rate)
-
-        stopped = ranks.any(stop.signal is not None) and not last
-        saves = last or stopped or forks or _is_due(done, execution.checkpoint_every)
-        counters: dict[str, Any] = {  # what has been done after `done` steps
-            "step": done,
-            "phase": phase,
-            "raw_tokens": plan.raw_tokens(done),
-            "latent_tokens": plan.latent_tokens(done),
-            "epochs": stream.epochs(done),
-            "flops": flops_per_step * done,
-        }
-        if logs or evaluates or saves:
-            with clock.waiting():
-                value, norm = float(ranks.sum_over_batch(loss)), float(gradient_norm)
-            diverged = not math.isfinite(value) or value > config.numerics.divergence_loss
-            if logs or diverged:
-                row = {
-                    "bag_size": objective.bag_size,
-                    "loss_name": objective.name,
-                    "loss": value,
-                    "learning_rate": learning_rate,
-                    "gradient_norm": norm,
-                }
-                if routing is not None and logs:
-                    row["moe"] = routing.summary(every_expert=evaluates or switches or forks)
-                log.metrics(counters | row | clock.speed(plan, done), last=last)
-            if diverged:
-                log.end("diverged", done, f"{objective.name} loss {value} at step {done}")
+        due = _Due(config, plan, done, last=done == end)
+        loss, norm = trainer.step(step, recording=due.logs)
+        stopped = ranks.any(stop.signal is not None) and not due.last
+        saves = due.saves or stopped
+        if due.logs or due.evaluates or saves:
+            problem = trainer.log_loss(done, loss, norm, due)
+            if problem:
+                log.end("diverged", done, problem)
                 return "diverged"
-
-        if evaluates:
-            began = time.perf_counter()
-            result = evaluate(model, held_out, ranks, micro_batch)
-            row = {
-                "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
-                "nats_per_token": result.nats_per_token,
-                "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
-                "standard_error": result.standard_error,
-                "tokens": result.tokens,
-                "annealed": is_annealed(config.schedule, done),
-                "seconds": time.perf_counter() - began,
-                "training_seconds": clock.training_seconds,
-            }
-            log.evaluation(counters | row)
-
+        if due.evaluates:
+            trainer.evaluate(done)
         if saves:
-            checkpoints.save(done, model, optimizer, {"training_seconds": clock.training_seconds})
-            log.checkpoint(done)
+            trainer.save(done)
         if stopped:
             log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
             return "preempted"
-
     log.end("done", end)
     return "done"
 
 
-def _micro_batches(
-    config: Config,
-    stream: TokenStream,
-    step: int,
-    objective: Objective,
-    ranks: Ranks,
-    share: int,
-) -> list[MicroBatch]:
-    """This rank's sequences of a step, folded, with what makes the step's mean loss exact."""
-    start = ranks.data_rank * share
-    ids, labels = (
-        torch.from_numpy(array).to(ranks.device)
-        for array in stream.batch(step, start, start + share)
-    )
-    # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
-    valid_counts = ranks.sum_over_data(objective.count_targets(labels))
-    size = config.execution.micro_batch or share
-    return [
-        (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
-        for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
-    ]
+class _Due:
+    """What comes after `done` steps."""
+
+    def __init__(self, config: Config, plan: PhasePlan, done: int, *, last: bool) -> None:
+        def is_multiple_of(every: int | None) -> bool:
+            return every is not None and done % every == 0
+
+        execution = config.execution
+        forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
+        self.last, self.turns = last, forks or done == plan.superposed_steps
+        self.logs = last or self.turns or is_multiple_of(execution.log_every)
+        self.evaluates = last or is_multiple_of(execution.evaluate_every)
+        self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
 
-def _switch(config: Config, model: SuperposedGPT, optimizer: AdamW) -> None:
+class _Trainer:
+    """Data, model and optimizer of this rank, and what the loop does with them."""
+
+    def __init__(self, config: Config, folder: Path, ranks: Ranks, log: RunLog) -> None:
+        self.config, self.ranks, self.log = config, ranks, log
+        self.plan, execution = plan_phases(config), config.execution
+        self.superposition = superposition_objective(config.superposition)
+        self.share = config.batch.sequences // ranks.data_size
+        self.micro_batch = execution.micro_batch or self.share
+        torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
+        self.stream, self.held_out = open_stream(config), open_held_out(config)
+        self.model = build_model(config)
+        if execution.compile:
+            compile_layers(self.model.decoder.layers)
+        self.routing = RoutingLog.of(self.model)
+        self.data_parallel = GradientBuffers(self.model, layout_of(config))
+        self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
+        self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
+        flops = count_flops(config).per_step
+        self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
+
+    def resume(self, why_layout: str) -> int:
+        """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
+        config = self.config
+        restored = self.checkpoints.load_last(self.model, self.optimizer) or fork_from_trunk(
+            config, self.model, self.optimizer, self.log
+        )
+        if restored is not None:
+            self.clock.training_seconds = restored["training_seconds"]
+        elif config.initial_weights is not None:
+            load_weights(self.model, initial_weights(config))
+            self.optimizer.copy_from_model()
+        done = restored["step"] if restored else None
+        self.log.start(config, done, layout_chosen=why_layout, **_devices(self.ranks))
+        return done or 0
+
+    def objective(self, step: int) -> Objective:
+        return self.superposition if self.plan.phase(step) == "superposition" else NEXT_TOKEN
+
+    def learning_rate(self, step: int) -> float:
+        peak = self.config.optimizer.learning_rate
+        return peak * learning_rate_factor(self.config.schedule, step)
+
+    def step(self, step: int, *, recording: bool) -> tuple[Tensor, Tensor]:
+        """One update of the weights; returns this rank's summand of the step's loss, and the norm
+        of its gradient."""
+        with self.clock.step():
+            self.optimizer.zero_gradients()
+            if self.routing is not None:
+                positions = self.config.batch.positions
+                self.routing.begin_step(positions, self.ranks.device, recording=recording)
+            # Parts add up, over micro-batches and ranks, to the exact mean loss of the step.
+            loss = forward_backward(self.data_parallel, self._batch(step))
+            return loss, self.optimizer.step(self.learning_rate(step))
+
+    def _batch(self, step: int) -> list[MicroBatch]:
+        """This rank's sequences of a step, folded, with what makes the step's mean loss exact."""
+        objective, start = self.objective(step), self.ranks.data_rank * self.share
+        ids, labels = (
+            torch.from_numpy(array).to(self.ranks.device)
+            for array in self.stream.batch(step, start, start + self.share)
+        )
+        # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
+        valid_counts = self.ranks.sum_over_data(objective.count_targets(labels))
+        return micro_batches(ids, labels, objective, valid_counts, self.micro_batch)
+
+    def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: _Due) -> str | None:
+        """Log the last step where that is due; returns what is wrong with its loss, if anything."""
+        with self.clock.waiting():
+            value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
+        objective = self.objective(done - 1)
+        diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
+        if due.logs or diverged:
+            row = {
+                "bag_size": objective.bag_size,
+                "loss_name": objective.name,
+                "loss": value,
+                "learning_rate": self.learning_rate(done - 1),
+                "gradient_norm": gradient_norm,
+            }
+            if self.routing is not None and due.logs:
+                row["moe"] = self.routing.summary(every_expert=due.evaluates or due.turns)
+            row |= self.clock.speed(self.plan, done)
+            self.log.metrics(self._counters(done) | row, last=due.last)
+        return f"{objective.name} loss {value} at step {done}" if diverged else None
+
+    def evaluate(self, done: int) -> None:
+        """The held-out next-token loss, by which alone methods are compared."""
+        held_out, began = self.held_out, time.perf_counter()
+        result = evaluate(self.model, held_out, self.ranks, self.micro_batch)
+        row = {
+            "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
+            "nats_per_token": result.nats_per_token,
+            "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
+            "standard_error": result.standard_error,
+            "tokens": result.tokens,
+            "annealed": is_annealed(self.config.schedule, done),
+            "seconds": time.perf_counter() - began,
+            "training_seconds": self.clock.training_seconds,
+        }
+        self.log.evaluation(self._counters(done) | row)
+
+    def _counters(self, done: int) -> dict[str, Any]:
+        """What has been done after `done` steps."""
+        return {
+            "step": done,
+            "phase": self.plan.phase(done - 1),
+            "raw_tokens": self.plan.raw_tokens(done),
+            "latent_tokens": self.plan.latent_tokens(done),
+            "epochs": self.stream.epochs(done),
+            "flops": self.clock.flops_per_step * done,
+        }
+
+    def save(self, done: int) -> None:
+        common = {"training_seconds": self.clock.training_seconds}
+        self.checkpoints.save(done, self.model, self.optimizer, common)
+        self.log.checkpoint(done)
+
+
+def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> None:
     """What the paper's ablations do between the phases. By default: nothing."""
     if config.superposition.reinitialize_at_switch:
         # Other weights than at the start, but the same for all runs of a seed.
@@ -239,10 +264,6 @@ def _be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
     # It would also fill every new tensor with NaN, which costs a pass over memory each.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def _is_due(done: int, every: int | None) -> bool:
-    return every is not None and done % every == 0
 
 
 def _devices(ranks: Ranks) -> dict[str, Any]:

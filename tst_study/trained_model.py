@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.config import Execution
+from tst_study.megatron.initialization import load_weights
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups
-from tst_study.megatron.weights import load_weights
 from tst_study.trained_run import TrainedRun
 
 
@@ -26,15 +26,13 @@ class TrainedModel:
     @torch.no_grad()
     def logits(self, ids: Tensor) -> Tensor:
         """(b, l) token ids -> (b, l, V) in float32, where the model is."""
-        with torch.compiler.set_stance("force_eager"):
-            logits: Tensor = self.model(NEXT_TOKEN.fold(ids.to(self.device)))
+        logits: Tensor = self.model(NEXT_TOKEN.fold(ids.to(self.device)))
         return logits.float()
 
     @torch.no_grad()
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
         """(b, l) token ids and labels -> (b, l) nats on the CPU, 0 where a label is negative."""
-        with torch.compiler.set_stance("force_eager"):
-            losses = self.model.next_token_losses(ids.to(self.device), labels.to(self.device))
+        losses = self.model.next_token_losses(ids.to(self.device), labels.to(self.device))
         return losses.float().cpu()
 
 

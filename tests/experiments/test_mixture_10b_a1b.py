@@ -13,7 +13,7 @@ from tst_study.compute_cost import count_parameters
 from tst_study.errors import UserError
 from tst_study.phase_plan import plan_phases
 
-HEADLINE = Path(__file__).parents[2] / "paper_figures" / "published" / "headline_runs.csv"
+HEADLINE = Path(__file__).parents[2] / "analysis" / "published" / "headline_runs.csv"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from experiments.launcher_local import launch
+from experiments.local_queue import launch
 from experiments.study import Study
 from tests.examples import example
 

@@ -11,11 +11,12 @@ import pytest
 from experiments import study
 from experiments.studies.scales import SCALES, scale_of
 from tst_study.compute_cost import count_flops, count_parameters
-from tst_study.config import Config
+from tst_study.config import Config, Superposition
 from tst_study.phase_plan import plan_phases
 
-PUBLISHED = Path(__file__).parents[2] / "paper_figures" / "published"
-FIXED = [name for name in study.STUDIES if name not in ("laptop", "gate", "mixture-10b-a1b")]
+PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
+OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")
+FIXED = [name for name in study.STUDIES if name not in OTHERS]
 Row = dict[str, str]
 
 
@@ -146,6 +147,28 @@ def test_every_superposed_run_has_its_baseline_and_every_name_one_run(
             assert config.model_dump_json(exclude=shared) in baselines
     assert len({config.name for config in configs}) == len(configs)
     assert {config.study for config in configs} == {name}
+
+
+class BestAt:
+    """Losses by rate, lowest at another one for each optimizer."""
+
+    def held_out(self, config: Config) -> float:
+        factor = config.optimizer.learning_rate / scale_of("laptop").setting.learning_rate
+        return abs(factor - {"adamw": 0.5, "muon": 2.0}[config.optimizer.kind])
+
+
+def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
+    planned = study.load("optimizers", "laptop").runs(BestAt())
+    superposed = [config for config in planned if config.role == "superposition"]
+    rates = {(config.optimizer.kind, config.optimizer.learning_rate) for config in superposed}
+    assert rates == {("adamw", 1e-3), ("muon", 4e-3)}
+    for config in superposed:
+        baseline = config.model_copy(
+            update={"superposition": Superposition(), "role": "baseline", "name": "baseline"}
+        )
+        names = {"role": "baseline", "name": "baseline"}
+        assert baseline in [other.model_copy(update=names) for other in planned]
+    assert len(superposed) == 2 * len(scale_of("laptop").seeds)
 
 
 def test_scales_grow() -> None:

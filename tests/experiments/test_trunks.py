@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments import study
-from experiments.planner import PlannedRun, Planner, total_flops
+from experiments.planned_run import PlannedRun, total_flops
+from experiments.planner import Planner
 from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.study import Study
@@ -122,7 +123,7 @@ def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
     # Two would have to wait for a trunk that serves one of them: it is left out,
     assert all(run.config.role != "trunk" for run in planning.decided())
     # unless it is there already.
-    begin(trunks_of(planning.asked_for(), planning)[0].run, "done")
+    begin(trunks_of(planning.asked_for(), planning.identities)[0].run, "done")
     assert [run.config.role for run in planning.decided()].count("trunk") == 1
 
 

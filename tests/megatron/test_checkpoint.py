@@ -30,7 +30,7 @@ from tst_study.config import Parallel
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 
 EVERY_FIVE = "execution.checkpoint_every=5"
 WRITTEN = "not what was written"
@@ -48,7 +48,7 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
     config = tiny(words, f"numerics.dtype={dtype}")
     places = Checkpoints(tmp_path, keep=1)
     with built(config) as (model, _):
-        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
         for _step in range(3):
             for parameter in optimizer.parameters:
                 (parameter * torch.randn_like(parameter)).sum().backward()
@@ -58,12 +58,12 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
         drawn = torch.rand(4)
         before = [p.detach().clone() for p in [*model.parameters(), *optimizer.main]]
         moments = [
-            {key: value.clone() for key, value in optimizer.adamw.state[main].items()}
+            {key: value.clone() for key, value in optimizer.state_of(main).items()}
             for main in optimizer.main
         ]
     torch.manual_seed(0)
     with built(config) as (model, _):
-        optimizer = AdamW(GradientBuffers(model, Parallel()), config.optimizer)
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
         common = places.load_last(model, optimizer)
         assert common is not None
         assert (common["step"], common["training_seconds"]) == (3, 1.5)
@@ -71,9 +71,9 @@ def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dt
         after = [*model.parameters(), *optimizer.main]
         assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
         for main, expected in zip(optimizer.main, moments, strict=True):
-            assert_same_tensors(optimizer.adamw.state[main], expected)
+            assert_same_tensors(optimizer.state_of(main), expected)
         # Fused AdamW counts in place: one shared counter would count once per parameter.
-        counters = [optimizer.adamw.state[main]["step"] for main in optimizer.main]
+        counters = [optimizer.state_of(main)["step"] for main in optimizer.main]
         assert len({counter.data_ptr() for counter in counters}) == len(counters)
 
 

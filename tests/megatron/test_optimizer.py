@@ -14,18 +14,18 @@ from tst_study.config import Parallel
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, Targets
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.train import _switch
 
 
 @contextmanager
-def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, AdamW]]:
+def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, ModelOptimizer]]:
     config = tiny(words, *overrides)
     with built(config) as (model, _):
-        yield model, AdamW(GradientBuffers(model, Parallel()), config.optimizer)
+        yield model, ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
 
 
-def fill_gradients(optimizer: AdamW, seed: int, scale: float = 1.0) -> None:
+def fill_gradients(optimizer: ModelOptimizer, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     optimizer.zero_gradients()
     for parameter in optimizer.parameters:
@@ -33,7 +33,7 @@ def fill_gradients(optimizer: AdamW, seed: int, scale: float = 1.0) -> None:
         (parameter * values).sum().backward()
 
 
-def backpropagate(model: SuperposedGPT, optimizer: AdamW, seed: int) -> None:
+def backpropagate(model: SuperposedGPT, optimizer: ModelOptimizer, seed: int) -> None:
     ids = torch.randint(VOCABULARY, (4, 9), generator=torch.Generator().manual_seed(seed))
     labels = ids[:, 1:]
     optimizer.zero_gradients()
@@ -114,11 +114,11 @@ def test_resetting_the_optimizer_forgets_moments_and_steps_and_keeps_the_weights
     with optimized(words, f"numerics.dtype={dtype}") as (model, optimizer):
         before = state_after_some_steps(optimizer)
         _switch(tiny(words, "superposition.optimizer_at_switch=reset"), model, optimizer)
-        assert not optimizer.adamw.state
+        assert not any(optimizer.state_of(main) for main in optimizer.main)
         assert_equal(before, state(optimizer), only=("model", "main"))
         fill_gradients(optimizer, seed=9)
         optimizer.step(1e-3)
-        assert {float(s["step"]) for s in optimizer.adamw.state.values()} == {1.0}
+        assert {float(optimizer.state_of(main)["step"]) for main in optimizer.main} == {1.0}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -147,21 +147,21 @@ def test_reinitializing_replaces_embedding_and_head_and_nothing_else(
         assert_equal(before, after, only=("exp_avg", "exp_avg_sq", "step"))
 
 
-def state_after_some_steps(optimizer: AdamW) -> dict[str, torch.Tensor]:
+def state_after_some_steps(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
     for seed in range(3):
         fill_gradients(optimizer, seed)
         optimizer.step(1e-3)
     return state(optimizer)
 
 
-def state(optimizer: AdamW) -> dict[str, torch.Tensor]:
+def state(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
     found = {}
     for number, (parameter, main) in enumerate(
         zip(optimizer.parameters, optimizer.main, strict=True)
     ):
         found[f"model.{number}"] = parameter.detach().clone()
         found[f"main.{number}"] = main.detach().clone()
-        for key, value in optimizer.adamw.state[main].items() if optimizer.adamw.state else ():
+        for key, value in optimizer.state_of(main).items():
             found[f"{key}.{number}"] = value.clone()
     return found
 

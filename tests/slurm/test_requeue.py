@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm.cancel import cancel_jobs
+from experiments.cancel import cancel_runs
 from experiments.slurm.profile import Resources
 from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
@@ -97,7 +97,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     names = ("seconds_6", "seconds_0.3")
     submit(seeded(*names), tmp_path)
     wait_until(lambda: is_training(tmp_path, "seconds_6"))
-    (cancelled,) = cancel_jobs(tmp_path, lambda run: run.startswith("seconds_6-"))
+    (cancelled,) = cancel_runs(tmp_path, "seconds_6-")
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
     assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("preempted", "done")

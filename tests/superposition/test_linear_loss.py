@@ -36,7 +36,9 @@ def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Chunks of 5 rows, the last one shorter.
-    monkeypatch.setattr("tst_study.superposition.linear_loss.CHUNK_ELEMENTS_CPU", 5 * VOCABULARY)
+    monkeypatch.setattr(
+        "tst_study.superposition.linear_loss.CPU_CHUNK_ELEMENTS_WITH_HEAD", 5 * VOCABULARY
+    )
     hidden, weight, labels = _inputs(dtype, bag_size, stride)
     settings = {"weighting": weighting, "stride": stride}
     one = linear_bag_loss(hidden, weight, labels, bag_size, **settings)

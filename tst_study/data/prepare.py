@@ -41,8 +41,8 @@ from tst_study.data.text_sources import Reading, Source, records, text_of_record
 from tst_study.data.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.data.workers import Submit, shard_workers
-from tst_study.devices import cores
 from tst_study.errors import UserError
+from tst_study.launch_facts import cores
 
 TRAINING_BYTES_PER_WORD = 4096
 

@@ -10,6 +10,7 @@ from tst_study.data.manifest import manifest_of, token_prefix
 from tst_study.errors import UserError
 from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.run_record import Evaluation, RunRecord
 from tst_study.trained_run import TrainedRun
 
@@ -131,11 +132,12 @@ def _training(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "batch, context", f"{batch}; a context of {plan['sequence_length']:,} tokens"
     yield "tokens read", f"{counters['raw_tokens']:,} raw, {counters['latent_tokens']:,} latent"
     yield "training FLOPs", f"{counters['flops']:.4g}"
-    schedule = config.schedule
+    schedule, optimizer = config.schedule, config.optimizer
     yield (
         "optimizer",
-        f"AdamW, peak learning rate {config.optimizer.learning_rate:g}, {schedule.kind}, warm-up "
-        f"{schedule.warmup_steps:,} steps, {'annealed' if run.annealed else 'not annealed here'}",
+        f"{OPTIMIZER_KINDS[optimizer.kind].label}, peak learning rate {optimizer.learning_rate:g}, "
+        f"{schedule.kind}, warm-up {schedule.warmup_steps:,} steps, "
+        f"{'annealed' if run.annealed else 'not annealed here'}",
     )
     row = next((row for row in reversed(record.metrics) if row["step"] <= run.step), None)
     if row is not None and record.segments:

@@ -28,7 +28,7 @@ from tst_study.checkpoint_places import (
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 
 PARTIAL = "partial-"
 
@@ -57,7 +57,7 @@ class Checkpoints:
         return checkpoint_steps(self.run)
 
     def save(
-        self, step: int, model: SuperposedGPT, optimizer: AdamW, common: dict[str, Any]
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
         """All ranks together. `common` is rank 0's: counters and whatever else is small.
 
@@ -107,7 +107,7 @@ class Checkpoints:
         beyond = [there for there in passing if there > step]
         return beyond + passing[: -self.keep - len(beyond)]
 
-    def load_last(self, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any] | None:
+    def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
         """Restore model and optimizer in place; returns `common`, or None without a checkpoint.
 
         A damaged checkpoint is passed over, which is said; the one before it takes its place.
@@ -128,7 +128,7 @@ class Checkpoints:
             )
         return None
 
-    def load(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
+    def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
         """Restore the checkpoint after `step` in place; returns its `common`."""
         problem = self._problem(step)
         if problem is not None:
@@ -146,7 +146,9 @@ class Checkpoints:
                 found = str(error).removeprefix(f"{place}/")
         return next(filter(None, _from_all_ranks(found)), None)
 
-    def _restore(self, step: int, model: SuperposedGPT, optimizer: AdamW) -> dict[str, Any]:
+    def _restore(
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
+    ) -> dict[str, Any]:
         place = checkpoint_place(self.run, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}

@@ -2,7 +2,7 @@
 
 megatron.core 0.16 writes them in forked processes, also when the save is not asynchronous, and
 collects their results through a manager in a spawned one. That takes seconds at the first save,
-leaves an orphan when a launch is killed, and waits for ever if a writer is.
+leaves an orphan when a launch is killed, and waits for ever when a writer is.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
 
 class _NoRandomness:
     """In the place of Megatron's bookkeeping of generator states per layout: it enters it around
-    whole layers, though nothing here draws random numbers behind the initial weights."""
+    whole layers, though nothing here draws random numbers after the initial weights."""
 
     def fork(self, *names: str) -> AbstractContextManager[None]:
         return nullcontext()

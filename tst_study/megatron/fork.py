@@ -11,13 +11,13 @@ from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
-from tst_study.megatron.optimizer import AdamW
+from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.run_log import RunLog
 from tst_study.trunk import check_fork
 
 
 def fork_from_trunk(
-    config: Config, model: SuperposedGPT, optimizer: AdamW, log: RunLog
+    config: Config, model: SuperposedGPT, optimizer: ModelOptimizer, log: RunLog
 ) -> dict[str, Any] | None:
     """Restore the trunk's state and take over its rows; None where the config names no trunk.
 

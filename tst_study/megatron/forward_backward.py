@@ -15,9 +15,19 @@ from megatron.core.pipeline_parallel.schedules import (
 from torch import Tensor
 
 from tst_study.megatron.cpu_backend import cuda_means_cpu
-from tst_study.megatron.model import SuperposedGPT, Targets
+from tst_study.megatron.model import Objective, SuperposedGPT, Targets
 
 MicroBatch = tuple[Tensor, Targets]
+
+
+def micro_batches(
+    ids: Tensor, labels: Tensor, objective: Objective, valid_counts: Tensor, size: int
+) -> list[MicroBatch]:
+    """A rank's sequences, ids and labels (b, l·stride), in bags and by `size`."""
+    return [
+        (objective.fold(some_ids), Targets(some_labels, valid_counts, objective))
+        for some_ids, some_labels in zip(ids.split(size), labels.split(size), strict=True)
+    ]
 
 
 def forward_backward(model: DistributedDataParallel, micro_batches: Sequence[MicroBatch]) -> Tensor:

@@ -59,7 +59,7 @@ class GradientBuffers(DistributedDataParallel):
                 parameter.main_grad.zero_()
 
     def _make_backward_post_hook(self, param: Any) -> Callable[..., None]:
-        """Megatron's hook behind the accumulation of a parameter's gradient."""
+        """Megatron's hook, called once a parameter's gradient has been accumulated."""
 
         def hook(*unused: Any) -> None:
             if param in self._written:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from megatron.core.dist_checkpointing.mapping import (
     ReplicaId,
     ShardedStateDict,
@@ -17,7 +16,8 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.megatron.swiglu import swiglu
+from tst_study.megatron.kernels.grouped_product import grouped_product
+from tst_study.megatron.kernels.swiglu import swiglu
 
 
 class GroupedExperts(MegatronModule):
@@ -57,9 +57,9 @@ class GroupedExperts(MegatronModule):
     ) -> tuple[Tensor, None]:
         """hidden (n, d), sorted by expert; tokens_per_expert (experts,); probabilities (n,)."""
         ends = tokens_per_expert.to(hidden.device).cumsum(0).to(torch.int32)
-        inner = swiglu(_grouped_product(hidden, self.linear_fc1, ends))
+        inner = swiglu(grouped_product(hidden, self.linear_fc1, ends))
         weighted = (inner * probabilities.unsqueeze(1)).to(inner.dtype)
-        return _grouped_product(weighted, self.linear_fc2, ends), None
+        return grouped_product(weighted, self.linear_fc2, ends), None
 
     def sharded_state_dict(
         self,
@@ -118,28 +118,3 @@ class GroupedExperts(MegatronModule):
             merge,
             replica_id=(0, 0, self.groups.expt_dp.rank()),
         )
-
-
-def _grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """rows (n, in) of consecutive groups that end at `ends`, weights (groups, out, in)."""
-    if rows.shape[0] == 0:  # the grouped kernel takes no empty input
-        return rows @ weights.sum(dim=0).T
-    product: Tensor = _GroupedProduct.apply(rows, weights, ends)
-    return product
-
-
-class _GroupedProduct(torch.autograd.Function):
-    """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, ends)
-        return F.grouped_mm(rows.contiguous(), weights.transpose(1, 2), offs=ends)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weights, ends = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        of_rows = F.grouped_mm(gradient, weights, offs=ends)
-        of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
-        return of_rows, of_weights, None

@@ -1,14 +1,15 @@
-"""Initial weights by parameter name, so that they do not depend on the parallel layout.
+"""Weights of this rank's part of a model, by their global names, whatever the parallel layout.
 
-Every weight of the whole model is drawn from a generator seeded by its global name; a rank that
-holds a slice draws the whole and keeps its slice.
+Every weight of the whole model is drawn from a generator seeded by its name, and a rank that holds
+a slice draws the whole and keeps its slice; or it is read from somewhere, the slice alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, nested_values
@@ -41,6 +42,22 @@ def initialize(
             _draw(shard, residual_deviation if residual else config.initial_deviation, seed)
 
 
+class GlobalTensors(Protocol):
+    """Weights by Megatron's global names, with layers and experts as leading axes."""
+
+    def read(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """The part that begins at `offsets`, of shape `sizes`."""
+
+
+@torch.no_grad()
+def load_weights(model: torch.nn.Module, source: GlobalTensors) -> None:
+    """Fill a model in place, tensor by tensor. Raises whatever the source does."""
+    for shard in shards(model):
+        sizes = (*(1,) * shard.prepend_axis_num, *shard.data.shape)
+        part = source.read(shard.key, shard.global_offset, sizes)
+        shard.data.copy_(part.view(shard.data.shape))
+
+
 def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
     """This rank's slices with their global names and offsets; their data are the parameters."""
     sharded = model.sharded_state_dict()  # type: ignore[operator]
@@ -65,8 +82,4 @@ def _draw(shard: ShardedTensor, deviation: float, seed: int) -> None:
         zip(shard.global_offset[axes:], shard.data.shape, strict=True)
     ):
         whole = whole.narrow(axis, offset, size)
-    _copy(shard.data, whole)
-
-
-def _copy(parameter: Tensor, values: Tensor) -> None:
-    parameter.copy_(values.to(parameter.dtype))
+    shard.data.copy_(whole.to(shard.data.dtype))

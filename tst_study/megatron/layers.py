@@ -34,9 +34,29 @@ from torch import Tensor
 
 from tst_study.megatron.experts import Router
 from tst_study.megatron.grouped_experts import GroupedExperts
-from tst_study.megatron.rms_norm import RMSNorm
-from tst_study.megatron.rotary import rotate
-from tst_study.megatron.swiglu import swiglu
+from tst_study.megatron.kernels.rms_norm import rms_norm
+from tst_study.megatron.kernels.rotary import rotate
+from tst_study.megatron.kernels.swiglu import swiglu
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm with the mark that Megatron's sequence parallelism looks for.
+
+    Under sequence parallelism each rank sees a part of the positions; the mark on the weight makes
+    `finalize_model_grads` sum its gradient over the tensor-parallel ranks. Norms of queries and
+    keys see whole sequences but a part of the heads and need the same sum.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any
+    ) -> None:
+        dtype = config.params_dtype
+        super().__init__(hidden_size, eps=eps, dtype=dtype, device=torch.cuda.current_device())
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (…, hidden_size), same shape out."""
+        return rms_norm(x, self.weight, self.eps)
 
 
 class ColumnLinear(ColumnParallelLinear):
@@ -134,8 +154,8 @@ def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor")
 def block_specification(
     config: TransformerConfig, expert_products: str
 ) -> TransformerBlockSubmodules:
-    """This rank's layers and the norm behind the last one, which would else be whatever class is
-    installed."""
+    """This rank's layers and the norm after the last one; without a name for it Megatron would
+    take whatever class is installed."""
     layers = [_layer(config, expert_products)] * get_num_layers_to_build(config)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 

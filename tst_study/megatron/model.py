@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,12 +25,16 @@ from tst_study.config import Config, Superposition
 from tst_study.config import Model as ModelConfig
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.initialization import initialize
+from tst_study.megatron.kernels.rotary import RotaryTable
 from tst_study.megatron.layers import block_specification
 from tst_study.megatron.recomputation import keep_less_for_backward
-from tst_study.megatron.rotary import RotaryTable
 from tst_study.parallel_layout import layout_of
 from tst_study.superposition import (
+    LINEAR_KINDS,
+    BagLossKind,
+    Weighting,
     bag_embedding,
+    bag_inputs,
     bag_log_probabilities,
     bag_loss,
     count_valid_targets,
@@ -43,19 +47,19 @@ SPLIT_OVER_TENSOR_RANKS = (ColumnParallelLinear, RowParallelLinear, VocabParalle
 
 @dataclass(frozen=True)
 class Objective:
-    """What a phase predicts: all that a switch between phases changes, beside the fold."""
+    """What a phase predicts: with the fold, all that the switch between phases changes."""
 
     name: str
     bag_size: int
     """Targets per latent position; 1 is next-token prediction."""
     stride: int
     """Raw tokens per latent position: what the input fold averages."""
-    kind: Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"] = "mce"
-    weighting: Any = "uniform"
+    kind: BagLossKind = "mce"
+    weighting: Weighting = "uniform"
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """(b, l·stride) token ids -> (b, l, stride) bags."""
-        return token_ids.unflatten(1, (-1, self.stride))
+        return bag_inputs(token_ids, self.stride)
 
     def count_targets(self, labels: Tensor) -> Tensor:
         """(s,) valid targets per offset; their sum over a step makes its mean exact."""
@@ -82,7 +86,7 @@ def superposition_objective(superposition: Superposition) -> Objective:
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss needs of a micro-batch beside the logits."""
+    """What the loss needs of a micro-batch, apart from the logits."""
 
     labels: Tensor
     """(b, l·stride) next-token labels of the raw sequence."""
@@ -148,7 +152,7 @@ class SuperposedGPT(GPTModel):
 
     def _fits_one_pass(self, objective: Objective) -> bool:
         """Head and loss in one pass over rows: where this rank has the whole vocabulary."""
-        return self.tp_group.size() == 1 and objective.kind == "mce"
+        return self.tp_group.size() == 1 and objective.kind in LINEAR_KINDS
 
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
@@ -163,7 +167,7 @@ class SuperposedGPT(GPTModel):
             valid_counts=labels.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=True,  # nothing reads the logits behind the loss
+            inplace=True,  # nothing reads the logits after the loss
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""AdamW on float32 main parameters, with Megatron's gradient buffers and one fused step.
+"""One optimizer step around any update rule: reduce, clip, update, write back; and checkpoints.
 
-Megatron's own AdamW path without TransformerEngine costs three to four times a fused torch step
-(one host synchronisation per parameter in its gradient norm); this is the same arithmetic in a
-handful of kernels. Data-parallel ranks either all keep the whole optimizer state, or each its share
-of Megatron's buffers (`pieces.py`); checkpoints are the same.
+Megatron's own path without TransformerEngine costs three to four times a fused torch step (one
+host synchronisation per parameter in its gradient norm); this is the same arithmetic in a handful
+of kernels. Data-parallel ranks either all keep the whole optimizer state, or each its share of
+Megatron's buffers (`optimizer_shards.py`); checkpoints are the same.
 """
 
 from __future__ import annotations
@@ -25,50 +25,63 @@ from torch import Tensor
 
 from tst_study.config import Optimizer
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.pieces import gathered, pieces_of_buffers
+from tst_study.megatron.optimizer_shards import gather_shards, shards_of_buffers
+from tst_study.megatron.projections import projections_of
+from tst_study.megatron.update_rules import RULES, STATES, STEP, MainWeight
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
-
-class AdamW:
-    """One optimizer step: reduce, clip, update, write back."""
+class ModelOptimizer:
+    """Float32 main weights of a model, and the rule that updates them from its gradients."""
 
     def __init__(self, model: GradientBuffers, config: Optimizer) -> None:
         self.model = model
         self.config = config
         self.is_distributed = model.ddp_config.use_distributed_optimizer
         named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-        decayed = [p for name, p in named if _decays(name, p, config)]
-        others = [p for name, p in named if not _decays(name, p, config)]
-        self.parameters: list[Tensor] = decayed + others
+        named.sort(
+            key=lambda entry: not _decays(entry[0], entry[1], config)
+        )  # the decayed ones first
+        self.parameters: list[Tensor] = [p for _, p in named]
         # What this rank updates of each parameter, as a range of its numbers in a row.
-        self.pieces = pieces_of_buffers(model) if self.is_distributed else {}
+        self._ranges = shards_of_buffers(model) if self.is_distributed else {}
         self.main = [
-            piece if piece.dtype == torch.float32 else piece.float()
-            for piece in self._pieces([p.detach() for p in self.parameters])
+            local if local.dtype == torch.float32 else local.float()
+            for local in self.local([p.detach() for p in self.parameters])
         ]
         self._weights_of_norms = torch.tensor(
             [_weight_of_norm(p, self.is_distributed) for p in self.parameters],
             device=self.main[0].device,
         )
-        groups = [
-            {"params": self.main[: len(decayed)], "weight_decay": config.weight_decay},
-            {"params": self.main[len(decayed) :], "weight_decay": 0.0},
-        ]
-        self.adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
+        self.steps_taken = 0
+        self._optimizers = RULES[config.kind](
+            [
+                MainWeight(
+                    main, _decays(name, p, config), projections_of(name, p.shape, model.config)
+                )
+                for main, (name, p) in zip(self.main, named, strict=True)
+            ],
+            config,
         )
+        self._optimizer_of = {
+            main: optimizer
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for main in group["params"]
+        }
 
-    def _pieces(self, tensors: list[Tensor]) -> list[Tensor]:
-        """This rank's share of one tensor per parameter, as views."""
-        rows = [x.view(-1) for x in tensors]
-        if not self.is_distributed:
-            return rows
-        return [row[self.pieces[p]] for p, row in zip(self.parameters, rows, strict=True)]
+    def local(self, tensors: list[Tensor]) -> list[Tensor]:
+        """This rank's share of one tensor per parameter, as views of numbers in a row."""
+        return [self._share(p, x) for p, x in zip(self.parameters, tensors, strict=True)]
+
+    def _share(self, parameter: Tensor, tensor: Tensor) -> Tensor:
+        row = tensor.view(-1)
+        return row[self._ranges[parameter]] if self.is_distributed else row
+
+    def whole(self, local: dict[Tensor, Tensor]) -> list[Tensor]:
+        """From this rank's shares by parameter to tensors in the shape of the parameters."""
+        if self.is_distributed:
+            return gather_shards(self.model, local)
+        return [x.view(p.shape) for p, x in local.items()]
 
     def zero_gradients(self) -> None:
         self.model.zero_grad_buffer()
@@ -79,16 +92,18 @@ class AdamW:
         self.model.fill_unwritten()
         if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
             finalize_model_grads([self.model])
-        gradients = self._pieces([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
+        gradients = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
         norm = self._norm(gradients)
         if self.config.gradient_clip > 0:
             factor = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, factor)
         for main, gradient in zip(self.main, gradients, strict=True):
             main.grad = gradient
-        for group in self.adamw.param_groups:
-            group["lr"] = learning_rate
-        self.adamw.step()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
+        self.steps_taken += 1
         for main in self.main:
             main.grad = None
         self.copy_to_model()
@@ -105,76 +120,77 @@ class AdamW:
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Write main parameters into the model, where they are not the same numbers, and to the
-        ranks that do not have them."""
+        """Write main weights into the model, where they are not the same numbers, and to the ranks
+        that do not have them."""
         if self.parameters[0].dtype != torch.float32:
-            torch._foreach_copy_(self._pieces([p.detach() for p in self.parameters]), self.main)
+            torch._foreach_copy_(self.local([p.detach() for p in self.parameters]), self.main)
         if self.is_distributed:
             self.model.start_param_sync()
 
     @torch.no_grad()
     def copy_from_model(self) -> None:
-        """Take new weights of the model over into the main parameters."""
-        for piece, main in zip(
-            self._pieces([p.detach() for p in self.parameters]), self.main, strict=True
-        ):
+        """Take new weights of the model over into the main weights."""
+        weights = self.local([p.detach() for p in self.parameters])
+        for weight, main in zip(weights, self.main, strict=True):
             # Where the model's weight is not new, the main one keeps the digits it has more.
-            main.copy_(torch.where(main.to(piece.dtype) == piece, main, piece.float()))
+            main.copy_(torch.where(main.to(weight.dtype) == weight, main, weight.float()))
 
     def reset(self) -> None:
-        """Forget both moments and the step count, as a new optimizer would (an ablation)."""
-        self.adamw.state.clear()
+        """Forget all moments and the step count, as a new optimizer would (an ablation)."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        self.steps_taken = 0
+
+    def state_of(self, main: Tensor) -> dict[str, Tensor]:
+        """What the update rule keeps of a main weight; empty before its first step."""
+        state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
+        return state
 
     def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
         """The state as Megatron's distributed checkpoints want it, for saving and for loading.
 
         All ranks together. Per parameter and in its shape, so that any layout can read it.
         """
-        self._fill_empty_state()
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
-        numbers = {name: [self.adamw.state[m][name] for m in self.main] for name in MOMENTS}
-        if any(p.dtype != torch.float32 for p in self.parameters):
-            numbers["main"] = self.main
+        sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
         return {
             # AdamW counts steps per parameter; they all agree, so one number is stored.
-            "steps_taken": float(self.adamw.state[self.main[0]]["step"]),
+            "steps_taken": float(self.steps_taken),
             "tensors": {
                 name: [
-                    make_sharded_optimizer_tensor(of_parameter[i], whole, f"optimizer.{name}")
-                    for i, whole in enumerate(self._whole(pieces))
+                    make_sharded_optimizer_tensor(sharded[p], whole, f"optimizer.{name}")
+                    for p, whole in zip(local, self.whole(local), strict=True)
                 ]
-                for name, pieces in numbers.items()
+                for name, local in self._stored().items()
             },
         }
-
-    def _whole(self, pieces: list[Tensor]) -> list[Tensor]:
-        """From this rank's pieces to tensors in the shape of the parameters."""
-        if self.is_distributed:
-            return gathered(self.model, dict(zip(self.parameters, pieces, strict=True)))
-        return [x.view(p.shape) for x, p in zip(pieces, self.parameters, strict=True)]
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What `sharded_state_dict` gave, filled in."""
-        tensors = {name: self._pieces(whole) for name, whole in state["tensors"].items()}
-        for number, main in enumerate(self.main):
-            if "main" in tensors:
-                main.copy_(tensors["main"][number])
-            of_main = self.adamw.state[main]
-            # A tensor each: fused AdamW counts in place, and a shared one would count many times.
-            of_main["step"] = torch.tensor(
-                state["steps_taken"], dtype=torch.float32, device=main.device
-            )
-            for name in MOMENTS:
-                of_main[name].copy_(tensors[name][number])
-
-    def _fill_empty_state(self) -> None:
+        for name, local in self._stored().items():
+            for (parameter, mine), whole in zip(local.items(), state["tensors"][name], strict=True):
+                mine.copy_(self._share(parameter, whole))
+        self.steps_taken = int(state["steps_taken"])
         for main in self.main:
-            if not self.adamw.state[main]:
-                self.adamw.state[main] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=main.device),
-                    **{name: torch.zeros_like(main) for name in MOMENTS},
-                }
+            if STEP in self.state_of(main):
+                self.state_of(main)[STEP].fill_(self.steps_taken)
+
+    def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
+        """All that a checkpoint holds but the model's weights: this rank's shares by name and
+        parameter, zeros where no step has been taken yet."""
+        stored: dict[str, dict[Tensor, Tensor]] = {}
+        for parameter, main in zip(self.parameters, self.main, strict=True):
+            optimizer = self._optimizer_of[main]
+            for name in STATES[type(optimizer)]:
+                # A count each: fused AdamW counts in place, and a shared one would run ahead.
+                zeros = main.new_zeros(() if name == STEP else main.shape)
+                value = optimizer.state[main].setdefault(name, zeros)
+                if name != STEP:
+                    stored.setdefault(name, {})[parameter] = value
+        if any(p.dtype != torch.float32 for p in self.parameters):
+            stored["main"] = dict(zip(self.parameters, self.main, strict=True))
+        return stored
 
 
 def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:

@@ -91,7 +91,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         )
     finally:
         parallel_state.destroy_model_parallel()
-        # Megatron holds on to some groups; freed behind a fork, they would hang the process.
+        # Megatron holds on to some groups; freed after a fork, they would hang the process.
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
         parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
         if mine:
@@ -164,5 +164,5 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if rank_variable("WORLD_SIZE") > 1:
         dist.init_process_group(backend, timeout=timeout)
     else:
-        # No port is opened: nothing can collide with the runs beside this one.
+        # No port is opened: nothing can collide with other runs on this machine.
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)

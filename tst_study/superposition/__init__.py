@@ -16,7 +16,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tst_study.superposition.loss_kinds import BAG_LOSS_KINDS, BagLossKind, check_loss_kind
+from tst_study.superposition.loss_kinds import (
+    BAG_LOSS_KINDS,
+    LINEAR_KINDS,
+    BagLossKind,
+    check_loss_kind,
+)
 from tst_study.superposition.weighting import (
     NAMED_WEIGHTINGS,
     NamedWeighting,
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAG_LOSS_KINDS",
+    "LINEAR_KINDS",
     "NAMED_WEIGHTINGS",
     "BagLossKind",
     "NamedWeighting",

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_, bag_targets
-from tst_study.superposition.logits_chunk import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from tst_study.superposition.losses import weighted_targets
-from tst_study.superposition.row_chunks import accumulation_dtype
+from tst_study.superposition.row_chunks import (
+    CPU_CHUNK_ELEMENTS_WITH_HEAD,
+    GPU_CHUNK_ELEMENTS,
+    row_chunks,
+)
 from tst_study.superposition.weighting import Weighting
 
 
@@ -69,19 +72,17 @@ class _LinearMultiHot(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, coefficients: Tensor
     ) -> Tensor:
         wants_gradients = any(ctx.needs_input_grad[:2])
-        dtype = accumulation_dtype(hidden.dtype)
-        vocabulary, elements = weight.shape[0], CHUNK_ELEMENTS_CPU
-        if hidden.is_cuda:
-            elements = CHUNK_ELEMENTS_GPU
-        size = min(max(1, elements // vocabulary), hidden.shape[0])
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        vocabulary = weight.shape[0]
+        elements = GPU_CHUNK_ELEMENTS if hidden.is_cuda else CPU_CHUNK_ELEMENTS_WITH_HEAD
+        size = max(1, min(hidden.shape[0], elements // vocabulary))
         loss = hidden.new_zeros((), dtype=dtype)
         grad_hidden = torch.empty_like(hidden) if wants_gradients else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if wants_gradients else None
         row_totals = coefficients.sum(dim=1, keepdim=True)
         logits = hidden.new_empty(size, vocabulary)
         work = logits if dtype == hidden.dtype else hidden.new_empty(size, vocabulary, dtype=dtype)
-        for start in range(0, hidden.shape[0], size):
-            rows = slice(start, min(start + size, hidden.shape[0]))
+        for rows in row_chunks(hidden, size):
             count = rows.stop - rows.start
             some_targets, some_coefficients = targets[rows], coefficients[rows]
             chunk = torch.mm(hidden[rows], weight.t(), out=logits[:count])

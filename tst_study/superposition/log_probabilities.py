@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_
-from tst_study.superposition.row_chunks import accumulation_dtype, chunk_rows, row_chunks
+from tst_study.superposition.row_chunks import chunk_rows, row_chunks
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 
@@ -55,7 +55,7 @@ class _LogProbabilities(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, inplace: bool, shard: VocabularyShard | None
     ) -> Tensor:
-        dtype = accumulation_dtype(logits.dtype)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
         result = logits.new_empty(targets.shape, dtype=dtype)
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=dtype)
         for rows in row_chunks(logits):
@@ -103,7 +103,7 @@ class _ShardedLogProbabilities(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, inplace: bool, shard: VocabularyShard
     ) -> Tensor:
-        dtype = accumulation_dtype(logits.dtype)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
         local_targets, here = shard.to_local(targets)
         maximum = logits.amax(dim=1, keepdim=True).to(dtype)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=shard.group)

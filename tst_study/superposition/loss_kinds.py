@@ -1,4 +1,7 @@
-"""The names of the losses over a bag. Imports without torch; the losses are in `losses.py`."""
+"""The names of the losses over a bag. Imports without torch.
+
+A new one is a name here, its kernel and a line of `SET_LOSSES` in `losses.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "h
 
 BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
+LINEAR_KINDS: tuple[BagLossKind, ...] = ("mce",)
+"""Sums over offsets of log-probabilities: the offsets can be weighted, and output head and loss be
+one pass. The others see the bag as a set of tokens."""
+
 
 def check_loss_kind(kind: str, weighting: Weighting = "uniform") -> None:
     """Refuse an unknown kind, and a weighting where the loss has no term per offset to weight.
-
-    Only the multi-hot cross-entropy (`mce`) is a sum over offsets. The three others see the bag
-    as a set of tokens.
 
     Raises:
         ValueError: naming the value and what would be accepted.
     """
     if kind not in BAG_LOSS_KINDS:
         raise ValueError(f"loss kind {kind!r} is unknown: use one of {', '.join(BAG_LOSS_KINDS)}")
-    if kind != "mce" and weighting != "uniform":
+    if kind not in LINEAR_KINDS and weighting != "uniform":
         raise ValueError(
             f"loss kind {kind!r} sees the bag as a set and takes weighting 'uniform' only, "
             f"got {weighting!r}; use kind 'mce' for weighted offsets"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,9 +13,12 @@ from torch.distributed import ProcessGroup
 from tst_study.superposition.bags import bag_targets, distinct_members
 from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import BagLossKind, check_loss_kind
-from tst_study.superposition.one_vs_rest import OneVsRestKind, one_vs_rest_sums
-from tst_study.superposition.row_chunks import accumulation_dtype
-from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
+from tst_study.superposition.one_vs_rest import (
+    BINARY_CROSS_ENTROPY,
+    HINGE,
+    one_vs_rest_means,
+)
+from tst_study.superposition.vocabulary_shard import VocabularyShard
 from tst_study.superposition.weighting import Weighting, offset_weights
 
 
@@ -99,11 +105,7 @@ def bag_loss(
         log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
         means = _negative_sum_per_offset(log_probabilities, valid) / counts
         return means[0] * share[0] if means.shape[0] == 1 else torch.dot(means, share)
-    if kind == "sum_to_one":
-        log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
-        row_losses = _negative_log_sum(log_probabilities, distinct_members(targets, valid))
-    else:
-        row_losses = _one_vs_rest_means(logits, targets, valid, kind, shard, inplace)
+    row_losses = SET_LOSSES[kind](logits, targets, distinct_members(targets, valid), shard, inplace)
     row_weights = torch.where(valid, share / counts, 0.0).sum(dim=1)
     return torch.dot(row_losses, row_weights) + 0.0 * share.sum()  # nan without a valid target
 
@@ -140,7 +142,7 @@ def weighted_targets(
     valid = targets != ignore_index
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
-    dtype = accumulation_dtype(dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
     g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype, device=targets.device)
     g = torch.where(counts > 0, g, 0.0)
     return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
@@ -157,26 +159,24 @@ def _negative_sum_per_offset(log_probabilities: Tensor, valid: Tensor) -> Tensor
     return -torch.where(valid, log_probabilities, 0.0).sum(dim=0)
 
 
-def _negative_log_sum(log_probabilities: Tensor, members: Tensor) -> Tensor:
-    """(N, s) -> (N,): -log of the probability that the set `members` holds."""
+def _sum_to_one(
+    logits: Tensor, targets: Tensor, members: Tensor, shard: VocabularyShard | None, inplace: bool
+) -> Tensor:
+    """-log of the probability of the set `members`."""
+    log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
     # An empty set has loss inf and gradient nan, which a weight of zero would not remove.
     keep = members.clone()
     keep[:, 0] |= ~members.any(dim=1)
     return -torch.where(keep, log_probabilities, -torch.inf).logsumexp(dim=1)
 
 
-def _one_vs_rest_means(
-    logits: Tensor,
-    targets: Tensor,
-    valid: Tensor,
-    kind: OneVsRestKind,
-    shard: VocabularyShard | None,
-    inplace: bool,
-) -> Tensor:
-    """(N,): the mean over the vocabulary of the one-vs-rest loss of each position."""
-    members = distinct_members(targets, valid)
-    if shard is None:
-        return one_vs_rest_sums(logits, targets, members, kind, inplace=inplace) / logits.shape[1]
-    local_targets, here = shard.to_local(targets)
-    sums = one_vs_rest_sums(logits, local_targets, members & here, kind, inplace=inplace)
-    return sum_over_group(sums, shard.group) / shard.vocabulary_size
+SET_LOSSES: dict[
+    BagLossKind, Callable[[Tensor, Tensor, Tensor, VocabularyShard | None, bool], Tensor]
+] = {
+    "sum_to_one": _sum_to_one,
+    "binary_cross_entropy": partial(one_vs_rest_means, BINARY_CROSS_ENTROPY),
+    "hinge": partial(one_vs_rest_means, HINGE),
+}
+"""Losses that see a bag as a set. Of logits (N, V or this rank's part of it), targets (N, s),
+members (N, s) bool: one occurrence of each token of the set, the shard, and whether the backward
+pass may overwrite the logits, they make the loss (N,) of each position."""

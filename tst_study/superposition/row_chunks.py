@@ -1,33 +1,35 @@
-"""Walk over the rows of a logits matrix so that scratch memory stays small."""
+"""How many logits are worked on at once, so that scratch memory stays small.
+
+Imports without torch: the memory model counts these chunks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CPU_CHUNK_ELEMENTS = 2**20
 """4 MiB of float32: scratch stays in the cache, and each chunk is long enough that threads which
 wait for each other at its end do not show (flat optimum between 2**18 and 2**21)."""
 
-ACCELERATOR_CHUNK_ELEMENTS = 2**26
+CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
+"""Where head and loss are one pass (`linear_loss.py`), the chunk is not the only scratch."""
+
+GPU_CHUNK_ELEMENTS = 2**26
 """256 MiB of float32: few enough launches, a small share of the logits of a large model."""
 
 
-def row_chunks(logits: Tensor) -> Iterator[slice]:
-    """Slices of consecutive rows that cover the rows of `logits` (N, V), in order."""
-    rows = chunk_rows(logits)
-    for start in range(0, logits.shape[0], rows):
-        yield slice(start, min(start + rows, logits.shape[0]))
+def row_chunks(rows: Tensor, size: int | None = None) -> Iterator[slice]:
+    """Slices of `size` consecutive rows, `chunk_rows(rows)` by default, that cover all in order."""
+    count, size = rows.shape[0], size or chunk_rows(rows)
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 def chunk_rows(logits: Tensor) -> int:
     """Rows of `logits` (N, V) per chunk: at least one, at most N."""
-    elements = CPU_CHUNK_ELEMENTS if logits.device.type == "cpu" else ACCELERATOR_CHUNK_ELEMENTS
+    elements = GPU_CHUNK_ELEMENTS if logits.is_cuda else CPU_CHUNK_ELEMENTS
     return max(1, min(logits.shape[0], elements // logits.shape[1]))
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32, or float64 for float64: the precision of every reduction over a vocabulary."""
-    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -54,7 +54,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 class _Rotation(torch.autograd.Function):
-    """The gradient is turned back by the same angle, in as few passes as the way there."""
+    """The gradient is turned back by the same angle, in as few passes."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which range of each parameter a data-parallel rank updates, under a distributed optimizer.
+"""The shard of each parameter that a data-parallel rank updates, under a distributed optimizer.
 
 Megatron lays parameters and gradients out in buffers of buckets; a reduce-scatter leaves each rank
 the sum of its equal share of every bucket, and an all-gather gives all ranks the new weights.
@@ -15,7 +15,7 @@ from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
 from torch import Tensor
 
 
-def pieces_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
+def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
     """Of each parameter, as a range of its numbers in a row; empty ranges where it has none."""
     return {
         parameter: _overlap(range(start, stop), _share(buffer, bucket))
@@ -24,18 +24,18 @@ def pieces_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
     }
 
 
-def gathered(model: DistributedDataParallel, pieces: dict[Tensor, Tensor]) -> list[Tensor]:
-    """Each rank's pieces of one float32 number per weight -> tensors in the shape of the
-    parameters, in the order of `pieces`. All data-parallel ranks together."""
+def gather_shards(model: DistributedDataParallel, shards: dict[Tensor, Tensor]) -> list[Tensor]:
+    """Each rank's shards of one float32 number per weight -> tensors in the shape of the
+    parameters, in the order of `shards`. All data-parallel ranks together."""
     whole: dict[Tensor, Tensor] = {}
-    ranges = pieces_of_buffers(model)
+    ranges = shards_of_buffers(model)
     for buffer in _buffers(model):
         flat = torch.zeros(
             buffer.grad_data.numel(), dtype=torch.float32, device=buffer.grad_data.device
         )
         for parameter, (start, stop, _) in buffer.param_index_map.items():
             whole[parameter] = flat[start:stop].view(parameter.shape)
-            whole[parameter].view(-1)[ranges[parameter]] = pieces[parameter]
+            whole[parameter].view(-1)[ranges[parameter]] = shards[parameter]
         for number, bucket in enumerate(buffer.buckets):
             share = _share(buffer, number)
             dist.all_gather_into_tensor(
@@ -43,7 +43,7 @@ def gathered(model: DistributedDataParallel, pieces: dict[Tensor, Tensor]) -> li
                 flat[share.start : share.stop].clone(),
                 group=buffer.data_parallel_group,
             )
-    return [whole[parameter] for parameter in pieces]
+    return [whole[parameter] for parameter in shards]
 
 
 def _buffers(model: DistributedDataParallel) -> Iterator[_ParamAndGradBuffer]:

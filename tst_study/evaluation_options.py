@@ -1,0 +1,78 @@
+"""What `tst-study evaluate` can be asked for: each option once, for the command and the code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import typer
+
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option(help="The run's tokenizer.json, where its corpus is not on this machine."),
+]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FOLDER", help="Held-out text; by default the run's own."),
+    ] = None
+    tokens: Annotated[
+        int | None, typer.Option(min=2, help="Held-out tokens of each; by default the run's.")
+    ] = None
+    context: Annotated[
+        bool, typer.Option("--context", help="Also word order, copying and long contexts.")
+    ] = False
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
+    ] = None
+    task_data: Annotated[
+        Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
+    ] = None
+    task_definitions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of tasks of your own, in lm-eval's YAML. They can run code on this "
+            "machine: use none that you do not trust."
+        ),
+    ] = None
+    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first questions of each task.")
+    ] = None
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Longest context; by default that of training.")
+    ] = None
+    tokenizer: TokenizerFile = None
+    export: Annotated[
+        Path | None, typer.Option(help="Put the tasks to this export instead of the checkpoint.")
+    ] = None
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+
+
+def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, in the place of its `**options`, those that a dataclass's fields describe."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        kinds = get_type_hints(options, include_extras=True)
+        named = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=kinds[field.name],
+            )
+            for field in fields(options)
+        ]
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())[:-1]
+        command.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+        return command
+
+    return decorate

@@ -1,0 +1,29 @@
+"""The optimizers by name, and what others must know of them. Imports without torch.
+
+The rules themselves are in `megatron/update_rules.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+OptimizerName: TypeAlias = Literal["adamw", "muon"]
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    label: str
+    """For people."""
+    states_per_projection_weight: int
+    """float32 numbers kept of each weight of the attention and feed-forward projections."""
+    states_per_other_weight: int
+    """And of each weight of embeddings, head, norms and routers."""
+    needs_whole_matrices: bool = False
+    """An entry's update depends on the whole matrix, so no matrix may be split over ranks."""
+
+
+OPTIMIZER_KINDS: dict[OptimizerName, OptimizerKind] = {
+    "adamw": OptimizerKind("AdamW", 2, 2),
+    "muon": OptimizerKind("Muon and AdamW", 1, 2, needs_whole_matrices=True),
+}
