@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
-from tst_study.data.of_config import fingerprints, open_held_out, open_stream
+from tst_study.data.run_data import fingerprints, open_held_out, open_stream
 from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
@@ -152,9 +152,7 @@ class _Trainer:
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
-        self.checkpoints = Checkpoints(
-            folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
-        )
+        self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         flops = count_flops(config).per_step
         self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
 

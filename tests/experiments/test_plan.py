@@ -20,7 +20,7 @@ from experiments.study import Study
 from tests.examples import example
 from tests.test_run_record import DATA, evaluation, metrics
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
@@ -66,7 +66,7 @@ def finish(run: PlannedRun, loss: float) -> None:
 def test_noise_is_that_of_the_pairs_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = Planner(study_of(seeded(3)), tmp_path)
     before = detectable(planning.asked_for())
     assert before is not None
@@ -126,7 +126,7 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
 def test_no_launcher_trains_what_its_layout_forbids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     chosen = study_of(seeded(1))
     planner = Planner(chosen, tmp_path, unprepared=True)
     local = launcher_of("local", Options(processes=3))

@@ -155,9 +155,9 @@ def with_the_fake_sweep() -> None:
     import importlib
 
     from experiments import study
-    from tst_study.data import of_config
+    from tst_study.data import run_data
 
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     study.STUDIES["fake-sweep"] = "fake_sweep"
     sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
 
