@@ -19,9 +19,9 @@ from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
 from tst_study.phase_plan import plan_phases
-from tst_study.units import duration, gigabytes
+from tst_study.units import duration, memory_size
 
-HEAD = ("run", "steps", "FLOPs", "tokens", "", "wall time", "launches", "memory", "state")
+HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()
 
 
@@ -39,7 +39,7 @@ def lines(
     runs = [*decided, *open_]
     states = {run.fingerprint: row(run.folder) for run in decided}
     hours = _Hours(prices, _measured(decided, states))
-    rows = [[*HEAD[:4], hours.unit, *HEAD[5:]]]
+    rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
     for run in runs:
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
         rows.append(_row(run, hours, allocation(run.config.name), state))
@@ -62,7 +62,7 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[
         f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
         f"{total_flops([run]):.3g}",
         f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
-        _number(hours.of(run)),
+        *([_number(hours.of(run))] if hours.prices.device else []),
         duration(wall),
         f"{launches:,}" if launches else "–",
         _memory(run.config, given),
@@ -78,7 +78,7 @@ def _memory(config: Config, given: Allocation) -> str:
         config = resolved(config, given)
     except UserError:
         return "–"
-    return gigabytes(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+    return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -110,10 +110,6 @@ def _sums(
 class _Hours:
     prices: Prices
     step_seconds: dict[Shape, float]
-
-    @property
-    def unit(self) -> str:
-        return "hours" if self.prices.device is None else "GPU-hours"
 
     def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
         """From the first step to the last, without the time in the queue; measured hours are

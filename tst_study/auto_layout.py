@@ -18,7 +18,7 @@ from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory, held_parameters
 from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.parallel_layout import data_ranks, first_problem, layout_of
-from tst_study.units import gigabytes
+from tst_study.units import memory_size
 
 USABLE = 0.9
 """Of a device's memory: the rest is for the libraries, fragments and communication."""
@@ -76,16 +76,15 @@ def resolve(config: Config, ranks: int, memory: int, *, on_gpu: bool) -> Choice:
     if chosen is None:
         least = min(c.memory for c in candidates)
         raise UserError(
-            f'execution.parallel = "auto": no layout on {ranks} ranks fits {gigabytes(room)} '
-            f"({USABLE:.0%} of {gigabytes(memory)}); the least needs {gigabytes(least)}: use more "
-            "ranks, or lower batch.sequence_length"
+            f'execution.parallel = "auto": no layout on {ranks} ranks fits {memory_size(room)} '
+            f"({USABLE:.0%} of {memory_size(memory)}); the least needs {memory_size(least)}: use "
+            "more ranks, or lower batch.sequence_length"
         )
     cheaper = candidates[0]
-    why = (
-        f"{describe(chosen.config, ranks)}: {gigabytes(chosen.memory)} of {gigabytes(room)} usable"
-    )
+    used = f"{memory_size(chosen.memory)} of {memory_size(room)} usable"
+    why = f"{describe(chosen.config, ranks)}: {used}"
     if cheaper is not chosen:
-        too_large = f"{describe(cheaper.config, ranks)} ({gigabytes(cheaper.memory)})"
+        too_large = f"{describe(cheaper.config, ranks)} ({memory_size(cheaper.memory)})"
         why += f"; cheaper, but too large: {too_large}"
     return Choice(chosen.config, why)
 
