@@ -107,11 +107,11 @@ def with_layout(config: Config) -> tuple[Config, str]:
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        gpu = torch.cuda.get_device_properties(device)
+        choice = resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
     else:
         here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-        memory = psutil.virtual_memory().total // here
-    choice = resolve(config, ranks, memory, on_gpu=device.type == "cuda")
+        choice = resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
     return choice.config, choice.reason
 
 
