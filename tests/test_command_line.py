@@ -127,7 +127,7 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
             ["submit", "headline", "--scale", "paper", "--launcher", "slurm"],
             "dclm-llama3: not prepared; first: tst-study data prepare --source hf://mlfoundations",
         ),
-        (["plan", "headline", "--device", "B2000"], "B2000: its peak FLOP/s are not known here"),
+        (["plan", "headline", "--device", "B2000"], "B2000: its speeds are not known here"),
         (["plan", "headline", "--profile", "none.toml"], "none.toml: cannot be read"),
         (["logs", "nowhere"], "error: nowhere: no such folder"),
         (["cancel", "nowhere"], "error: nowhere: no such folder"),
