@@ -252,4 +252,4 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
         ["make", "setup"], cwd=clone, env={"PATH": str(tools)}, capture_output=True, text=True
     )
     assert shown.returncode != 0
-    assert "error: no Python 3.11 or 3.12 with venv and pip" in shown.stderr
+    assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr

@@ -43,7 +43,12 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
+from tst_study.megatron.process_groups import (
+    Ranks,
+    choose_device,
+    process_groups,
+    with_layout,
+)
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import PhasePlan, plan_phases
@@ -71,7 +76,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     config, why_layout = with_layout(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
-    if not torch.cuda.is_available():
+    if choose_device(config.execution).type == "cpu":
         _be_deterministic()
         keep_freed_memory()
     data = fingerprints(config)

@@ -31,6 +31,7 @@ from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
 
 EVERY_FIVE = "execution.checkpoint_every=5"
 WRITTEN = "not what was written"
@@ -96,7 +97,9 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FILES = (".metadata", "metadata.json", "common.pt", "__0_0.distcp", DIGESTS)
+FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
+if megatron_version() < COMMON_STATE_AMONG_SHARDS:
+    FILES.append("common.pt")
 
 
 def cut_off(path: Path) -> None:

@@ -116,6 +116,8 @@ def _other_rank(folder: Path) -> str:
 
     killer = folder.parent / "kill_a_rank"
     if killer.exists():
+        while not (folder / "launches").exists():  # which the first rank writes as it begins
+            time.sleep(0.05)
         killer.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
     with listening() as stop:
