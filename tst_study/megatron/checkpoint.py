@@ -124,8 +124,8 @@ class Checkpoints:
             self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
         if self.damaged:
             raise UserError(
-                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to train "
-                "from the first step"
+                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
+                "train from the first step"
             )
         return None
 
