@@ -168,7 +168,9 @@ class _Trainer:
             load_weights(self.model, initial_weights(config))
             self.optimizer.copy_from_model()
         done = restored["step"] if restored else None
-        self.log.start(config, done, layout_chosen=why_layout, **_devices(self.ranks))
+        damaged = self.checkpoints.damaged
+        facts = {"layout_chosen": why_layout, "damaged_checkpoints": damaged}
+        self.log.start(config, done, **facts, **_devices(self.ranks))
         return done or 0
 
     def objective(self, step: int) -> Objective:

@@ -51,6 +51,8 @@ class Checkpoints:
         self.folder = checkpoint_folder(run)
         self.keep = keep
         self.keep_steps = keep_steps
+        self.damaged: list[str] = []
+        """Those that `load_last` has passed over, and why."""
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
@@ -113,18 +115,17 @@ class Checkpoints:
         A damaged checkpoint is passed over, which is said; the one before it takes its place.
         Raises `UserError` where all are damaged.
         """
-        damaged: list[str] = []
         for step in reversed(self.steps()):
             problem = self._problem(step)
             if problem is None:
-                if damaged and dist.get_rank() == 0:
-                    print(f"{damaged[0]}; going on from step {step}", file=sys.stderr)
+                if self.damaged and dist.get_rank() == 0:
+                    print(f"{self.damaged[0]}; going on from step {step}", file=sys.stderr)
                 return self._restore(step, model, optimizer)
-            damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
-        if damaged:
+            self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
+        if self.damaged:
             raise UserError(
-                f"{damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to train "
-                "from the first step"
+                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
+                "train from the first step"
             )
         return None
 
