@@ -15,12 +15,17 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tst_study import run_record
 from tst_study.checkpoint_pickles import read_pickles_as_data
 from tst_study.checkpoint_places import place_of, steps_below
+from tst_study.config import Config
+from tst_study.data.of_config import fingerprints
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.run_log import RunLog
+from tst_study.trunk import check_fork
 
 PARTIAL = "partial-"
 
@@ -113,6 +118,29 @@ class Checkpoints:
         torch.set_rng_state(state["common"]["random_state"])
         common: dict[str, Any] = state["common"]
         return common
+
+
+def fork_from_trunk(
+    config: Config, model: SuperposedGPT, optimizer: ModelOptimizer, log: RunLog
+) -> dict[str, Any] | None:
+    """Restore the trunk's state and take over its rows; None where the config names no trunk.
+
+    Raises `UserError` where the folder does not hold a trunk of this run, or not that checkpoint.
+    """
+    fork = config.execution.fork_from
+    if fork is None:
+        return None
+    folder = Path(fork.folder)
+    check_fork(config, fingerprints(config), run_record.read_header(folder), fork.step)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    if fork.step not in checkpoints.steps():
+        raise UserError(
+            f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
+            "trunk first, or leave the key out to train the run from its first step"
+        )
+    common = checkpoints.load(fork.step, model, optimizer)
+    log.forked(config, folder, fork.step)
+    return common
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
