@@ -51,14 +51,14 @@ clean:
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 $(ready):
-	@.venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' \
+	@.venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12), (3, 13)])' \
 	    2>/dev/null || { \
-	  for candidate in '$(PYTHON)' python3.11 python3.12 python3; do \
+	  for candidate in '$(PYTHON)' python3.11 python3.12 python3.13 python3; do \
 	    "$$candidate" -c 'import sys, venv, ensurepip; \
-	      sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' 2>/dev/null \
+	      sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12), (3, 13)])' 2>/dev/null \
 	      && found=$$candidate && break; \
 	  done; \
-	  [ -n "$$found" ] || { echo "error: no Python 3.11 or 3.12 with venv and pip on the PATH;" \
+	  [ -n "$$found" ] || { echo "error: no Python 3.11 to 3.13 with venv and pip on the PATH;" \
 	    "install one (Debian: apt install python3.11-venv) or say: make PYTHON=/path/to/python" \
 	    >&2; exit 1; }; \
 	  "$$found" -m venv --clear .venv; }

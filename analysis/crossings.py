@@ -61,7 +61,7 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
 def published_crossings() -> pd.DataFrame:
     """Figures 1 and 3: where superposition falls below its baseline at equal steps (equal FLOPs),
     and by how much it is below where the shorter curve ends."""
-    curves = published.curves().fillna({"panel": ""})
+    curves = published.curves()
     rows = []
     for (figure, panel), group in curves[curves["figure"].isin([1, 3])].groupby(
         ["figure", "panel"]

@@ -73,7 +73,7 @@ def fit_repetition(
 def shares_of_full() -> dict[Mode, float]:
     """Gain of each mode over that of full superposition: ends of Figure 6 (s = 4, r = 0.5, 40,000
     steps, one run each)."""
-    curves = published.curves().query("figure == 6").sort_values("step")
+    curves = published.curves(6).sort_values("step")
     ends = curves.groupby("run")["loss"].last()
     full = float(ends["baseline"] - ends["full_superposition"])
     names: dict[Mode, str] = {

@@ -40,7 +40,7 @@ COLUMNS = ("what", "here", "value", "there", "other", "difference", "allowed", "
 def disagreements(law: Law | None = None) -> pd.DataFrame:
     """One row per check: what is compared, both values with their places, the difference, what
     rounding or reading allows, and `agree` or `disagree`."""
-    curves = published.curves().fillna({"panel": ""})
+    curves = published.curves()
     rows = [
         *_curve_ends(curves),
         *_trend_of_3b(curves),
@@ -181,7 +181,7 @@ def _gain_at_3b(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     superposed = headline("3B", 6_000, 20_000)["final_loss"]
     baseline = _curve(curves, "3a", "a", "dense_3b_baseline_20k")["loss"].iloc[-1]
     drawn = float(baseline - _curve(curves, "3a", "a", "dense_3b_tst_s6_20k")["loss"].iloc[-1])
-    expected = law.gain(3e9, 20_000, 6, 0.3)
+    expected = law.gain(published.PARAMS["3B"], 20_000, 6, 0.3)
     return check(
         "gain at 3B, equal FLOPs",
         ("Table 1", float(base - superposed)),

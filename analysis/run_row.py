@@ -123,7 +123,7 @@ def run_row(record: RunRecord) -> RunRow:
     model, order_seed = config["model"], config.get("data_seed")
     setting = SuperpositionSetting.of_config(config["superposition"], plan["steps"])
     last = record.metrics[-1] if record.metrics else None
-    final = next((row for row in reversed(record.evals) if "task" not in row), None)
+    final = record.evals[-1] if record.evals else None
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
     row: dict[str, Any] = {

@@ -112,11 +112,7 @@ def _read(folders: Sequence[Path]) -> Tables:
     return Tables(
         runs=runs,
         curves=_long(names, [record.metrics for record in records], CURVE_COLUMNS),
-        evaluations=_long(
-            names,
-            [[row for row in record.evals if "task" not in row] for record in records],
-            EVALUATION_COLUMNS,
-        ),
+        evaluations=_long(names, [record.evals for record in records], EVALUATION_COLUMNS),
         problems=tuple(problems),
     )
 

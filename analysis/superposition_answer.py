@@ -57,7 +57,7 @@ def published_beside_law(law: Law, draws: Sequence[Law], others: Sequence[Law]) 
         (
             "3B, s = 6, r = 0.3",
             "20,000 steps",
-            3e9,
+            published.PARAMS["3B"],
             20_000,
             6,
             0.3,
@@ -70,7 +70,7 @@ def published_beside_law(law: Law, draws: Sequence[Law], others: Sequence[Law]) 
             (
                 "10B-A1B, s = 16, r = 0.25",
                 reading,
-                10e9,
+                published.PARAMS["10B-A1B"],
                 steps,
                 16,
                 0.25,
@@ -105,12 +105,12 @@ def published_beside_law(law: Law, draws: Sequence[Law], others: Sequence[Law]) 
 
 
 TARGETS: tuple[tuple[str, float, float], ...] = (
-    ("270M", 270e6, 20_000),
-    ("270M", 270e6, 100_000),
-    ("600M", 600e6, 20_000),
-    ("3B", 3e9, 20_000),
-    ("3B", 3e9, 50_000),
-    ("10B-A1B, steps of 2M", 10e9, 200_000),
+    ("270M", published.PARAMS["270M"], 20_000),
+    ("270M", published.PARAMS["270M"], 100_000),
+    ("600M", published.PARAMS["600M"], 20_000),
+    ("3B", published.PARAMS["3B"], 20_000),
+    ("3B", published.PARAMS["3B"], 50_000),
+    ("10B-A1B, steps of 2M", published.PARAMS["10B-A1B"], 200_000),
 )
 
 

@@ -119,13 +119,3 @@ def big(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None or pd.isna(seconds):
-        return "–"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -21,7 +21,7 @@ from experiments.studies.grid import grid
 from experiments.studies.scales import TENTHS, scale_of
 from experiments.study import Study
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
 
@@ -36,13 +36,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     count = parser.parse_args().runs
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         result = {"runs": count, **_planning(count, root)}
         _make_folders(count, root)
         result |= _timed("planning_when_half_are_done", lambda: len(_plan(count, root)))
-        result |= _timed("plan_table", lambda: len(lines(_study(count), root)))
+        result |= _timed("plan_table", lambda: len(lines(Planner(_study(count), root))))
         result |= _timed("status", lambda: totals(rows_of(_study(count), root)))
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps(result, indent=1))

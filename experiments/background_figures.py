@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.launcher_local import Queue
-from experiments.planner import PlannedRun
+from experiments.local_queue import Queue
+from experiments.planned_run import PlannedRun
 
 PAUSE = 60.0
 """Seconds before the first drawing and between two at least: in the shortest studies drawing would

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.status import StatusRow, jobs_of, rows_below
+from experiments.status import StatusRow, rows_below
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import FINAL_STATES, write_json
+from tst_study.run_record import FINAL_STATES
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,7 @@ def collect(root: Path) -> Collected:
     from analysis.run_table import load
     from paper_figures.build import build
 
-    folders = [path.parent for path in root.glob("*/status.json")]
-    try:
-        jobs = jobs_of(root, folders)
-    except UserError as error:  # the tables do not need Slurm
-        print(f"without job states: {error}")
-        jobs = {}
-    rows = rows_below(root, jobs)
+    rows = rows_below(root)
     over = [one for one in rows if one.state in FINAL_STATES]
     missing = [one for one in rows if one.state not in FINAL_STATES]
     report = root / "report"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.planner import PlannedRun, final_loss
+from experiments.planned_run import PlannedRun, final_loss
 from tst_study.config import Config, to_dict
 from tst_study.identity_form import SEEDS, identity_form
 from tst_study.run_identity import digest

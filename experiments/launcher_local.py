@@ -1,293 +1,135 @@
-"""Runs of a study as child processes of this one: a bounded queue that asks the study for more.
-
-Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
-of this one, could not read there: what is done is skipped, what was interrupted goes on from its
-checkpoint, what failed is tried again, what another live process trains is waited for.
-"""
+"""This machine as a launcher: from text to report in one call, which lasts as long as the study."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import shlex
 import signal
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Protocol
 
-from experiments import cancel, planner
-from experiments.planner import PlannedRun, Planner
-from experiments.run_process import Exit, Rank, log_path, mark, run
+from rich.console import Console
+from rich.text import Text
+
+from experiments.background_figures import BackgroundFigures
+from experiments.launcher import Allocation, Job, Options, Prices
+from experiments.layouts import problems
+from experiments.local_queue import Queue, StoppedError, launch, report_failures
+from experiments.planned_run import PlannedRun
+from experiments.progress import Progress
+from experiments.run_process import cancel_mark, log_path
 from experiments.study import Study
-from tst_study import run_lock, run_record
-from tst_study.local_ranks import free_port
-from tst_study.run_record import FINAL_STATES
-
-PATIENCE = 30.0
-"""Seconds that a run gets to write its checkpoint when it is told to stop."""
+from tst_study import run_lock
+from tst_study.units import duration
 
 
-class Watcher(Protocol):
-    """Is told what happens: progress on the screen, figures in the background."""
+class Local:
+    """Child processes of the one that submits; a `Launcher`."""
 
-    def look(self, queue: Queue) -> None:
-        """Called a few times a second."""
+    def __init__(self, options: Options) -> None:
+        self._options = options
 
-    def finished(self, run: PlannedRun) -> None:
-        """A run is over."""
-
-
-@dataclass
-class Queue:
-    """Where the study stands, for watchers."""
-
-    decided: list[PlannedRun] = field(default_factory=list)
-    whole: list[PlannedRun] = field(default_factory=list)
-    running: dict[str, PlannedRun] = field(default_factory=dict)
-    """By fingerprint: trained by a child of this launcher."""
-    elsewhere: dict[str, PlannedRun] = field(default_factory=dict)
-    """Trained by another live process."""
-    over: dict[str, PlannedRun] = field(default_factory=dict)
-    """Done or diverged."""
-    failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Failed in this call, or preempted without having got any further, and why."""
-    begun_at: dict[str, int] = field(default_factory=dict)
-    """Step from which each run of this call was last started."""
-    slots: int = 1
-    processes: int = 1
-    """Ranks of each run."""
-
-    @property
-    def waiting(self) -> list[PlannedRun]:
-        known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
-        return [run for run in self.decided if run.fingerprint not in known]
-
-
-class StoppedError(Exception):
-    """The launcher was told to stop; its runs have been told to checkpoint and have ended."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.status = 128 + signal_number
-
-
-def launch(
-    study: Study,
-    root: Path,
-    *,
-    parallel: int | None = None,
-    watchers: tuple[Watcher, ...] = (),
-    processes: int = 1,
-    share: bool = True,
-    only: Callable[[PlannedRun], bool] = lambda run: True,
-    target: Callable[..., None] = run,
-) -> Queue:
-    """Train every run of the study that is not over; returns when none is left.
-
-    `parallel`: runs at a time; by default as many as the cores hold. `processes`: ranks of each
-    run. A failed run ends neither
-    the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
-    """
-    _one_thread_per_run()
-    planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
-    _plan(planning, queue, only)
-    for one in queue.decided:
-        cancel.mark_path(one.folder).unlink(missing_ok=True)
-    children: dict[str, list[BaseProcess]] = {}
-    with _stop_on_signals():
+    def submit(
+        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
+    ) -> int:
+        """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
+        options, console = self._options, Console(highlight=False)
+        began = time.monotonic()
+        _say(console, study.title, study.claims)
+        for corpus in study.corpora:
+            corpus.prepare()
+        report = root / "report"
+        figures = BackgroundFigures(root, report)
         try:
-            while queue.waiting or children or queue.elsewhere:
-                _start(queue, children, target)
-                for watcher in watchers:
-                    watcher.look(queue)
-                time.sleep(0.1)
-                ended = _reap(queue, children) + _look_elsewhere(queue)
-                if ended:
-                    for one in ended:
-                        for watcher in watchers:
-                            watcher.finished(one)
-                    _plan(planning, queue, only)
-        except BaseException:
-            _stop(queue, children)
-            raise
-    for watcher in watchers:
-        watcher.look(queue)
-    return queue
+            with Progress(console, str(root)) as progress:
+                queue = launch(
+                    study,
+                    root,
+                    parallel=options.parallel,
+                    watchers=(progress, figures),
+                    processes=options.processes,
+                    share=options.share,
+                    wanted=wanted,
+                )
+        except StoppedError as stopped:
+            again = self._command(study, root)
+            _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
+            return stopped.status
+        finally:
+            figures.end()
+        _conclude(console, study, root, report)
+        _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
+        return _failures(queue)
+
+    def jobs(self, root: Path) -> dict[str, Job]:
+        """None: a run that is trained here is held by its process (`run_lock`)."""
+        return {}
+
+    def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
+        """Ask the processes of this machine that hold the runs to checkpoint and end."""
+        folders = (path.parent for path in root.glob("*/job"))
+        return {folder.name for folder in folders if wanted(folder.name) and _stop(folder)}
+
+    def logs(self, root: Path, run_id: str) -> list[Path]:
+        return [log_path(root / run_id)]
+
+    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
+        return ()
+
+    def allocation(self, run_name: str) -> Allocation:
+        return Allocation(self._options.processes)
+
+    def prices(self) -> Prices:
+        return Prices()
+
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+        return problems(runs, self.allocation)
+
+    def _command(self, study: Study, root: Path) -> str:
+        words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
+        options = self._options
+        words += ["--parallel", str(options.parallel)] if options.parallel else []
+        words += ["--processes", str(options.processes)] if options.processes > 1 else []
+        words += [] if options.share else ["--no-share"]
+        return shlex.join(words)
 
 
-def cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _stop(folder: Path) -> bool:
+    owner = run_lock.owner(folder)
+    if owner is None or owner.host != os.uname().nodename:
+        return False
+    cancel_mark(folder).touch()
+    with suppress(ProcessLookupError):
+        os.kill(owner.process, signal.SIGTERM)
+    return True
 
 
-def _fitting(planning: Planner, processes: int) -> int:
-    threads = [run.config.execution.threads or 1 for run in planning.decided()]
-    return max(1, cores() // (max(threads, default=1) * processes))
+def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
+    from experiments.collect import collect
+
+    collected = collect(root)
+    _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
+    _say(console, *collected.summary, "")
+    _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")
 
 
-def _plan(planning: Planner, queue: Queue, only: Callable[[PlannedRun], bool]) -> None:
-    queue.decided = [one for one in planning.decided() if only(one)]
-    queue.whole = [one for one in planning.whole() if only(one)]
-    for one in queue.decided:
-        if planner.state(one) in FINAL_STATES:
-            queue.over[one.fingerprint] = one
+def _failures(queue: Queue) -> int:
+    lines = report_failures(queue)
+    if lines:
+        print(
+            f"error: {len(lines)} runs did not finish; submit again to retry them:",
+            *(f"  {line}" for line in lines),
+            sep="\n",
+            file=sys.stderr,
+        )
+        if len(queue.decided) < len(queue.whole):
+            print("  More runs depend on them and were not started.", file=sys.stderr)
+    return 1 if lines else 0
 
 
-def _start(
-    queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
-) -> None:
-    for one in queue.waiting:
-        if run_lock.is_held(one.folder):
-            queue.elsewhere[one.fingerprint] = one
-        elif cancel.is_cancelled(one.folder):
-            queue.failed[one.fingerprint] = (one, "cancelled")
-        elif one.trunk and planner.state(one.trunk) != "done":
-            if one.trunk.fingerprint in queue.failed:
-                queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
-        elif len(children) < queue.slots:
-            queue.begun_at[one.fingerprint] = _step(one)
-            children[one.fingerprint] = _ranks(one, queue.processes, target)
-            queue.running[one.fingerprint] = one
-
-
-def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[BaseProcess]:
-    port = free_port() if count > 1 else 0
-    started: list[BaseProcess] = []
-    for number in range(count):
-        arguments = (one.config, one.folder, Rank(number, count, port))
-        child = _context().Process(target=target, args=arguments, name=one.run_id)
-        child.start()
-        started.append(child)
-    return started
-
-
-def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedRun]:
-    """Take note of children that ended; returns the runs that are over."""
-    over = []
-    for key, ranks in list(children.items()):
-        code = _ended(ranks)
-        if code is None:
-            continue
-        del children[key]
-        one = queue.running.pop(key)
-        if code == Exit.HELD:
-            queue.elsewhere[key] = one
-        elif planner.state(one) in FINAL_STATES:
-            queue.over[key] = one
-            over.append(one)
-        elif cancel.is_cancelled(one.folder):
-            queue.failed[key] = (one, "cancelled")
-        elif planner.state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
-            queue.failed[key] = (one, _reason(one, code))
-        # What was preempted behind a checkpoint waits for its next turn.
-    return over
-
-
-def _ended(ranks: list[BaseProcess]) -> int | None:
-    """Exit status of a run: of the first rank that did not end well, else of rank 0; None while
-    one runs. Ranks cannot go on without each other."""
-    codes = [rank.exitcode for rank in ranks]
-    bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
-    if None in codes:
-        if bad is not None:
-            for rank in ranks:
-                rank.kill()
-        return None
-    for rank in ranks:
-        rank.close()
-    return codes[0] if bad is None or codes[0] == Exit.HELD else bad
-
-
-def _step(one: PlannedRun) -> int:
-    status = run_record.read_status(one.folder)
-    return status["step"] if status else 0
-
-
-def _reason(one: PlannedRun, code: int) -> str:
-    """Why a child is gone; says it in `status.json` too where the child no longer could."""
-    state = planner.state(one)
-    if state in ("failed", "preempted"):
-        status = run_record.read_status(one.folder)
-        return (status["message"] if status else "") or state
-    message = f"its process ended with status {code}"
-    if code < 0:
-        message = f"its process was killed by {signal.Signals(-code).name}"
-    mark(one.folder, one.config, "failed", message)
-    return message
-
-
-def _look_elsewhere(queue: Queue) -> list[PlannedRun]:
-    """Runs of other processes that ended since: over, or to be taken up here."""
-    over = []
-    for key, one in list(queue.elsewhere.items()):
-        if run_lock.is_held(one.folder):
-            continue
-        del queue.elsewhere[key]
-        if planner.state(one) in FINAL_STATES:
-            queue.over[key] = one
-            over.append(one)
-    return over
-
-
-def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
-    """Tell every child to checkpoint and end; kill those that do not in time, or at a second
-    signal."""
-    every = [rank for ranks in children.values() for rank in ranks]
-    for rank in every:
-        rank.terminate()
-    deadline = time.monotonic() + PATIENCE
-    try:
-        for rank in every:
-            rank.join(max(0.0, deadline - time.monotonic()))
-    finally:
-        for rank in every:
-            if rank.exitcode is None:
-                rank.kill()
-                rank.join()
-        for key in children:
-            one = queue.running[key]
-            if planner.state(one) == "running":
-                mark(one.folder, one.config, "preempted", "stopped with the launcher")
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise StoppedError(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can listen
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _one_thread_per_run() -> None:
-    """Inherited by every run; a run that asks for more threads sets them itself."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
-
-
-def _context() -> multiprocessing.context.ForkServerContext:
-    """Runs are forked from a server that has imported torch and Megatron once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.warm_server"])
-    return context
-
-
-def report_failures(queue: Queue) -> list[str]:
-    """One line per run that failed in this call: its name, why, and where its log is."""
-    return [
-        f"{one.run_id}: {why} (log: {log_path(one.folder)})" for one, why in queue.failed.values()
-    ]
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)

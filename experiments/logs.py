@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.run_process import log_path
-from experiments.select import STOPPED, matches
-from experiments.slurm import submission
-from experiments.status import jobs_of, rows_below
+from experiments.launcher import launchers
+from experiments.select import matches
+from experiments.status import STOPPED, rows_below
 from tst_study.errors import UserError
 
 
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     """A heading and the last lines for each run that matches; those that failed, without a
     pattern. Raises `UserError` where none does."""
-    submissions = submission.all_of(root)
-    jobs = jobs_of(root, [path.parent for path in root.glob("*/status.json")])
     chosen = [
         row
-        for row in rows_below(root, jobs)
+        for row in rows_below(root)
         if (matches(row.run_id, pattern) if pattern else row.state in STOPPED)
     ]
     if not chosen:
@@ -27,11 +24,8 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
         raise UserError(f"{root}: {said}; `tst-study status` lists them")
     for row in chosen:
         yield f"=== {row.run_id}: {row.state} {row.message}".rstrip()
-        paths = [log_path(root / row.run_id)]
-        if row.job:
-            paths += [one.folder(root) / f"{row.job}_0_log.out" for one in submissions]
         shown = False
-        for path in paths:
+        for path in (path for one in launchers() for path in one.logs(root, row.run_id)):
             if path.exists() and (text := path.read_text(errors="replace").strip()):
                 yield f"--- {path}"
                 yield "\n".join(text.splitlines()[-lines:])

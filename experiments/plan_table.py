@@ -3,95 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from math import ceil
 
 from experiments.detectable import detectable
-from experiments.planner import PlannedRun, Planner, total_flops
-from experiments.slurm.profile import Profile, Resources
+from experiments.launcher import Allocation, Prices
+from experiments.layouts import AllocationOf, expected, problems, resolved
+from experiments.planned_run import PlannedRun, Shape, total_flops
+from experiments.planner import Planner
 from experiments.status import StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.compute_cost import gpu_hours
-from tst_study.config import Batch, Config, Model
-from tst_study.devices import peak_flops
+from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
-from tst_study.parallel_layout import layout_of, least_ranks
 from tst_study.phase_plan import plan_phases
+from tst_study.step_time import StepTime, assumptions
+from tst_study.units import duration, memory_size
 
-Shape = tuple[Model, Batch]
-"""Runs of one shape take one time per step: a step costs the same in both phases."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What FLOPs cost on a device; without one, hours are those measured in the study itself."""
-
-    device: str | None = None
-    mfu: float = 0.4
-    per_gpu_hour: float | None = None
-
-    def flops_per_hour(self) -> float | None:
-        """Raises `UserError` where the device's peak is not known."""
-        if self.device is None:
-            return None
-        peak = peak_flops(self.device, "bfloat16")
-        if peak is None:
-            raise UserError(f"--device {self.device}: its peak FLOP/s are not known here")
-        return peak * self.mfu * 3600
+HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
+OURS = Prices()
 
 
 def lines(
-    study: Study,
-    root: Path,
-    prices: Prices | None = None,
+    planner: Planner,
+    allocation: AllocationOf = lambda name: Allocation(),
+    prices: Prices = OURS,
     *,
-    profile: Profile | None = None,
-    share: bool = True,
     noise: float | None = None,
 ) -> list[str]:
     """Corpora need not be there yet; ids are provisional then, which is said."""
-    prices, profile = prices or Prices(), profile or Profile()
-    planner = Planner(study, root, share, unprepared=True)
-    decided = planner.decided()
+    study, decided = planner.study, planner.decided()
     known = {run.fingerprint for run in decided}
     open_ = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *open_]
     states = {run.fingerprint: row(run.folder) for run in decided}
-    hours = _Hours(prices, _measured(decided, states))
-    width = max(len(run.run_id) for run in runs)
-    head = f"{'run':<{width}} {'steps':>15} {'FLOPs':>9} {'tokens':>8} {'hours':>8} {'memory':>9}"
-    text = [study.title, study.claims, "", f"{head}  state"]
+    hours = _Hours(prices, allocation, _measured(decided, states))
+    rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
     for run in runs:
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
-        text.append(f"{_line(run, width, hours, profile)}  {state}")
+        rows.append(_row(run, hours, allocation(run.config.name), state))
+    text = [study.title, study.claims, "", *_aligned(rows)]
     text += ["", f"{len(runs)} runs: {totals(states.values())}"]
-    text += _sums(runs, planner, hours, open_)
+    text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
+    text += problems(runs, allocation)
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
     return text + _unprepared(study)
 
 
-def _line(run: PlannedRun, width: int, hours: _Hours, profile: Profile) -> str:
-    """Steps are written from–to where the run forks behind a trunk; memory is that of one rank."""
+def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
+    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
     plan = plan_phases(run.config)
-    steps = f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}"
-    memory = _memory(run.config, profile.resources_of(run.config.name))
-    tokens = plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)
-    return (
-        f"{run.run_id:<{width}} {steps:>15} {total_flops([run]):>9.3g} {tokens:>8.3g} "
-        f"{_number(hours.of(run)):>8} {memory:>9}"
-    )
+    wall = hours.wall_seconds(run, given)
+    launches = wall and given.seconds and ceil(wall / given.seconds)
+    return [
+        run.run_id,
+        f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
+        f"{total_flops([run]):.3g}",
+        f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
+        *([_number(hours.of(run))] if hours.prices.device else []),
+        duration(wall),
+        f"{launches:,}" if launches else "–",
+        _memory(run.config, given),
+        state,
+    ]
 
 
-def _memory(config: Config, resources: Resources) -> str:
-    """Of one rank, with as many as the profile gives or the layout needs."""
-    if config.execution.parallel == "auto":
+def _memory(config: Config, given: Allocation) -> str:
+    """Of one rank; a dash where its layout cannot work, or hangs on a memory that is not known."""
+    if config.execution.parallel == "auto" and given.memory is None:
         return "auto"
-    ranks = max(resources.ranks, least_ranks(layout_of(config)))
-    estimate = estimate_memory(config, ranks, on_gpu=resources.gpus_per_node > 0)
-    return f"{estimate.total / 2**30:.3g} GiB"
+    try:
+        config = resolved(config, given)
+    except UserError:
+        return "–"
+    return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first and the last column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
+        )
+        + f"  {row[-1]}"
+        for row in rows
+    ]
 
 
 def _sums(
@@ -109,37 +110,62 @@ def _sums(
 @dataclass(frozen=True)
 class _Hours:
     prices: Prices
-    step_seconds: dict[Shape, float]
+    allocation: AllocationOf
+    measured: dict[Shape, float]
+    """Seconds a step."""
+    expected: dict[object, StepTime | None] = field(default_factory=dict)
+
+    def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
+        """From the first step to the last, without the time in the queue; measured hours are
+        those of a whole run already."""
+        hours = self.of(run)
+        ranks = 1 if self.prices.device is None else given.ranks
+        return None if hours is None else 3600 * hours / ranks
 
     def of(self, run: PlannedRun) -> float | None:
         """Device-hours."""
-        per_hour = self.prices.flops_per_hour()
-        if per_hour is not None:
-            return gpu_hours(total_flops([run]), per_hour / 3600, 1.0)
-        seconds = self.step_seconds.get((run.config.model, run.config.batch))
-        return None if seconds is None else seconds * (run.steps - run.first_step) / 3600
+        device, steps = self.prices.gpu(), run.steps - run.first_step
+        if device is None:
+            seconds = self.measured.get(run.shape)
+            return None if seconds is None else seconds * steps / 3600
+        if self.prices.mfu is not None:
+            return gpu_hours(total_flops([run]), device.peak, self.prices.mfu)
+        given = self.allocation(run.config.name)
+        kind = (run.shape, run.config.execution.parallel, given)
+        if kind not in self.expected:
+            self.expected[kind] = expected(run.config, given, device)
+        step = self.expected[kind]
+        return None if step is None else step.total * steps * given.ranks / 3600
 
     def said(self, runs: Sequence[PlannedRun]) -> str:
+        device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         if len(known) < len(runs):
-            return "hours not known: give --device, or let a run of each shape end"
+            remedy = "let a run of each shape end" if device is None else "say --gpus"
+            return f"hours not known: {'give --device, or ' if device is None else ''}{remedy}"
         total = sum(known)
-        if self.prices.device is None:
+        if device is None:
             return f"{_number(total)} hours of one run at a time, by the runs that are done"
-        text = f"{_number(total)} GPU-hours of {self.prices.device} at {self.prices.mfu:.0%} MFU"
+        mfu = total_flops(runs) / (total * 3600 * device.peak)
+        text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"
         price = self.prices.per_gpu_hour
         return text if price is None else f"{text}, {total * price:,.0f} at {price:g} an hour"
+
+    def assumptions(self) -> list[str]:
+        device = self.prices.gpu()
+        if device is None or self.prices.mfu is not None:
+            return []
+        return [f"GPU-hours are modelled, not measured (docs/gpu.md). {assumptions(device)}"]
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:
     """Seconds a step of the first finished run of each shape."""
     found: dict[Shape, float] = {}
     for run in runs:
-        shape = (run.config.model, run.config.batch)
-        if states[run.fingerprint].state == "done" and shape not in found:
+        if states[run.fingerprint].state == "done" and run.shape not in found:
             metrics = run_record.read(run.folder).metrics
             if metrics:
-                found[shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+                found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
     return found
 
 

@@ -9,10 +9,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.launcher_local import Queue
-from experiments.planner import PlannedRun
-from experiments.status import StatusRow, duration, row, table
+from experiments.local_queue import Queue
+from experiments.planned_run import PlannedRun
+from experiments.status import StatusRow, row, table
 from experiments.time_left import TimeLeft
+from tst_study.units import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""

@@ -12,9 +12,10 @@ from enum import IntEnum
 from pathlib import Path
 
 from tst_study import run_lock, run_record
-from tst_study.config import Config
-from tst_study.config_toml import to_toml
+from tst_study.atomic_files import write_json
+from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
+from tst_study.rank_environment import rank_variables
 
 
 class Exit(IntEnum):
@@ -23,14 +24,22 @@ class Exit(IntEnum):
     OVER = 0
     """Done or diverged."""
     FAILED = 1
+    """By what would happen again: an error that names its remedy."""
     PREEMPTED = 69
-    """Stopped by a signal behind a checkpoint; started again, it goes on from there."""
+    """Stopped by a signal after a checkpoint; started again, it goes on from there."""
+    CRASHED = 70
+    """By what may not happen again."""
     HELD = 75
     """Another process trains this run already."""
 
 
 def log_path(folder: Path, rank: int = 0) -> Path:
     return folder / "job" / (f"log-rank{rank}.txt" if rank else "log.txt")
+
+
+def cancel_mark(folder: Path) -> Path:
+    """There, until the run is submitted again, no launcher starts or requeues it by itself."""
+    return folder / "job" / "cancelled"
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,7 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
     if rank.of > 1:
-        number, count = str(rank.number), str(rank.of)
-        os.environ |= {"RANK": number, "LOCAL_RANK": number, "MASTER_PORT": str(rank.port)}
-        os.environ |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= rank_variables(rank.number, rank.of, rank.port)
     status = train_rank(config, folder, rank.number)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -61,22 +68,20 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     os._exit(status)
 
 
-def train_rank(config: Config, folder: Path, rank: int) -> Exit:
-    """Train one rank of a run; the first holds the run and speaks for all."""
+def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
+    """Train one rank of a run; the first holds the run and speaks for all.
+
+    `lock_seconds`: how long another process that holds the run is waited for.
+    """
     if rank:
-        return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=False)
+        return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
     try:
-        with run_lock.hold(folder):
-            return Exit.OVER if _is_over(folder) else _train(config, folder, speaks=True)
+        with run_lock.hold(folder, lock_seconds):
+            # Another launcher may just have brought the run to its end.
+            return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=True)
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-
-
-def _is_over(folder: Path) -> bool:
-    """Looked up under the lock: another launcher may just have brought the run to its end."""
-    status = run_record.read_status(folder)
-    return status is not None and status["state"] in run_record.FINAL_STATES
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
@@ -92,7 +97,7 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         traceback.print_exc()
         if speaks:
             mark(folder, config, "failed", one_line(error))
-        return Exit.FAILED
+        return Exit.FAILED if isinstance(error, UserError) else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 
@@ -101,14 +106,14 @@ def mark(folder: Path, config: Config, state: run_record.State, message: str) ->
     before = run_record.read_status(folder)
     status = {
         "step": 0,
-        "steps": config.schedule.steps,
+        "steps": config.schedule.last_step,
         "last_checkpoint": None,
         **(before or {}),
         "state": state,
         "heartbeat": time.time(),
         "message": message,
     }
-    run_record.write_json(folder / "status.json", status)
+    write_json(folder / "status.json", status)
 
 
 def one_line(error: BaseException) -> str:

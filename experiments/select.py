@@ -6,10 +6,10 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from experiments.planner import PlannedRun, Planner
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
+from experiments.status import STOPPED, rows_of
 from experiments.study import Study
-
-STOPPED = frozenset({"failed", "preempted", "interrupted"})
 
 
 def matches(run_id: str, pattern: str) -> bool:
@@ -18,18 +18,18 @@ def matches(run_id: str, pattern: str) -> bool:
 
 
 def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[PlannedRun], bool]:
-    """Says whether a run failed or was stopped, or waits for a trunk that did."""
-    from experiments.status import rows_of
-
-    runs = Planner(study, root, share).decided()
+    """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
     states = {row.run_id: row.state for row in rows_of(study, root, share)}
-    chosen = {
-        run.run_id
-        for run in runs
+    named = [
+        run
+        for run in Planner(study, root, share).decided()
         if states.get(run.run_id) in STOPPED and matches(run.run_id, pattern)
-    }
+    ]
+    chosen = {run.run_id for run in named}
+    trunks = {run.trunk.run_id for run in named if run.trunk}
 
-    def only(run: PlannedRun) -> bool:
-        return run.run_id in chosen or (run.trunk is not None and run.trunk.run_id in chosen)
+    def wanted(run: PlannedRun) -> bool:
+        branches = run.trunk is not None and run.trunk.run_id in chosen
+        return run.run_id in chosen | trunks or branches
 
-    return only
+    return wanted

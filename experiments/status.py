@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tst_study import run_lock, run_record
+from experiments.launcher import Job, jobs_of
+from experiments.planner import Planner
+from experiments.run_process import cancel_mark
+from experiments.study import Study
+from tst_study import config, run_lock, run_record
 from tst_study.errors import UserError
+from tst_study.units import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from experiments.slurm.jobs import Job
-    from experiments.study import Study
 
 COLORS = {
     "done": "green",
@@ -27,17 +30,23 @@ COLORS = {
     "preempted": "yellow",
     "interrupted": "yellow",
     "queued": "blue",
+    "blocked": "yellow",
+    "cancelled": "yellow",
     "waiting": "dim",
 }
-FAILURES_OF_JOBS = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
+
+
+STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
+"""States in which nothing happens until the run is submitted again."""
 
 
 @dataclass(frozen=True)
 class StatusRow:
     run_id: str
     state: str
-    """A state of the run record; `waiting` before there was any; or `interrupted`: it says that it
-    runs, but no process does."""
+    """A state of the run record, or before there was any: `waiting`; `cancelled`, which nothing
+    but a new submission undoes; `blocked` by a trunk that will not end by itself. `interrupted`
+    says that it runs, but no process does."""
     step: int
     steps: int
     phase: str
@@ -48,18 +57,18 @@ class StatusRow:
     lag: float | None = None
     """Seconds since the run last said anything, while it runs."""
     job: str = ""
-    """Of Slurm, `123_4`."""
+    """Of Slurm: `123_4`."""
 
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     """The state of one run folder, which need not exist yet; `steps` are those planned for it.
 
-    The run's own word comes first, then its lock, then what Slurm says of its job.
+    The run's own word comes first, then its lock, then what its launcher knows of its job.
     """
     status = run_record.read_status(folder)
     id = job.id if job else ""
     if status is None:
-        state, message = _without_a_word(job)
+        state, message = _without_a_word(folder, job)
         return StatusRow(folder.name, state, 0, steps, "", None, None, None, message, job=id)
     state, message = status["state"], status["message"]
     if state not in run_record.FINAL_STATES:
@@ -80,62 +89,80 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     )
 
 
-def _without_a_word(job: Job | None) -> tuple[str, str]:
-    if job is None or not job.state:
-        return "waiting", ""
-    if job.is_active:
-        return "queued", "starting" if job.state == "RUNNING" else job.reason
-    return "failed" if job.state in FAILURES_OF_JOBS else "waiting", f"job {job.id}: {job.state}"
+def _without_a_word(folder: Path, job: Job | None) -> tuple[str, str]:
+    if job is not None and job.is_active:
+        return _in_the_queue(job)
+    said = job.remark if job else ""
+    if cancel_mark(folder).exists():
+        return "cancelled", "before it began"
+    return (job.state if job and job.state in ("failed", "cancelled") else "waiting"), said
+
+
+def _in_the_queue(job: Job) -> tuple[str, str]:
+    return "queued", "starting" if job.state == "running" else job.remark
 
 
 def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[str, str]:
     """What the run said last, held against lock and queue."""
-    if run_lock.is_held(folder) or (job and job.state == "RUNNING" and state == "running"):
-        return "running", "" if state == "running" else "starting"
+    if run_lock.is_held(folder) or (job and job.state == state == "running"):
+        remark = job.remark if job and job.state == "running" else ""
+        return "running", remark if state == "running" else "starting"
     if job is not None and job.is_active:
-        return "queued", "starting" if job.state == "RUNNING" else job.reason
+        return _in_the_queue(job)
     if state == "running":
-        failed = job is not None and job.state in FAILURES_OF_JOBS
-        ended = f"job {job.id}: {job.state}" if job and job.state else message
-        return "failed" if failed else "interrupted", ended
+        failed = job is not None and job.state == "failed"
+        return "failed" if failed else "interrupted", (job and job.remark) or message
     return state, message
 
 
 def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
     """Every run that the study has decided on and every other one in its folder, with their jobs.
     `UserError` where its corpora are not prepared."""
-    from experiments.planner import Planner
-
     planned = Planner(study, root, share).decided()
-    jobs = jobs_of(root, (run.folder for run in planned))
+    jobs = jobs_of(root)
     known = {run.folder.name for run in planned}
     others = [path for path in _folders_below(root) if path.name not in known]
-    return [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned] + [
-        row(path, job=jobs.get(path.name)) for path in others
-    ]
+    trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
+    rows = [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned]
+    return _blocked([*rows, *(row(path, job=jobs.get(path.name)) for path in others)], trunks)
 
 
-def jobs_of(root: Path, folders: Iterable[Path]) -> dict[str, Job]:
-    """Jobs of the study's runs by run id; empty where it was never submitted to Slurm."""
-    from experiments.slurm.launcher import explained, known_jobs
+def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:
+    """The same, with what waits for a trunk that stopped told apart; `trunks` by their branches."""
+    stopped = {one.run_id: one.state for one in rows if one.state in STOPPED}
 
-    jobs = known_jobs(root)
-    if any(not job.state for job in jobs.values()):
-        over = {folder.name for folder in folders if _is_over(folder)}
-        jobs |= explained({run: job for run, job in jobs.items() if run not in over})
-    return jobs
+    def told(one: StatusRow) -> StatusRow:
+        trunk = trunks.get(one.run_id, "")
+        if one.state not in ("waiting", "cancelled") or trunk not in stopped:
+            return one
+        return replace(one, state="blocked", message=f"its trunk {trunk}: {stopped[trunk]}")
 
-
-def _is_over(folder: Path) -> bool:
-    status = run_record.read_status(folder)
-    return status is not None and status["state"] in run_record.FINAL_STATES
+    return [told(one) for one in rows]
 
 
-def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[StatusRow]:
-    """All runs of a study's folder, also those that failed before they wrote a record."""
+def rows_below(root: Path) -> list[StatusRow]:
+    """All runs of a study's folder, also those that failed before they wrote a record; without
+    their jobs, which is said, where nobody answers for those."""
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-    return [row(path, job=(jobs or {}).get(path.name)) for path in _folders_below(root)]
+    try:
+        jobs = jobs_of(root)
+    except UserError as error:
+        print(f"without job states: {error}", file=sys.stderr)
+        jobs = {}
+    folders = _folders_below(root)
+    rows = [row(path, job=jobs.get(path.name)) for path in folders]
+    unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}
+    trunks = {path.name: _trunk_of(path) for path in folders if path.name in unheard}
+    return _blocked(rows, trunks)
+
+
+def _trunk_of(folder: Path) -> str:
+    try:
+        fork = config.load(folder / "job" / "config.toml").execution.fork_from
+    except UserError:
+        fork = None
+    return Path(fork.folder).name if fork else ""
 
 
 def _folders_below(root: Path) -> list[Path]:
@@ -181,7 +208,8 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
     jobs = any(one.job for one in rows)
     shown.add_column("job" if jobs else "", no_wrap=True)
     remarks = [
-        one.phase or ("" if one.state in ("done", "waiting") else one.message) for one in rows
+        "; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message)))
+        for one in rows
     ]
     shown.add_column("phase" if any(remarks) else "", overflow="fold")
     for one, remark in zip(rows, remarks, strict=True):
@@ -197,12 +225,3 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
             Text(remark),
         )
     return shown
-
-
-def duration(seconds: float) -> str:
-    """`42s`, `3:07`, `2:03:07`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -33,23 +32,10 @@ def show(study: str, scale: str, runs: Path | None, *, share: bool, every: float
 def _look(study: str, scale: str, runs: Path | None, share: bool) -> tuple[Path, list[StatusRow]]:
     """A study's own list of runs where its corpora are there, else what its folder holds."""
     if study not in STUDIES:
-        return Path(study), _of_folder(Path(study))
+        return Path(study), rows_below(Path(study))
     chosen = load(study, scale)
     root = runs or chosen.folder
     try:
         return root, rows_of(chosen, root, share)
     except UserError:
-        return root, _of_folder(root)
-
-
-def _of_folder(root: Path) -> list[StatusRow]:
-    from experiments.status import jobs_of
-
-    if not root.is_dir():
-        return rows_below(root)
-    try:
-        jobs = jobs_of(root, [path.parent for path in root.glob("*/status.json")])
-    except UserError as error:
-        print(f"without job states: {error}", file=sys.stderr)
-        jobs = {}
-    return rows_below(root, jobs)
+        return root, rows_below(root)

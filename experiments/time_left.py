@@ -5,13 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from experiments.launcher_local import Queue
-from experiments.planner import PlannedRun
+from experiments.local_queue import Queue
+from experiments.planned_run import PlannedRun, Shape
 from experiments.status import StatusRow, row
-from tst_study.config import Batch, Model
-
-Shape = tuple[Model, Batch]
-"""Runs of one shape take one time per step: a step costs the same in both phases."""
 
 
 @dataclass
@@ -42,10 +38,8 @@ class TimeLeft:
         now = time.monotonic()
         began, first = self._began.setdefault(one.fingerprint, (now, status.step))
         if now - began > 1.0 and status.step > first:
-            shape = (one.config.model, one.config.batch)
-            self._step_seconds[shape] = (now - began) / (status.step - first)
+            self._step_seconds[one.shape] = (now - began) / (status.step - first)
 
     def _seconds(self, one: PlannedRun, steps: int) -> float:
-        shape = (one.config.model, one.config.batch)
         known = self._step_seconds
-        return steps * known.get(shape, sum(known.values()) / len(known))
+        return steps * known.get(one.shape, sum(known.values()) / len(known))

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from experiments.planner import PlannedRun, Planner, has_checkpoint, state
+from experiments.planned_run import Identities, PlannedRun, has_checkpoint, is_over, state
 from tst_study.config import Config, ForkPoint
-from tst_study.run_record import FINAL_STATES
 from tst_study.superposition_setting import SuperpositionSetting
 from tst_study.trunk import prefix_form, shared_until
 
@@ -30,18 +29,18 @@ class Trunk:
         return sum(self.branches.values()) - self.run.steps
 
 
-def trunks_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Trunk]:
+def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]:
     """Every trunk that the runs allow, whatever has been trained already: the same study always
     has the same trunks."""
     groups: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
-            form = prefix_form(run.config, planner.data(run.config))
+            form = prefix_form(run.config, identities.data(run.config))
             groups[json.dumps(form, sort_keys=True)].append(run)
-    return [_trunk(group, planner) for group in groups.values() if len(group) > 1]
+    return [_trunk(group, identities) for group in groups.values() if len(group) > 1]
 
 
-def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
+def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[PlannedRun]:
     """The runs, in their order, with trunks before their first branch.
 
     A run that has begun already goes on alone; a trunk is left out where nothing is left to fork
@@ -49,7 +48,7 @@ def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun
     """
     by_fingerprint = {run.fingerprint: run for run in runs}
     trunk_of: dict[str, tuple[Trunk, int]] = {}
-    for trunk in trunks_of(runs, planner):
+    for trunk in trunks_of(runs, identities):
         open_ = {
             fingerprint: (trunk, step)
             for fingerprint, step in trunk.branches.items()
@@ -70,10 +69,10 @@ def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun
 
 
 def _has_begun(run: PlannedRun) -> bool:
-    return state(run) in FINAL_STATES or has_checkpoint(run)
+    return is_over(run) or has_checkpoint(run)
 
 
-def _trunk(group: list[PlannedRun], planner: Planner) -> Trunk:
+def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
     longest, second = sorted((shared_until(run.config) for run in group), reverse=True)[:2]
     forks = {run.fingerprint: min(shared_until(run.config), second) for run in group}
     template = next(run.config for run in group if shared_until(run.config) == longest)
@@ -93,7 +92,7 @@ def _trunk(group: list[PlannedRun], planner: Planner) -> Trunk:
             ),
         }
     )
-    return Trunk(planner.planned_trunk(config), forks)
+    return Trunk(identities.planned(config, lasting=False), forks)
 
 
 def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:

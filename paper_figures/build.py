@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.summary import Summary
-from paper_figures.catalogue import Named, Wanted, find
+from paper_figures.catalogue import CATALOGUE, Selection, find
 from paper_figures.item import Item, Missing, write_bytes
 from paper_figures.picture import Picture
+from paper_figures.registration import Entry
 from paper_figures.report import page, reproduction
 from paper_figures.sources import Sources
 from tst_study.errors import UserError
@@ -49,15 +50,12 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     """
     began = time.perf_counter()
     wanted, sources, to = find(only), Sources(runs), Path(to)
-    made = [(entry, entry.items(sources)) for entry in _entries(wanted, only, runs is None)]
-    items = [item for _, found in made for item in found if isinstance(item, Item)]
-    missing = [item for _, found in made for item in found if isinstance(item, Missing)]
-    chosen = {
-        item.name: item
-        for entry, found in made
-        for item in found
-        if isinstance(item, Item) and entry in wanted.entries
-    }
+    made = {entry: entry.items(sources) for entry in _entries(wanted, only, runs is None)}
+    every = [item for found in made.values() for item in found]
+    items = [item for item in every if isinstance(item, Item)]
+    missing = [item for item in every if isinstance(item, Missing)]
+    kinds = {entry.name for entry in wanted.entries}
+    chosen = {item.name: item for item in items if item.kind in kinds}
     chosen |= _single(wanted, sources)
     if "report" in wanted.pages:
         chosen |= {item.name: item for item in page.shown(items, sources)}
@@ -83,22 +81,22 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     )
 
 
-def _entries(wanted: Wanted, only: Sequence[str] | None, no_runs: bool) -> list[Named]:
+def _entries(wanted: Selection, only: Sequence[str] | None, no_runs: bool) -> list[Entry]:
     """A page tells of everything; that of a study of what runs can have a part in.
 
     A study's own pictures need runs, and are not missed without.
     """
-    entries = list(find(None).entries if wanted.pages else wanted.entries)
+    entries = list(CATALOGUE if wanted.pages else wanted.entries)
     if wanted.pages == {"report"} and not no_runs:
         entries = [entry for entry in entries if entry.from_runs or entry in wanted.entries]
     return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
 
 
-def _single(wanted: Wanted, sources: Sources) -> dict[str, Item]:
-    found = [item for entry in wanted.single_entries for item in entry.items(sources)]
-    items = {item.name: item for item in found if isinstance(item, Item)}
-    for name in wanted.single:
+def _single(wanted: Selection, sources: Sources) -> dict[str, Item]:
+    made = {entry.name: entry.items(sources) for entry in wanted.pictures.values()}
+    items = {item.name: item for found in made.values() for item in found if isinstance(item, Item)}
+    for name in wanted.pictures:
         if name not in items:
             names = ", ".join(sorted(items)) or "none from these runs"
             raise UserError(f"--only {name}: no such picture; there are {names}")
-    return {name: items[name] for name in sorted(wanted.single)}
+    return {name: items[name] for name in sorted(wanted.pictures)}

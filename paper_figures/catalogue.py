@@ -1,135 +1,73 @@
-"""All tables and figures by name, and the module that makes each: imported when it is wanted."""
+"""All tables and figures by name: every module of `paper/`, `beyond/` and `study/` registers its
+own. In the paper's order, then what it does not show, then pictures of a study's own runs.
+"""
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
 
+from paper_figures.registration import REGISTERED, Entry
 from tst_study.errors import UserError
 
-if TYPE_CHECKING:
-    from paper_figures.item import Item, Missing
-    from paper_figures.sources import Sources
-
-Group = Literal["paper", "beyond", "study"]
-
-
-@dataclass(frozen=True)
-class Named:
-    name: str
-    module: str
-    group: Group
-
-    @property
-    def from_runs(self) -> bool:
-        """Whether runs can have a part in it."""
-        return self.name not in PUBLISHED_ONLY
-
-    def items(self, sources: Sources) -> list[Item | Missing]:
-        """Every module has `items(sources, name)`; one of a study's may give several pictures."""
-        module = import_module(f"paper_figures.{self.group}.{self.module}")
-        found: list[Item | Missing] = module.items(sources, self.name)
-        return found
-
-
-def _named(group: Group, **modules: Sequence[str]) -> list[Named]:
-    return [Named(name, module, group) for module, names in modules.items() for name in names]
-
-
-CATALOGUE: tuple[Named, ...] = (
-    *_named(
-        "paper",
-        headline_runs=["table1"],
-        reinitialisation=["table2"],
-        headline_downstream=["table3"],
-        final_loss_grid=["table4", "table5", "table6", "table7"],
-        downstream_grid=[f"table{number}" for number in range(8, 29)],
-        mixture_of_experts_run=["figure1"],
-        matched_comparisons=["figure3"],
-        bag_size_curves=["figure4", "figure5"],
-        input_and_output=["figure6"],
-        learning_rate_sweep=["figure7"],
-    ),
-    *_named("paper", bag_size_curves=["figure8"], bag_weightings=["figure9"]),
-    *_named("paper", mutual_information=["figure10"], bag_size_curves=["figure11"]),
-    *_named(
-        "beyond",
-        compute_multiplier=["compute_multiplier"],
-        law_of_superposition=["law_of_superposition"],
-        best_setting=["best_setting"],
-        data_constrained=["data_constrained"],
-        effects=["effects"],
-        expert_load=["expert_load"],
-        shared_trunks=["shared_trunks"],
-        context_checks=["context_checks"],
-        disagreements=["disagreements"],
-    ),
-    *_named(
-        "study",
-        overview=["overview"],
-        gains=["gains"],
-        loss_curves=["loss_curves"],
-        loss_over_bag_size=["loss_over_bag_size"],
-        loss_over_length=["loss_over_length"],
-        headline_table=["headline_table"],
-    ),
-)
-"""In the paper's order, then what it does not show, then pictures of a study's own runs."""
-
-PUBLISHED_ONLY = ("law_of_superposition", "disagreements")
-
+FOLDERS = ("paper", "beyond", "study")
 PAGES = ("report", "reproduction")
-GROUPS = ("paper", "beyond", "study", "tables", "figures")
+GROUPS = (*FOLDERS, "tables", "figures")
+
+for _folder in FOLDERS:
+    _package = import_module(f"paper_figures.{_folder}")
+    for _module in pkgutil.iter_modules(_package.__path__, f"{_package.__name__}."):
+        import_module(_module.name)
+
+
+def _place(entry: Entry) -> tuple[int, bool, int]:
+    number = re.fullmatch(r"(?:table|figure)(\d+)", entry.name)
+    figure = not entry.name.startswith("table")
+    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0
+
+
+CATALOGUE: tuple[Entry, ...] = tuple(sorted(REGISTERED.values(), key=_place))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """What `--only` asks for; everything, where it asks for nothing."""
 
-    entries: tuple[Named, ...]
+    entries: tuple[Entry, ...]
     pages: frozenset[str]
-    single: frozenset[str]
-    """Names of single pictures of a study, such as `gains-books-1000`."""
-    single_entries: tuple[Named, ...]
-    """Those that make them, among others."""
+    pictures: dict[str, Entry]
+    """Single pictures of a study, such as `gains-books-1000`, and the entries that make them."""
 
 
-def find(names: Sequence[str] | None) -> Wanted:
+def find(names: Sequence[str] | None) -> Selection:
     """A name is that of an entry, of a page, of a group, or of one picture of a study.
 
     Raises `UserError` for a name that cannot be any of these.
     """
     if not names:
-        return Wanted(CATALOGUE, frozenset(PAGES), frozenset(), ())
-    single = {name: entry for name in names if (entry := _maker(name)) is not None}
+        return Selection(CATALOGUE, frozenset(PAGES), {})
+    pictures = {name: entry for name in names if (entry := _maker(name)) is not None}
     for name in names:
-        if name not in single and name not in PAGES and not any(_is(e, name) for e in CATALOGUE):
+        if name not in pictures and name not in PAGES and not any(_is(e, name) for e in CATALOGUE):
             raise UserError(_unknown(name))
-    return Wanted(
-        entries=tuple(e for e in CATALOGUE if any(_is(e, name) for name in names)),
-        pages=frozenset(PAGES) & set(names),
-        single=frozenset(single),
-        single_entries=tuple(dict.fromkeys(single.values())),
-    )
+    entries = tuple(entry for entry in CATALOGUE if any(_is(entry, name) for name in names))
+    return Selection(entries, frozenset(PAGES) & set(names), pictures)
 
 
-def _maker(name: str) -> Named | None:
+def _maker(name: str) -> Entry | None:
     """The entry of `gains-books-1000`: a study's pictures are named `kind-which`."""
     kind, dash, _ = name.partition("-")
-    study = (entry for entry in CATALOGUE if entry.group == "study" and dash)
-    return next((e for e in study if e.name == kind.removesuffix("_end")), None)
+    entry = REGISTERED.get(kind.removesuffix("_end"))
+    return entry if dash and entry and entry.group == "study" else None
 
 
-def _is(entry: Named, name: str) -> bool:
-    paper = entry.group == "paper"
-    return (
-        name in (entry.name, entry.group)
-        or (name == "tables" and paper and entry.name.startswith("table"))
-        or (name == "figures" and paper and entry.name.startswith("figure"))
-    )
+def _is(entry: Entry, name: str) -> bool:
+    of_paper = entry.group == "paper" and name == re.sub(r"\d+$", "s", entry.name)
+    return of_paper or name in (entry.name, entry.group)
 
 
 def _unknown(name: str) -> str:

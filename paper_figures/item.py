@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
 import tst_study
+from analysis import published
 from analysis.run_row import rows_of
-from paper_figures.published_numbers import file_digest
+from tst_study.atomic_files import written_atomically
 
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
@@ -42,30 +42,75 @@ class Finding:
     """The command that makes the runs this needs, where there are none."""
 
 
-@dataclass(frozen=True)
-class Item(ABC):
-    """A picture or a table."""
+def judged(verdicts: Iterable[str]) -> Verdict:
+    """Whether settings agree with the paper's claim that superposition is better."""
+    found = list(verdicts)
+    wins, losses = found.count("better"), found.count("worse")
+    return "agrees" if wins and not losses else "disagrees" if losses > wins else "undecided"
 
-    kind: str
-    """The module that makes it."""
-    name: str
-    """File name without its ending."""
-    title: str
-    caption: str
-    """What is shown, from how many runs and seeds, what is published, how it was smoothed."""
+
+@dataclass(frozen=True, kw_only=True)
+class Item(ABC):
+    """A picture or a table; its entry in the catalogue completes what is empty here."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+
     data: pd.DataFrame
     """Exactly what is shown; saved beside it as CSV."""
-    folders: tuple[str, ...]
+    caption: str
+    """What is shown, from how many runs and seeds, what is published, how it was smoothed."""
+    measured: str = ""
+    """The part of the caption about what was measured, where anything was."""
+    title: str = ""
+    name: str = ""
+    """File name without its ending."""
+    kind: str = ""
+    """Name of its entry."""
+    group: str = ""
+    folders: tuple[str, ...] = ()
     """Run folders it was made from."""
-    published: tuple[str, ...] = field(default=(), kw_only=True)
+    published: tuple[str, ...] = ()
     """Files of published numbers it was made from."""
-    fits: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    fits: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the fits in it, with their intervals."""
-    finding: Finding | None = field(default=None, kw_only=True)
+    finding: Finding | None = None
 
     @abstractmethod
+    def contents(self) -> dict[str, bytes]:
+        """Its files by ending, but for CSV and trace."""
+
     def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
-        """Write its files; returns those written, none where all are there and current."""
+        """Write its files; returns those written, none where all are there and current.
+
+        The trace is written last, so an item interrupted halfway is made again.
+        """
+        text = self.trace(runs)
+        paths = {suffix: to / f"{self.name}{suffix}" for suffix in self.suffixes}
+        if all(path.is_file() for path in paths.values()) and (
+            paths[".json"].read_text("utf8") == text
+        ):
+            return []
+        files = {**self.contents(), ".csv": csv_bytes(self.data), ".json": text.encode()}
+        for suffix, content in files.items():
+            write_bytes(paths[suffix], content)
+        return list(paths.values())
+
+    def trace(self, runs: pd.DataFrame) -> str:
+        """What it was made from, as JSON for the file beside it."""
+        used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
+        files = published.fingerprints(*self.published) if self.published else {}
+        found = {
+            "name": self.name,
+            "title": self.title,
+            "caption": self.caption,
+            "runs": list(rows_of(used[["run_id", "study", "seed", "fingerprint", "code"]])),
+            "published": [{"file": name, "sha256": digest} for name, digest in files.items()],
+            "fits": plain_numbers(self.fits),
+            "data": f"{self.name}.csv",
+            "data_sha256": hashlib.sha256(csv_bytes(self.data)).hexdigest(),
+            "made_by": {"tst_study": tst_study.__version__, "code_sha256": code_digest()},
+        }
+        return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -79,68 +124,28 @@ class Missing:
     finding: Finding | None = None
 
 
-def command(study: str, scale: str) -> str:
-    """The command line that makes the runs of a study."""
-    return f"tst-study submit {study} --scale {scale}"
-
-
-def trace(item: Item, runs: pd.DataFrame) -> dict[str, Any]:
-    """What an item was made from, for the file beside it."""
-    used = runs[runs["folder"].isin(item.folders)].sort_values(["run_id", "folder"])
-    return {
-        "name": item.name,
-        "title": item.title,
-        "caption": item.caption,
-        "runs": [
-            {key: row[key] for key in ("run_id", "study", "seed", "fingerprint", "code")}
-            for row in rows_of(used)
-        ],
-        "published": [{"file": name, "sha256": file_digest(name)} for name in item.published],
-        "fits": plain(item.fits),
-        "data": f"{item.name}.csv",
-        "data_sha256": hashlib.sha256(csv_bytes(item.data)).hexdigest(),
-        "made_by": {"tst_study": tst_study.__version__, "code_sha256": code_digest()},
-    }
-
-
-def trace_text(item: Item, runs: pd.DataFrame) -> str:
-    return json.dumps(trace(item, runs), indent=1, ensure_ascii=False) + "\n"
-
-
-def plain(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     """Numbers as JSON has them, to ten digits: the last ones differ between processors."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): plain_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, bool | str) or value is None:
+        return [plain_numbers(inner) for inner in value]
+    if isinstance(value, bool | str | int) or value is None:
         return value
-    if isinstance(value, int):
-        return value
-    number = float(value)
-    if number != number or number in (float("inf"), float("-inf")):
-        return None
-    return float(f"{number:.10g}")
+    number = float(f"{float(value):.10g}")
+    return number if abs(number) < float("inf") else None
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
     return table.to_csv(index=False, lineterminator="\n", float_format="%.10g").encode()
 
 
-def is_current(paths: Mapping[str, Path], text: str) -> bool:
-    """Whether all files of an item are there and its trace says the same."""
-    return all(path.is_file() for path in paths.values()) and (
-        paths[".json"].read_text("utf8") == text
-    )
-
-
 def write_bytes(path: Path, content: bytes) -> bool:
     """Write whole or not at all; False where the very same content is there already."""
     if path.is_file() and path.read_bytes() == content:
         return False
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+    with written_atomically(path) as file:
+        file.write(content)
     return True
 
 

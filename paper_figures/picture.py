@@ -6,25 +6,26 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from paper_figures.item import Item, csv_bytes, is_current, trace_text, write_bytes
+from paper_figures.item import Item
 from paper_figures.style import styled
 
-SUFFIXES = (".pdf", ".svg", ".png", ".csv", ".json")
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
+_SAID = "said: "
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Picture(Item):
+    suffixes: ClassVar[tuple[str, ...]] = (".pdf", ".svg", ".png", ".csv", ".json")
+
     draw: Callable[[], Figure]
 
     def figure(self) -> Figure:
@@ -35,21 +36,14 @@ class Picture(Item):
             figure.set_layout_engine("none")  # found once, kept for every format
         return figure
 
-    def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
-        """Write PDF, SVG, PNG, CSV and trace; returns what was written, nothing if all is there.
-
-        The trace is written last, so a picture interrupted halfway is drawn again.
-        """
-        text = trace_text(self, runs)
-        paths = {suffix: to / f"{self.name}{suffix}" for suffix in SUFFIXES}
-        if is_current(paths, text):
-            return []
+    def contents(self) -> dict[str, bytes]:
         figure = self.figure()
-        for kind in ("pdf", "svg", "png"):
-            write_bytes(paths[f".{kind}"], rendered(figure, kind))
-        write_bytes(paths[".csv"], csv_bytes(self.data))
-        write_bytes(paths[".json"], text.encode())
-        return list(paths.values())
+        return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
+
+
+def say(artist: Artist, words: str) -> None:
+    """Words that an SVG shows while the pointer is on the artist."""
+    artist.set_gid(_SAID + words)
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -60,4 +54,5 @@ def rendered(figure: Figure, kind: str) -> bytes:
     if kind != "svg":
         return file.getvalue()
     # matplotlib ends lines of path data with a space; nothing else may be touched.
-    return re.sub(rb"[ \t]+\n", b"\n", file.getvalue())
+    text = re.sub(r"[ \t]+\n", "\n", file.getvalue().decode())
+    return re.sub(rf'<g id="{_SAID}([^"]*)">', r'<g class="said"><title>\1</title>', text).encode()

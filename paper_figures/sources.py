@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.run_row import COLUMNS
-from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
-from analysis.summary import Summary, summarise, summarise_tables
+from analysis.run_table import read_tables
+from analysis.summary import Summary, summarise_tables
+from paper_figures.accuracies import accuracies
+from paper_figures.groups import Group, all_groups, main_groups
 from tst_study.errors import UserError
 
 
 class Sources:
-    """Published numbers are read where they are needed (`published_numbers`); runs from here."""
+    """Published numbers are read where they are needed (`analysis.published`); runs from here."""
 
     def __init__(self, runs: Path | str | None) -> None:
         if runs is not None and not Path(runs).is_dir():
@@ -24,19 +25,20 @@ class Sources:
     @functools.cached_property
     def summary(self) -> Summary:
         """Of no runs at all, where no folder was named."""
-        return _of_nothing() if self.folder is None else summarise(self.folder)
+        return summarise_tables(read_tables(self.folder or []))
 
     @property
     def runs(self) -> pd.DataFrame:
         return self.summary.tables.runs
 
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        return all_groups(self.summary)
 
-def _of_nothing() -> Summary:
-    return summarise_tables(
-        Tables(
-            runs=pd.DataFrame(columns=list(COLUMNS)),
-            curves=pd.DataFrame(columns=["folder", *CURVE_COLUMNS]),
-            evaluations=pd.DataFrame(columns=["folder", *EVALUATION_COLUMNS]),
-            problems=(),
-        )
-    )
+    @functools.cached_property
+    def main_groups(self) -> list[Group]:
+        return main_groups(self.summary)
+
+    @functools.cached_property
+    def accuracies(self) -> pd.DataFrame:
+        return accuracies(self.runs)

@@ -26,8 +26,11 @@ PAGE = 7.0
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
 
-ON_MAP = "#000000"
-"""Lines on a coloured map: unlike `INK`, the same under a dark theme, as the map is."""
+ON_MAP, ON_DARK_MAP = "#000000", "#fefefe"
+"""Lines and words on a coloured map: unlike `INK`, the same under a dark theme, as the map is."""
+
+Look = dict[str, Any]
+"""Keywords of matplotlib."""
 
 _FILE = Path(__file__).with_name("tst_study.mplstyle")
 
@@ -36,35 +39,26 @@ _FILE = Path(__file__).with_name("tst_study.mplstyle")
 class Mark:
     colour: str
     marker: str
-    dash: str | tuple[float, tuple[float, ...]]
+    dash: tuple[float, ...]
+    """Lengths of strokes and gaps; none: solid."""
 
 
-BASELINE = Mark(INK, "o", "-")
+BASELINE = Mark(INK, "o", ())
 _BY_BAG_SIZE = {
     1: BASELINE,
-    2: Mark("#56b4e9", "v", (0, (5, 1.2))),
-    3: Mark("#e69f00", "<", (0, (3, 1, 1, 1))),
-    4: Mark("#d55e00", "s", (0, (4, 1, 1, 1))),
-    6: Mark("#cc79a7", "P", (0, (1, 0.8))),
-    8: Mark("#0072b2", "D", (0, (7, 1.5))),
-    16: Mark("#009e73", "^", (0, (2, 1))),
+    2: Mark("#56b4e9", "v", (5, 1.2)),
+    3: Mark("#e69f00", "<", (3, 1, 1, 1)),
+    4: Mark("#d55e00", "s", (4, 1, 1, 1)),
+    6: Mark("#cc79a7", "P", (1, 0.8)),
+    8: Mark("#0072b2", "D", (7, 1.5)),
+    16: Mark("#009e73", "^", (2, 1)),
 }
 _CYCLE = tuple(_BY_BAG_SIZE[size] for size in (8, 4, 16, 6, 2, 3))
 
 _BY_TENTH = tuple(
-    Mark(colour, marker, "-")
+    Mark(f"#{colour}", marker, ())
     for colour, marker in zip(
-        (
-            "#440154",
-            "#482576",
-            "#404588",
-            "#34618d",
-            "#297a8e",
-            "#20938c",
-            "#25ac82",
-            "#4cc26c",
-            "#86d549",
-        ),
+        ["440154", "482576", "404588", "34618d", "297a8e", "20938c", "25ac82", "4cc26c", "86d549"],
         "osD^vP<>X",
         strict=True,
     )
@@ -94,16 +88,10 @@ def cycle_mark(index: int) -> Mark:
 def styled() -> Iterator[None]:
     """Draw and save within this: nothing of a user's own matplotlibrc leaks in."""
     settings: dict[Any, Any] = {
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": MUTED,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
-        "figure.facecolor": PAPER,
-        "axes.facecolor": "none",
-        "savefig.facecolor": PAPER,
+        **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
+        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+        **{"figure.facecolor": PAPER, "savefig.facecolor": PAPER, "axes.facecolor": "none"},
     }
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -112,41 +100,26 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of one row of panels, sizes in inches, free of pyplot's global state."""
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(1, panels, squeeze=False)
-    return figure, list(axes[0])
-
-
-def new_grid(
-    width: float, height: float, rows: int, panels: int, heights: Sequence[float] | None = None
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1, **ratios: Sequence[float]
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Like `new_figure`, several rows of panels; `heights` of the rows, one to another."""
+    """A figure and its panels, row by row, sizes in inches, free of pyplot's global state;
+    `width_ratios` of the columns, `height_ratios` of the rows."""
     figure = Figure(figsize=(width, height))
-    axes = figure.subplots(rows, panels, squeeze=False, height_ratios=heights)
+    ratio: Look = dict(ratios)
+    axes = figure.subplots(rows, columns, squeeze=False, **ratio)
     return figure, [list(row) for row in axes]
 
 
-def switch_line(axes: Axes, x: float, words: str = "switch", *, bottom: bool = False) -> None:
-    """Mark the end of the superposition phase, with its name at the top or the bottom."""
-    axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=(0, (1, 1.5)))
-    axes.annotate(
-        words,
-        (x, 0.0 if bottom else 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(2.5, 2 if bottom else -1),
-        textcoords="offset points",
-        va="bottom" if bottom else "top",
-        color=MUTED,
-        fontsize=7,
-    )
-
-
-def say_missing(axes: Axes, words: str) -> None:
-    """Words in the middle of a panel that has nothing to show."""
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+def new_rows(
+    width: float, height: float, counts: Sequence[int], heights: Sequence[float] | None = None
+) -> tuple[Figure, list[list[Axes]]]:
+    """Like `new_figure`, each row with a number of panels of its own, over the whole width."""
+    figure = Figure(figsize=(width, height))
+    outer = figure.add_gridspec(len(counts), 1, height_ratios=heights)
+    inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
+    rows = zip(inner, counts, strict=True)
+    return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]
 
 
 def thousands(value: float, _position: object = None) -> str:

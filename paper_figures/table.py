@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from paper_figures.item import Item, csv_bytes, is_current, trace_text, write_bytes
+from analysis.run_row import rows_of
+from analysis.wording import gain
+from paper_figures.item import Item
 
-SUFFIXES = (".md", ".tex", ".csv", ".json")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Entry:
     """Set in bold."""
     value: float | None = None
     """To sort by; None for words and empty cells."""
+    link: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,40 +35,83 @@ class Grid:
     headings: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
 
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Row],
+        columns: Mapping[str, Callable[[Row], Entry | str]],
+        title: str = "",
+    ) -> Grid:
+        """Rows through one function per heading; words need no `Entry`."""
+
+        def cells(row: Row) -> tuple[Entry, ...]:
+            made = (cell(row) for cell in columns.values())
+            return tuple(Entry(entry) if isinstance(entry, str) else entry for entry in made)
+
+        return cls(title, tuple(columns), tuple(map(cells, rows)))
+
     def is_numeric(self, place: int) -> bool:
         """Whether a column holds numbers."""
         return any(row[place].value is not None for row in self.rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table(Item):
+    suffixes: ClassVar[tuple[str, ...]] = (".md", ".tex", ".csv", ".json")
+
     grids: tuple[Grid, ...]
 
-    def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
-        """Write Markdown, LaTeX, CSV and trace; returns what was written."""
-        text = trace_text(self, runs)
-        paths = {suffix: to / f"{self.name}{suffix}" for suffix in SUFFIXES}
-        if is_current(paths, text):
-            return []
-        contents = {
-            ".md": markdown(self).encode(),
-            ".tex": latex(self).encode(),
-            ".csv": csv_bytes(self.data),
-            ".json": text.encode(),
-        }
-        for suffix, content in contents.items():
-            write_bytes(paths[suffix], content)
-        return list(paths.values())
+    def contents(self) -> dict[str, bytes]:
+        return {".md": markdown(self).encode(), ".tex": latex(self).encode()}
 
 
-def number_entry(value: float | None, digits: int, best: bool = False, sign: bool = False) -> Entry:
-    """A number with so many digits behind the point; empty where there is none."""
+def number_entry(
+    value: float | None, digits: int = 0, best: bool = False, sign: bool = False
+) -> Entry:
+    """A number with so many digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
     text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
     if float(text.replace(",", "")) == 0:
         text = text.lstrip("+-")
     return Entry(text.replace("-", "−"), best, float(value))
+
+
+def number_as(value: float, text: str, best: bool = False) -> Entry:
+    """A number that is printed in a form of its own; empty where there is none."""
+    return Entry() if pd.isna(value) else Entry(text, best, float(value))
+
+
+def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:
+    """A gain with its interval; empty where there is none."""
+    if pd.isna(row[column]):
+        return Entry()
+    bounds = {"low": row.get("low"), "high": row.get("high")}
+    return Entry(gain({"gain": row[column], **bounds}, digits), best, float(row[column]))
+
+
+def grid_over_s_and_r(
+    title: str,
+    data: pd.DataFrame,
+    column: str,
+    *,
+    digits: int,
+    best: Literal["min", "max", ""] = "",
+    sign: bool = False,
+) -> Grid:
+    """Rows s, columns r; the best of each r in bold, but for r = 1, which was never recovered."""
+    cells = data[(data["bag_size"] > 1) & data[column].notna()]
+    wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
+    wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
+    tops = {name: wide[name].agg(best) for name in wide if best and name != "r = 1"}
+    columns: dict[str, Callable[[Row], Entry | str]] = {
+        "s": lambda row: number_entry(row["bag_size"])
+    }
+    for name in wide:
+        columns[str(name)] = lambda row, name=name: number_entry(  # type: ignore[misc]
+            row[name], digits, row[name] == tops.get(name), sign
+        )
+    return Grid.of(rows_of(wide.reset_index()), columns, title)
 
 
 def markdown(table: Table) -> str:
@@ -84,7 +130,8 @@ def markdown_grid(grid: Grid) -> str:
         ("---:" if grid.is_numeric(place) else "---" for place in places),
     ]
     lines += [(f"**{e.text}**" if e.best else e.text for e in row) for row in grid.rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    clean = ((cell.replace("|", "/") for cell in line) for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in clean)
 
 
 def latex(table: Table) -> str:
@@ -112,29 +159,24 @@ def _latex_entry(entry: Entry) -> str:
     return rf"\textbf{{{text}}}" if entry.best else text
 
 
-_COMMANDS = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "$": r"\$",
-    "{": r"\{",
-    "}": r"\}",
-    "^": r"\^{}",
-    "~": r"\~{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "×": r"$\times$",
-    "–": "--",
-    "…": r"\dots{}",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-}
+_COMMANDS = str.maketrans(
+    {
+        **{sign: rf"\{sign}" for sign in "&%_#${}"},
+        "\\": r"\textbackslash{}",
+        "^": r"\^{}",
+        "~": r"\~{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "–": "--",
+        "…": r"\dots{}",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+    }
+)
 
 
 def _escaped(text: str) -> str:
     """Backquotes of a command line become typewriter type."""
-    parts = text.split("`")
-    plain = ["".join(_COMMANDS.get(sign, sign) for sign in part) for part in parts]
-    return "".join(rf"\texttt{{{part}}}" if i % 2 else part for i, part in enumerate(plain))
+    parts = text.translate(_COMMANDS).split("`")
+    return "".join(rf"\texttt{{{part}}}" if i % 2 else part for i, part in enumerate(parts))

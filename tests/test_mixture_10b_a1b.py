@@ -38,12 +38,14 @@ TWIN = (
 
 
 @contextmanager
-def as_rank(rank: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_rank(
+    rank: int, ranks: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """This process stands for one of many: groups without messages, tensors without memory."""
     dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
     meta = torch.device("meta")
     try:
-        with monkeypatch.context() as patch, meta:
+        with process_groups(config), monkeypatch.context() as patch, meta:
             patch.setattr(torch.cuda, "current_device", lambda: meta)
             yield
     finally:
@@ -64,7 +66,7 @@ def test_shards_of_the_real_model_add_up(tmp_path: Path, monkeypatch: pytest.Mon
     pieces: dict[tuple[str, tuple[int, ...]], int] = {}
     whole: dict[str, int] = {}
     for rank in range(ranks):
-        with as_rank(rank, ranks, monkeypatch), process_groups(config):
+        with as_rank(rank, ranks, config, monkeypatch):
             for shard in shards(config):
                 pieces[shard.key, shard.global_offset] = math.prod(shard.local_shape)
                 whole[shard.key] = math.prod(shard.global_shape)

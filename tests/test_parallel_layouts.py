@@ -14,6 +14,7 @@ from tests.layouts import assert_close_tensors, gradients_on
 from tests.step_gradients import standing_still
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
 from tst_study import run_record
+from tst_study.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.run_record import RunRecord
 from tst_study.train import train
 
@@ -56,6 +57,12 @@ MIXTURE_LAYOUTS = {
     "EP2 DP2 distributed": (4, (*EXPERT, *DISTRIBUTED)),
     "PP2 EP2": (4, (*PIPELINE, *EXPERT)),
 }
+WHOLE_EXPERTS = (*SEQUENCE, "execution.parallel.expert_tensor=1")
+MIXTURE_LAYOUTS["TP2 SP whole experts"] = (2, WHOLE_EXPERTS)
+MIXTURE_LAYOUTS["TP2 SP whole experts DP2 distributed"] = (4, (*WHOLE_EXPERTS, *DISTRIBUTED))
+if megatron_version() >= EXPERT_GRADIENTS_MENDED:
+    ONE_AFTER_ANOTHER = 'execution.expert_products="sequential"'
+    MIXTURE_LAYOUTS["TP2 SP whole sequential"] = (2, (*WHOLE_EXPERTS, ONE_AFTER_ANOTHER))
 MUON_LAYOUTS = {
     "DP2 overlapped": (2, OVERLAP),
     "PP2": (2, PIPELINE),

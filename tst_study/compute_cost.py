@@ -94,7 +94,7 @@ def count_flops(config: Config) -> Flops:
     positions = config.batch.positions
     per_step = positions * flops_per_position(config.model, config.batch.sequence_length)
     extra = plan.tokens_per_position("superposition") - 1
-    end = config.schedule.stop_after or plan.steps
+    end = config.schedule.last_step
     superposed = min(plan.superposed_steps, end)
     return Flops(
         per_step=per_step,

@@ -36,7 +36,11 @@ class EvaluationOptions:
         Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
     ] = None
     task_definitions: Annotated[
-        Path | None, typer.Option(help="Folder of tasks of your own, in lm-eval's YAML.")
+        Path | None,
+        typer.Option(
+            help="Folder of tasks of your own, in lm-eval's YAML. They can run code on this "
+            "machine: use none that you do not trust."
+        ),
     ] = None
     shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0
     limit: Annotated[

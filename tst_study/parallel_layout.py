@@ -1,7 +1,7 @@
 """Which layouts work for a model on a number of ranks: refusals with the nearest that does.
 
 Every rule here is either arithmetic (what does not divide) or a row of the table in
-`docs/parallel.md` (what Megatron-Core 0.16 gets wrong or gloo cannot do).
+`docs/parallel.md` (what an older Megatron-Core gets wrong or gloo cannot do).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tst_study.config import Config, Parallel
+from tst_study.config import Config, Model, Parallel
 from tst_study.errors import UserError
+from tst_study.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 
 
@@ -82,8 +83,13 @@ def _attention_problems(config: Config, parallel: Parallel) -> Iterator[Problem]
         )
 
 
-def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    model, size = config.model, parallel.tensor
+def tensor_sizes(model: Model) -> list[int]:
+    """How many tensor ranks the model's numbers allow."""
+    common = math.gcd(*_shared_by_tensor_ranks(model).values())
+    return divisors(common, at_most=common)
+
+
+def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
     shared = {
         "model.attention_heads": model.attention_heads,
         "model.key_value_heads": model.key_value_heads,
@@ -91,6 +97,12 @@ def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
     }
     if model.experts is None:
         shared["model.feed_forward_size"] = model.feed_forward_size
+    return shared
+
+
+def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
+    model, size = config.model, parallel.tensor
+    shared = _shared_by_tensor_ranks(model)
     for key, number in shared.items():
         if number % size:
             yield _problem(
@@ -134,12 +146,17 @@ def _expert_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
             expert=_largest_divisor(parallel.expert, experts.count),
         )
     expert_tensor = parallel.expert_tensor_ranks
-    if parallel.expert == 1 and expert_tensor != parallel.tensor:
+    if (
+        parallel.expert == 1
+        and expert_tensor != parallel.tensor
+        and config.execution.expert_products == "sequential"
+        and megatron_version() < EXPERT_GRADIENTS_MENDED
+    ):
         yield _problem(
             "expert_tensor",
             expert_tensor,
-            "with one expert rank Megatron-Core 0.16 computes wrong expert gradients unless "
-            "expert and dense tensor sizes agree",
+            "with sequential experts on one expert rank Megatron-Core before 0.19 computes wrong "
+            "expert gradients unless expert and dense tensor sizes agree",
             expert_tensor=parallel.tensor,
         )
     if parallel.expert > 1 and expert_tensor > 1:
@@ -219,6 +236,11 @@ def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[P
 
 def _problem(key: str, value: Any, reason: str, **nearest: Any) -> Problem:
     return Problem(f"execution.parallel.{key}", value, reason, nearest)
+
+
+def divisors(number: int, at_most: int) -> list[int]:
+    """In order."""
+    return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]
 
 
 def _largest_divisor(at_most: int, *numbers: int) -> int:

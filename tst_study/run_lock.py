@@ -22,8 +22,9 @@ def lock_path(folder: Path) -> Path:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold the run for as long as the block lasts. Raises `RunHeldError` where someone else does.
+def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
+    """Hold the run for as long as the block lasts. Raises `RunHeldError` where someone else does
+    and has not let go of it after so many seconds.
 
     The kernel gives the lock up when the process ends, however it ends, so none is ever stale.
     """
@@ -31,7 +32,7 @@ def hold(folder: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if not _taken(descriptor):
+        if not _taken(descriptor, seconds):
             owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise RunHeldError(
                 f"{folder}: process {owner} trains this run already; wait for it or stop it"
@@ -57,15 +58,16 @@ def owner(folder: Path) -> Owner | None:
     return Owner(int(process), host) if process.isdigit() else None
 
 
-def _taken(descriptor: int) -> bool:
-    """Take the lock; an onlooker of `is_held` may be in the way for an instant."""
-    for attempt in range(5):
-        if attempt:
-            time.sleep(0.05)
+def _taken(descriptor: int, seconds: float) -> bool:
+    """Take the lock; an onlooker of `is_held` may be in the way for an instant at least."""
+    deadline = time.monotonic() + seconds
+    while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-    return False
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
 
 
 def is_held(folder: Path) -> bool:

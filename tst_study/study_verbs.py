@@ -6,19 +6,10 @@ Every import beyond typer stands inside the command that needs it, as in `comman
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
-
-from tst_study.errors import UserError
-
-if TYPE_CHECKING:
-    from experiments.planner import PlannedRun
-    from experiments.study import Study
-
-LAUNCHERS = ("local", "slurm")
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: bag-grid, …")]
 StudyOrFolder = Annotated[
@@ -33,7 +24,7 @@ ScaleName = Annotated[
 RunsFolder = Annotated[
     Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
 ]
-Launcher = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
 ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
@@ -52,53 +43,68 @@ def plan(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
+    launcher: LauncherName = "slurm",
     check: Annotated[
-        bool, typer.Option("--check", help="Ask Slurm whether it would take the jobs.")
+        bool, typer.Option("--check", help="Ask the launcher whether it would take the runs.")
     ] = False,
+    processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
         str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
     ] = None,
     mfu: Annotated[
-        float | None, typer.Option(min=0.01, max=1.0, help="Its model FLOPs utilisation.")
+        float | None,
+        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else a step is modelled."),
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="Show layout and memory on so many GPUs.")
+        int | None,
+        typer.Option(min=1, help="Plan for so many GPUs a run; shows layout and memory by part."),
     ] = None,
-    gpu_memory: Annotated[float, typer.Option(min=1.0, help="GB of each of them.")] = 141.0,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1.0, help="GB of each of them; the device's, or 141.")
+    ] = None,
     noise: Annotated[
         float | None,
         typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
     ] = None,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
-    from experiments.plan_table import Prices, lines
-    from experiments.slurm.profile import load_profile
+    from dataclasses import replace
+
+    from experiments.launcher import Allocation, Options, Prices, launcher_of
+    from experiments.plan_table import lines
+    from experiments.planner import Planner
     from experiments.study import load
 
-    chosen, how = load(study, scale), load_profile(profile)
-    root = runs or chosen.folder
-    prices = Prices(device or how.device, mfu or how.mfu, price or how.price_per_gpu_hour)
-    table = lines(chosen, root, prices, profile=how, share=not no_share, noise=noise)
-    for line in table:
-        print(line)
+    chosen = load(study, scale)
+    planner = Planner(chosen, runs or chosen.folder, not no_share, unprepared=True)
+    trains = launcher_of(launcher, Options(processes=processes, profile=profile))
+    usual = trains.prices()
+    prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
+    gpu = prices.gpu()
+    memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
+
+    def allocation(run_name: str) -> Allocation:
+        given = trains.allocation(run_name)
+        if gpus is None:
+            return given
+        return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
+
+    print(*lines(planner, allocation, prices, noise=noise), sep="\n")
     if gpus is not None:
         from experiments.cluster_sheet import lines as cluster_lines
-        from experiments.planner import Planner
 
-        configs = [run.config for run in Planner(chosen, root, unprepared=True).whole()]
-        print(*cluster_lines(chosen, configs, gpus, gpu_memory), sep="\n")
+        configs = [run.config for run in planner.whole()]
+        print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
     if check:
-        from experiments.slurm.launcher import check_with_slurm
-
-        print(*check_with_slurm(chosen, root, how, share=not no_share), sep="\n")
+        print(*trains.check(planner.decided(), planner.root), sep="\n")
 
 
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
-    launcher: Launcher = "local",
+    launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
     runs: RunsFolder = None,
@@ -107,21 +113,24 @@ def submit(
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
     ] = False,
+    only_new: Annotated[
+        bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
+    ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
+    from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
     chosen = load(study, scale)
-    root = runs or chosen.folder
-    where = _Where(launcher, parallel, processes, profile, not no_share, not no_collect)
-    _hand_over(chosen, root, where)
+    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
 
 
 def retry(
     study: StudyName,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
-    launcher: Launcher = "local",
+    launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
     runs: RunsFolder = None,
@@ -129,52 +138,15 @@ def retry(
     no_share: NoShare = False,
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
+    from experiments.launcher import Options, launcher_of
     from experiments.select import stopped
     from experiments.study import load
 
     chosen = load(study, scale)
     root = runs or chosen.folder
-    only = stopped(chosen, root, pattern, share=not no_share)
-    where = _Where(launcher, parallel, processes, profile, not no_share, True)
-    _hand_over(chosen, root, where, only)
-
-
-class _Where(NamedTuple):
-    launcher: str
-    parallel: int | None
-    processes: int
-    profile: Path | None
-    share: bool
-    collects: bool
-
-
-def _hand_over(
-    study: Study,
-    root: Path,
-    where: _Where,
-    only: Callable[[PlannedRun], bool] = lambda run: True,
-) -> None:
-    if where.launcher not in LAUNCHERS:
-        raise UserError(
-            f"--launcher {where.launcher}: not known; there are: {', '.join(LAUNCHERS)}"
-        )
-    if where.launcher == "local":
-        from experiments.submit import submit_locally
-
-        status = submit_locally(
-            study, root, where.parallel, processes=where.processes, share=where.share, only=only
-        )
-        raise typer.Exit(status)
-    from experiments.slurm.launcher import submit_to_slurm
-    from experiments.slurm.profile import load_profile
-
-    how = load_profile(where.profile)
-    if where.parallel:
-        how = how.model_copy(update={"parallel": where.parallel})
-    for corpus in study.corpora:
-        corpus.prepare()
-    done = submit_to_slurm(study, root, how, share=where.share, collects=where.collects, only=only)
-    print(*done.lines(), sep="\n")
+    options = Options(parallel, processes, profile, not no_share)
+    wanted = stopped(chosen, root, pattern, share=not no_share)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, root, wanted))
 
 
 def status(
@@ -236,14 +208,15 @@ def clean(
     that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
     from experiments.clean import delete, not_needed
 
-    found = not_needed(_folder(study, scale, runs))
+    root = _folder(study, scale, runs)
+    found = not_needed(root)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
     if found and not yes and sys.stdin.isatty():
         yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
     if yes:
-        delete(found)
+        total = sum(one.size for one in delete(root, found)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 

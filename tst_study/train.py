@@ -24,13 +24,14 @@ from torch import Tensor
 
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
-from tst_study.data.of_config import fingerprints, open_held_out, open_stream
+from tst_study.data.run_data import fingerprints, open_held_out, open_stream
 from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
-from tst_study.megatron.checkpoint import Checkpoints, fork_from_trunk
+from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
+from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
@@ -43,7 +44,12 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import Ranks, process_groups, with_layout
+from tst_study.megatron.process_groups import (
+    Ranks,
+    choose_device,
+    process_groups,
+    with_layout,
+)
 from tst_study.memory_reuse import keep_freed_memory
 from tst_study.parallel_layout import layout_of
 from tst_study.phase_plan import PhasePlan, plan_phases
@@ -71,7 +77,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     config, why_layout = with_layout(config)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
-    if not torch.cuda.is_available():
+    if choose_device(config.execution).type == "cpu":
         _be_deterministic()
         keep_freed_memory()
     data = fingerprints(config)
@@ -90,7 +96,7 @@ def _run(
 ) -> State:
     trainer = _Trainer(config, folder, ranks, log)
     plan = trainer.plan
-    first, end = trainer.resume(why_layout), config.schedule.stop_after or plan.steps
+    first, end = trainer.resume(why_layout), config.schedule.last_step
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
@@ -149,9 +155,7 @@ class _Trainer:
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
-        self.checkpoints = Checkpoints(
-            folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
-        )
+        self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         flops = count_flops(config).per_step
         self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
 

@@ -1,252 +1,130 @@
-"""Which runs of a study need a job, and how they are handed to Slurm: never twice, never lost.
-
-Truth is the run's own status first, then its lock, then the queue. What is over is skipped, what
-is queued or running is adopted, and the rest is submitted in arrays: one per kind of resources
-and per trunk to wait for, no longer than the cluster allows.
-"""
+"""Slurm as a launcher: jobs that run while nobody is logged in."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
-from experiments import planner
-from experiments.code_copy import keep_code
-from experiments.planner import PlannedRun, Planner
-from experiments.slurm import submission
-from experiments.slurm.commands import setting
-from experiments.slurm.jobs import Job, in_memory_or_accounts, in_the_queue
-from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import COLLECT, Submission
+from experiments.code_copy import copies
+from experiments.launcher import Allocation, Job, Options, Prices
+from experiments.planned_run import PlannedRun
+from experiments.run_process import cancel_mark
+from experiments.slurm import launches, submission
+from experiments.slurm.check import check_with_slurm
+from experiments.slurm.commands import call
+from experiments.slurm.handing_over import submit_to_slurm
+from experiments.slurm.jobs import explained, in_the_queue
+from experiments.slurm.profile import Profile, load_profile
+from experiments.slurm.submission import SMALL
 from experiments.study import Study
-from tst_study import run_lock
-from tst_study.config_toml import to_toml
-from tst_study.run_record import FINAL_STATES
+from tst_study import run_record
 
-SECOND_LOOK = 2.0
-"""Seconds behind which a job that was not in the queue is looked for again: a requeued one may be
-missing for a moment."""
-DEFAULT_MAX_ARRAY = 1001
+JOBS_PER_CALL = 200
+"""Of `scancel`."""
 
 
-@dataclass
-class Submitted:
-    """What a call of `submit` found and did."""
+class Slurm:
+    """A `Launcher`. Its profile is read only where something is to be submitted."""
 
-    over: list[PlannedRun] = field(default_factory=list)
-    adopted: list[PlannedRun] = field(default_factory=list)
-    """Queued or running already."""
-    new: list[PlannedRun] = field(default_factory=list)
-    held_back: list[PlannedRun] = field(default_factory=list)
-    """Their trunk is trained outside Slurm, or not to be trained now: no job to wait for."""
-    jobs: list[str] = field(default_factory=list)
-    collect: str | None = None
-    undecided: int = 0
-    """Runs that wait for results of these, such as that of a sweep."""
+    def __init__(self, options: Options) -> None:
+        self._options = options
 
-    def lines(self) -> list[str]:
-        text = [f"{len(self.over)} over, {len(self.adopted)} queued or running already"]
-        text.append(f"{len(self.new)} submitted in {len(self.jobs)} arrays")
-        if self.jobs:
-            text[-1] += f": {', '.join(self.jobs[:8])}{' …' if len(self.jobs) > 8 else ''}"
-        if self.held_back:
-            text.append(f"{len(self.held_back)} held back: their trunk has no job to wait for")
-        if self.undecided:
-            text.append(f"{self.undecided} more hang on their results: submit again then")
-        if self.collect:
-            text.append(f"job {self.collect} collects the study when all of them have ended")
-        return text
+    @cached_property
+    def profile(self) -> Profile:
+        profile = load_profile(self._options.profile)
+        parallel = self._options.parallel
+        return profile.model_copy(update={"parallel": parallel}) if parallel else profile
 
-
-def submit_to_slurm(
-    study: Study,
-    root: Path,
-    profile: Profile,
-    *,
-    share: bool = True,
-    collects: bool = True,
-    only: Callable[[PlannedRun], bool] = lambda run: True,
-) -> Submitted:
-    """Hand every run that needs it to Slurm; returns at once. Raises `UserError`."""
-    planning = Planner(study, root, share)
-    with _the_only_submitter(root) as lock:
-        runs = [run for run in planning.decided() if only(run)]
-        result, open_ = Submitted(undecided=_undecided(planning)), []
-        jobs = _jobs_looked_for_twice(root, runs)
-        for run in runs:
-            job = jobs.get(run.run_id)
-            if planner.state(run) in FINAL_STATES:
-                result.over.append(run)
-            elif (job and job.is_active) or run_lock.is_held(run.folder):
-                result.adopted.append(run)
-            else:
-                open_.append(run)
-        handing = _Handing(study, root, profile, lock, jobs, result)
-        if open_:
-            handing.hand_over(open_)
-            if collects:
-                handing.collect_behind(result.adopted)
-    return result
-
-
-def _undecided(planning: Planner) -> int:
-    return max(0, len(planning.whole()) - len(planning.decided()))
-
-
-def known_jobs(root: Path) -> dict[str, Job]:
-    """The latest job of each run that ever had one; those whose answer was lost are adopted.
-
-    A job that Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
-    """
-    submissions = submission.all_of(root)
-    if not submissions:
-        return {}
-    known = in_the_queue()
-    submission.adopt(submissions, root, known)
-    return submission.latest_jobs(submissions, root, known)
-
-
-def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, Job]:
-    """A second look, where a run that had a job is about to get another."""
-    jobs = known_jobs(root)
-    had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
-    if any(planner.state(run) not in FINAL_STATES for run in had):
-        time.sleep(SECOND_LOOK)
-        return known_jobs(root)
-    return jobs
-
-
-def explained(jobs: dict[str, Job]) -> dict[str, Job]:
-    """The same, with what `scontrol` or `sacct` know of jobs that left the queue."""
-    gone = {job.id for job in jobs.values() if not job.state}
-    if not gone:
-        return jobs
-    more = in_memory_or_accounts(gone)
-    return {run: more.get(job.id, job) for run, job in jobs.items()}
-
-
-@contextmanager
-def _the_only_submitter(root: Path) -> Iterator[int]:
-    """One submitter per study at a time; yields the descriptor of the lock."""
-    (root / submission.FOLDER).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / submission.FOLDER / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@dataclass
-class _Handing:
-    study: Study
-    root: Path
-    profile: Profile
-    lock: int
-    jobs: dict[str, Job]
-    result: Submitted
-
-    def hand_over(self, runs: Sequence[PlannedRun]) -> None:
-        """Trunks and runs without one first: branches name the job that they wait for."""
-        code = keep_code(self.root)
-        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
-        for waits in (False, True):
-            groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
-            for run in runs:
-                if bool(run.trunk) != waits:
-                    continue
-                dependency = self._dependency(run)
-                if dependency is None:
-                    self.result.held_back.append(run)
-                else:
-                    resources = self.profile.resources_of(run.config.name)
-                    groups[resources, dependency].append(run)
-            for (resources, dependency), members in groups.items():
-                for start in range(0, len(members), longest):
-                    chunk = members[start : start + longest]
-                    self._submit(chunk, resources, dependency, code)
-
-    def collect_behind(self, adopted: Sequence[PlannedRun]) -> None:
-        """A job that draws and reports when everything has ended, whatever came of it."""
-        if not self.result.jobs:
-            return
-        arrays = [
-            self.jobs[run.run_id].id.partition("_")[0] for run in adopted if run.run_id in self.jobs
-        ]
-        waits = ":".join(sorted({*self.result.jobs, *arrays}))
-        name = f"{self.root.name}-{COLLECT}"
-        one = submission.new(name, (COLLECT,), keep_code(self.root), f"afterany:{waits}")
-        mail = (
-            {"mail-user": self.profile.mail, "mail-type": "END,FAIL"} if self.profile.mail else {}
+    def submit(
+        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
+    ) -> int:
+        """Returns at once, with runs queued; 1 where Slurm refused some of them."""
+        for corpus in study.corpora:
+            corpus.prepare()
+        options = self._options
+        done = submit_to_slurm(
+            study,
+            root,
+            self.profile,
+            share=options.share,
+            collects=options.collects,
+            wanted=wanted,
+            rest=self._command(study, root),
+            only_new=options.only_new,
         )
-        profile = self.profile.model_copy(update={"sbatch": {**self.profile.sbatch, **mail}})
-        partition = self.profile.resources.partition
-        resources = Resources(time=self.profile.collect_time, partition=partition)
-        self.result.collect = submission.submit(one, self.root, profile, resources, self.lock)
+        print(*done.lines(), sep="\n")
+        return 1 if done.refused else 0
 
-    def _dependency(self, run: PlannedRun) -> str | None:
-        """None where the run must wait for what no job can wait for."""
-        if run.trunk is None or planner.state(run.trunk) == "done":
-            return ""
-        job = self.jobs.get(run.trunk.run_id)
-        return f"afterok:{job.id}" if job and job.is_active else None
+    def _command(self, study: Study, root: Path) -> list[str]:
+        """Submits what the results of this call's runs decide."""
+        words = ["submit", study.name, "--scale", study.scale, "--launcher", "slurm", "--only-new"]
+        words += ["--runs", str(root.absolute())]
+        options = self._options
+        words += ["--profile", str(options.profile.absolute())] if options.profile else []
+        words += ["--parallel", str(options.parallel)] if options.parallel else []
+        return words if options.share else [*words, "--no-share"]
 
-    def _submit(
-        self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
-    ) -> None:
-        one = submission.new(self.root.name, [run.run_id for run in runs], code, dependency)
+    def jobs(self, root: Path) -> dict[str, Job]:
+        """Asks Slurm only where the study was ever submitted to it."""
+        jobs = {run: job for run, job in submission.known_jobs(root).items() if run not in SMALL}
+        forgotten = {
+            run: job
+            for run, job in jobs.items()
+            if not job.state and not run_record.is_over(root / run)
+        }
+        jobs |= explained(forgotten)
+        return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
+
+    def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
+        """Only jobs that carry this study's mark."""
+        submissions = submission.all_of(root)
+        known = in_the_queue() if submissions else {}
+        ids: dict[str, str] = {}
+        for one in submissions:
+            for place, run in enumerate(one.runs):
+                job = known.get((one.id, place))
+                if job is not None and job.is_active and wanted(run):
+                    ids[job.id] = run
+        jobs, runs = sorted(ids), {run for run in ids.values() if run not in SMALL}
         for run in runs:
-            self._write_job_folder(one, run, resources)
-        job = submission.submit(one, self.root, self.profile, resources, self.lock)
-        self.result.jobs.append(job)
-        self.result.new += runs
-        for place, run in enumerate(runs):
-            self.jobs[run.run_id] = Job(f"{job}_{place}", "PENDING")
+            cancel_mark(root / run).touch()
+        for start in range(0, len(jobs), JOBS_PER_CALL):
+            call("scancel", *jobs[start : start + JOBS_PER_CALL])
+        return runs
 
-    def _write_job_folder(self, one: Submission, run: PlannedRun, resources: Resources) -> None:
-        folder = run.folder / "job"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.toml").write_text(to_toml(run.config), encoding="utf8")
-        script = submission.script_of_one_run(one, run.run_id, self.root, self.profile, resources)
-        (folder / "run.sh").write_text(script, encoding="utf8")
+    def logs(self, root: Path, run_id: str) -> list[Path]:
+        """What jobs said before the run had a log of its own, newest last."""
+        found = []
+        for one in submission.all_of(root):
+            job = one.job_id(root)
+            if job and run_id in one.runs:
+                place = one.runs.index(run_id)
+                found.append(one.folder(root) / f"{job}_{place}_0_log.out")
+        return found
 
+    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
+        """Folders of jobs that ended, and copies of code that no active job runs."""
+        submissions = submission.all_of(root)
+        known = in_the_queue() if submissions else {}
+        active = {name for (name, _), job in known.items() if job.is_active}
+        for one in submissions:
+            if one.id not in active:
+                yield one.folder(root), "its jobs have ended"
+        used = {Path(one.code).name for one in submissions if one.id in active}
+        for place in copies(root):
+            if place.name not in used:
+                yield place, "code of jobs that have ended"
 
-def check_with_slurm(study: Study, root: Path, profile: Profile, share: bool) -> list[str]:
-    """What `sbatch --test-only` says of each kind of job that the study needs; submits nothing."""
-    import tempfile
+    def allocation(self, run_name: str) -> Allocation:
+        resources = self.profile.resources_of(run_name)
+        warned = max(1, resources.seconds - self.profile.signal_seconds)
+        return Allocation(resources.ranks, self.profile.on_gpu(resources), warned)
 
-    from experiments.slurm.commands import SlurmError, call
+    def prices(self) -> Prices:
+        how = self.profile
+        return Prices(how.device, how.mfu, how.price_per_gpu_hour)
 
-    runs = Planner(study, root, share, unprepared=True).decided()
-    kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
-    for run in runs:
-        if planner.state(run) not in FINAL_STATES:
-            kinds[profile.resources_of(run.config.name)].append(run)
-    lines = []
-    for resources, members in kinds.items():
-        one = submission.new(root.name, [members[0].run_id], Path("code"))
-        text = submission.script_text(one, Path(root), profile, resources)
-        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
-            script.write(text)
-            script.flush()
-            try:
-                call("sbatch", "--test-only", script.name)
-                said = "accepted"
-            except SlurmError as error:
-                said = str(error)
-        lines.append(f"{len(members)} runs on {_said(resources)}: {said}")
-    return lines
-
-
-def _said(resources: Resources) -> str:
-    where = f" of {resources.partition}" if resources.partition else ""
-    return (
-        f"{resources.nodes} nodes{where}, {resources.ranks} tasks, "
-        f"{resources.gpus_per_node} GPUs each, {resources.time}"
-    )
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+        """What `sbatch --test-only` says of each kind of job that the runs need."""
+        return check_with_slurm(runs, root, self.profile)

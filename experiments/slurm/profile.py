@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -14,6 +14,10 @@ from tst_study.errors import UserError
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
+WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
+"""In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`."""
+SbatchOptions = dict[str, str | int | bool]
+"""Options of sbatch by their long names."""
 
 
 class Resources(Strict):
@@ -23,16 +27,40 @@ class Resources(Strict):
     tasks_per_node: Positive = 1
     """Ranks of torch.distributed per node; on GPUs, one per GPU."""
     gpus_per_node: NotNegative = 0
+    gpu_type: str | None = None
+    """As the cluster calls it: `a100`."""
     cpus_per_task: Positive = 1
     memory_gb: PositiveFloat | None = None
     """Per node; the partition's default where it is not set."""
-    time: Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] = "24:00:00"
-    """Wall time of one launch in Slurm's format; a longer run is requeued behind a checkpoint."""
+    time: WallTime = "24:00:00"
+    """Of one launch; a longer run is requeued after a checkpoint."""
     partition: str | None = None
+
+    @property
+    def seconds(self) -> int:
+        """`time` in seconds."""
+        days, _, clock = self.time.rpartition("-")
+        parts = [int(part) for part in clock.split(":")]
+        first = 3600 if days or len(parts) == 3 else 60
+        seconds: int = sum(n * first // 60**i for i, n in enumerate(parts))
+        return 86400 * int(days or 0) + seconds
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.tasks_per_node
+
+
+class SmallJob(Strict):
+    """A job that trains nothing: it collects a study, or submits the rest of it. Of the profile it
+    has the account alone, so that it never sits on GPUs or whole nodes."""
+
+    time: WallTime = "1:00:00"
+    partition: str | None = None
+    qos: str | None = None
+    cpus_per_task: Positive = 1
+    memory_gb: PositiveFloat | None = None
+    srun: tuple[str, ...] = ()
+    sbatch: SbatchOptions = Field(default_factory=dict)
 
 
 class Match(Strict):
@@ -54,8 +82,13 @@ class Profile(Strict):
     exclude: str | None = None
     signal_seconds: Positive = 300
     """How long before the end of its time a run is told to write its checkpoint."""
+    retries: NotNegative = 3
+    """Launches in a row that may end, stopped or crashed, without a new checkpoint and are made
+    again; one more, and the run is given up."""
     parallel: Positive = 64
     """Runs of one array at a time."""
+    gpu_option: Literal["gpus-per-node", "gres"] = "gpus-per-node"
+    """By which option of sbatch the cluster takes GPUs."""
     max_array: Positive | None = None
     """Runs per array; the cluster's MaxArraySize by default."""
     modules: tuple[str, ...] = ()
@@ -66,14 +99,18 @@ class Profile(Strict):
     """Put before python: `apptainer exec --nv image.sif`."""
     python: str | None = None
     """The interpreter; by default the one that submits."""
-    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
-    """More options of sbatch by their long names."""
+    srun: tuple[str, ...] = ()
+    """More options of the srun that starts the ranks: `--container-image=…`, `--mpi=pmix`."""
+    sbatch: SbatchOptions = Field(default_factory=dict)
+    """More of them, for runs."""
     mail: str | None = None
     """Told by Slurm when the study has been collected."""
-    collect_time: str = "1:00:00"
+    small: SmallJob = SmallJob()
+    """`[small]`: for jobs that collect, or submit the rest of a study."""
     device: str | None = None
     """GPU's name, for `plan`'s hours: as in `tst_study.devices`."""
-    mfu: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
+    mfu: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
+    """Measured there, in the place of what `plan` expects by its model of a step."""
     price_per_gpu_hour: PositiveFloat | None = None
 
     def resources_of(self, run_name: str) -> Resources:
@@ -82,6 +119,29 @@ class Profile(Strict):
             if fnmatch(run_name, one.match):
                 values |= one.resources
         return Resources.model_validate(values)
+
+    def gpus(self, resources: Resources) -> dict[str, str | int]:
+        """The option of sbatch that asks for them; none where none are wanted."""
+        if not resources.gpus_per_node:
+            return {}
+        kind = f"{resources.gpu_type}:" if resources.gpu_type else ""
+        by_gres = self.gpu_option == "gres"
+        return {self.gpu_option: f"{'gpu:' if by_gres else ''}{kind}{resources.gpus_per_node}"}
+
+    def on_gpu(self, resources: Resources) -> bool:
+        """Whether a run gets a GPU, by whatever option."""
+        asked = (f"{name}={value}" for name, value in self.sbatch.items())
+        return resources.gpus_per_node > 0 or any("gpu" in option for option in asked)
+
+    def of_small_jobs(self) -> tuple[Profile, Resources]:
+        """What they get in the place of `self` and of a run's resources."""
+        small = self.small
+        mail = {"mail-user": self.mail, "mail-type": "END,FAIL"} if self.mail else {}
+        profile = Profile(
+            account=self.account, qos=small.qos, srun=small.srun, sbatch={**mail, **small.sbatch}
+        )
+        shared = ("time", "partition", "cpus_per_task", "memory_gb")
+        return profile, Resources(**{name: getattr(small, name) for name in shared})
 
 
 def load_profile(path: Path | None = None) -> Profile:

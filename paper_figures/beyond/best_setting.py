@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,227 +12,182 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import published
 from analysis.run_row import rows_of
-from analysis.summary import Summary
 from analysis.superposition_advice import TOLERANCE, Recommendation, recommend
 from analysis.superposition_law import published_law
 from analysis.wording import number
-from paper_figures.item import Finding, Item, Missing, command
-from paper_figures.measured import Arm, arms, folders, plain
+from paper_figures.drawing import CLAIMED, heat_map, key
+from paper_figures.groups import Group, folders_of
+from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.published_numbers import LOSSES, loss_grid
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import ON_MAP, PAGE, new_grid
+from paper_figures.style import INK, ON_DARK_MAP, ON_MAP, PAGE, Look, new_rows
 
-BAGS = np.geomspace(2, 20, 60)
-RATIOS = np.linspace(0.02, 0.7, 60)
-LEVEL = 5.0
-"""mnats between two shades."""
+BAGS, RATIOS = np.arange(2.0, 17.0), np.arange(1, 15) / 20
 DRAWS = 100
 """Refits behind the intervals."""
-DATA = ("panel", "source", "bag_size", "step_ratio", "gain", "low", "high", "seeds")
+DATA = ["panel", "source", "bag_size", "step_ratio", "gain", "low", "high", "seeds", "verdict"]
+PLACES = (("270M", 20_000, 4), ("270M", 100_000, 5), ("600M", 20_000, 6), ("3B", 20_000, None))
+"""Model, length, and the table of its published losses; None where the law extrapolates."""
+DASHED = (0, (4, 1))
+EDGE: Look = {"markeredgecolor": ON_DARK_MAP, "markeredgewidth": 0.6}
 
 
-@dataclass(frozen=True)
-class Place:
-    """A model and a length to draw a map of."""
-
-    label: str
-    params: float
-    steps: int
-    table: int | None
-    """Of the published losses there; None where the law extrapolates."""
-
-
-PLACES = (
-    Place("270M, 20k steps", 270e6, 20_000, 4),
-    Place("270M, 100k steps", 270e6, 100_000, 5),
-    Place("600M, 20k steps", 600e6, 20_000, 6),
-    Place("3B, 20k steps", 3e9, 20_000, None),
+@figure(
+    "best_setting",
+    title="Map of the best (s, r)",
+    published=["final_loss_grid"],
+    needs=submit("bag-grid", "one-gpu"),
 )
-
-
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+def best_setting(sources: Sources) -> Picture:
     """Above the law's maps, below the gains that were measured here."""
     advice, maps = _advice()
-    found = _arms(sources.summary)
-    data = pd.concat(
-        [*(_of_place(*both) for both in zip(PLACES, advice, strict=True)), *map(_of_arm, found)],
-        ignore_index=True,
-    ).reindex(columns=list(DATA))
-    return [
-        Picture(
-            "best_setting",
-            name,
-            "Map of the best (s, r)",
-            _caption(found),
-            data,
-            tuple(sorted({path for arm in found for path in folders(sources.summary, arm.rows)})),
-            lambda: _figure(data, maps, advice),
-            published=(LOSSES,),
-            fits={place.label: asdict(best) for place, best in zip(PLACES, advice, strict=True)},
-            finding=_finding(advice, found),
-        )
-    ]
+    found = [group for group in (group.plain() for group in sources.groups) if len(group.rows) > 2]
+    found = sorted(found, key=lambda group: -len(group.rows))[: len(PLACES)]
+    own = [group.rows.assign(source="measured", panel=group.label) for group in found]
+    data = pd.concat([*map(_of_place, PLACES, advice), *own], ignore_index=True)
+    data = data.reindex(columns=DATA)
+    return Picture(
+        caption="Gain over the baseline by the law of superposition (fitted to "
+        f"{len(published_law().residuals)} published runs with r < 1, one seed each). Line: "
+        f"within {1000 * TOLERANCE:.0f} mnats of the best, which one run cannot tell apart. Dot: "
+        f"the best, bars: its 95% interval over {DRAWS} refits to redrawn noise, which do not "
+        "cover the choice of the form. Cross: the lowest published cell. 3B lies outside what was "
+        "fitted.",
+        measured=f"Below, measured, on the same scale: gains of {number(len(found), 'group')} of "
+        "runs; cross: the largest; a question mark: the 95% interval over seeds does not exclude "
+        "zero."
+        if found
+        else "",
+        data=data,
+        folders=folders_of(found),
+        draw=lambda: _figure(data, maps, advice),
+        fits={_label(*place): asdict(best) for place, best in zip(PLACES, advice, strict=True)},
+        finding=_finding(advice, found),
+    )
+
+
+def _label(size: str, steps: int, table: int | None) -> str:
+    return f"{size}, {steps // 1000}k steps" + ("" if table else ", extrapolated")
 
 
 @functools.cache
-def _advice() -> tuple[list[Recommendation], list[np.ndarray[Any, Any]]]:
-    """What the law recommends, and its gains (bags, ratios), place by place; once per process."""
+def _advice() -> tuple[list[Recommendation], list[pd.DataFrame]]:
+    """What the law recommends, and its gains in mnats (r by s), place by place."""
     law = published_law()
-    draws = law.drawn(DRAWS)
-    advice = [recommend(place.params, place.steps, law, draws) for place in PLACES]
-    return advice, [law.gains(place.params, place.steps, BAGS, RATIOS) for place in PLACES]
+    draws, places = law.drawn(DRAWS), [(published.PARAMS[size], steps) for size, steps, _ in PLACES]
+    maps = [1000 * law.gains(*place, BAGS, RATIOS).T for place in places]
+    tables = [pd.DataFrame(gains, RATIOS, BAGS.astype(int)) for gains in maps]
+    return [recommend(*place, law, draws) for place in places], tables
 
 
-def _of_place(place: Place, best: Recommendation) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = [
-        {
-            "source": "recommended by the law",
-            "bag_size": best.bag_size,
-            "step_ratio": best.step_ratio,
-            "gain": best.gain,
-            "low": best.gain_interval[0],
-            "high": best.gain_interval[1],
-        }
-    ]
-    if place.table is not None:
-        grid = loss_grid(place.table)
-        level = float(grid[grid["bag_size"] == 1]["final_loss"].iloc[0])
-        cell = next(rows_of(grid.sort_values("final_loss")))
-        rows.append(
-            {
-                "source": "lowest published cell",
-                "bag_size": cell["bag_size"],
-                "step_ratio": cell["step_ratio"],
-                "gain": level - cell["final_loss"],
-                "seeds": 1,
-            }
-        )
-    return pd.DataFrame(rows).assign(panel=place.label)
-
-
-def _arms(summary: Summary) -> list[Arm]:
-    """Up to four groups with three or more settings of the plain method, those with most first."""
-    found = [Arm(plain(arm.rows), arm.members, False) for arm in arms(summary)]
-    found = [arm for arm in found if len(arm.rows) >= 3]
-    return sorted(found, key=lambda arm: -len(arm.rows))[: len(PLACES)]
-
-
-def _of_arm(arm: Arm) -> pd.DataFrame:
-    columns = ["bag_size", "step_ratio", "gain", "low", "high", "seeds"]
-    first = arm.members.iloc[0]
-    label = f"{first['corpus']}, {first['steps']:,} steps"
-    return arm.rows[columns].assign(source="measured", panel=label)
+def _of_place(place: tuple[str, int, int | None], best: Recommendation) -> pd.DataFrame:
+    advised = {"bag_size": best.bag_size, "step_ratio": best.step_ratio, "gain": best.gain}
+    bounds = dict(zip(("low", "high"), best.gain_interval, strict=True))
+    rows: list[dict[str, Any]] = [{"source": "recommended by the law", **advised, **bounds}]
+    if place[2] is not None:
+        grid = published.loss_grid(place[2])
+        level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
+        cell = next(rows_of(grid.sort_values("loss")))
+        lowest = {key: cell[key] for key in ("bag_size", "step_ratio")}
+        gain = level - cell["loss"]
+        rows.append({"source": "lowest published cell", **lowest, "gain": gain, "seeds": 1})
+    return pd.DataFrame(rows).assign(panel=_label(*place))
 
 
 def _figure(
-    data: pd.DataFrame, maps: Sequence[np.ndarray[Any, Any]], advice: Sequence[Recommendation]
+    data: pd.DataFrame, maps: Sequence[pd.DataFrame], advice: Sequence[Recommendation]
 ) -> Figure:
-    measured = data[data["source"] == "measured"]
-    panels = list(dict.fromkeys(measured["panel"]))
-    count = 2 if panels else 1
-    heights = [2.1, 1.6][:count]
-    figure, rows = new_grid(PAGE, sum(heights), count, len(PLACES), heights)
-    top = max(float(gains.max()) for gains in maps)
-    image = None
+    own = data[data["source"] == "measured"]
+    measured = list(own.groupby("panel", sort=False))
+    count = 2 if measured else 1
+    drawn, rows = new_rows(PAGE, 2.2 * count + 0.2, [len(PLACES)] * count)
+    top = max(1000 * own["gain"].max() if measured else 0.0, *(m.to_numpy().max() for m in maps))
+    low = max(1000 * own["gain"].min() if measured else 0.0, -top)
+    scale = (min(low, 0.0), top)
     for axes, place, gains, best in zip(rows[0], PLACES, maps, advice, strict=True):
-        image = _draw_map(axes, gains, top)
-        _draw_best(axes, best, data[data["panel"] == place.label])
-        axes.set_title(place.label + ("" if place.table else ", extrapolated"))
-    assert image is not None
-    figure.colorbar(image, ax=rows[0], label="gain by the law (mnats)", pad=0.01)
-    if panels:
-        ends = (float(measured["gain"].min()), float(measured["gain"].max()))
-        for axes, panel in zip(rows[1], panels, strict=False):
-            image = _draw_measured(axes, measured[measured["panel"] == panel], *ends)
-        figure.colorbar(image, ax=rows[1], label="measured (mnats)", pad=0.01)
-        for axes in rows[1][len(panels) :]:
+        image = heat_map(axes, gains, *scale)
+        _draw_best(axes, gains, best, data[data["panel"] == _label(*place)])
+        axes.set_title(_label(*place))
+    drawn.colorbar(image, ax=rows[0], label="gain by the law (mnats)", pad=0.01)
+    for axes, (panel, cells) in zip(rows[-1] if measured else [], measured, strict=False):
+        image = _draw_measured(axes, cells, scale)
+        axes.set_title(str(panel))
+    if measured:
+        panels = rows[-1][: len(measured)]
+        drawn.colorbar(image, ax=panels, label="measured (mnats)", pad=0.01)
+        for axes in rows[-1][len(measured) :]:
             axes.set_axis_off()
     for row in rows:
         row[0].set_ylabel("step ratio r")
-    return figure
+    entries: dict[str, Look] = {
+        "best by the law, 95%": {"marker": "o", "markersize": 4, "linestyle": "-"},
+        "lowest published, largest measured": {"marker": "X", "markersize": 5},
+        f"within {1000 * TOLERANCE:.0f} mnats of the best": {"linestyle": DASHED},
+    }
+    inked = {words: {"color": INK, **look} for words, look in entries.items()}
+    key(drawn, inked, loc="outside lower center", ncols=3)
+    return drawn
 
 
-def _draw_map(axes: Axes, gains: np.ndarray[Any, Any], top: float) -> Any:
-    levels = np.arange(0, 1000 * top + LEVEL, LEVEL)
-    image = axes.contourf(BAGS, RATIOS, 1000 * gains.T, levels=levels, cmap="cividis", extend="min")
-    axes.contour(
-        BAGS, RATIOS, gains.T, levels=[gains.max() - TOLERANCE], colors=[ON_MAP], linewidths=0.8
-    )
-    _scales(axes, [2, 4, 8, 16])
-    return image
+def _draw_best(axes: Axes, gains: pd.DataFrame, best: Recommendation, rows: pd.DataFrame) -> None:
+    def x(bags: Any) -> Any:
+        return np.subtract(bags, BAGS[0]) + 0.5
 
+    def y(ratios: Any) -> Any:
+        return np.subtract(ratios, RATIOS[0]) / RATIOS[0] + 0.5
 
-def _draw_best(axes: Axes, best: Recommendation, rows: pd.DataFrame) -> None:
-    axes.plot(best.bag_interval, [best.step_ratio] * 2, color=ON_MAP, linewidth=1.0)
-    axes.plot([best.bag_size] * 2, best.ratio_interval, color=ON_MAP, linewidth=1.0)
-    axes.plot(best.bag_size, best.step_ratio, "o", color=ON_MAP, markersize=4)
+    look: Look = {"colors": [ON_MAP], "linewidths": 0.9, "linestyles": [DASHED]}
+    look["levels"] = [gains.to_numpy().max() - 1000 * TOLERANCE]
+    axes.contour(x(gains.columns), y(gains.index), gains, **look)
+    at = (x(best.bag_size), y(best.step_ratio))
+    axes.plot(x(best.bag_interval), [at[1]] * 2, color=ON_MAP, linewidth=1.0)
+    axes.plot([at[0]] * 2, y(best.ratio_interval), color=ON_MAP, linewidth=1.0)
+    axes.plot(*at, "o", color=ON_MAP, markersize=4.5, **EDGE)
     for row in rows_of(rows[rows["source"] == "lowest published cell"]):
-        axes.plot(row["bag_size"], row["step_ratio"], "x", color=ON_MAP, mew=1.1, markersize=5)
-
-
-def _draw_measured(axes: Axes, rows: pd.DataFrame, low: float, high: float) -> Any:
-    """A cell per setting; a dot where the interval excludes zero, a cross at the largest gain."""
-    wide = rows.pivot_table(index="step_ratio", columns="bag_size", values="gain")
-    shade: dict[str, Any] = {"vmin": 1000 * low, "vmax": 1000 * high, "cmap": "cividis"}
-    image = axes.pcolormesh(1000 * wide.to_numpy(dtype=float), **shade)
-    sizes, ratios = list(wide.columns), list(wide.index)
-    for row in rows_of(rows):
-        x, y = sizes.index(row["bag_size"]) + 0.5, ratios.index(row["step_ratio"]) + 0.5
-        if pd.notna(row["low"]) and (row["low"] > 0 or row["high"] < 0):
-            axes.plot(x, y, ".", color=ON_MAP, markersize=2.5)
-        if row["gain"] == rows["gain"].max():
-            axes.plot(x, y, "x", color=ON_MAP, mew=1.1, markersize=5)
-    shown = range(0, len(sizes), max(1, len(sizes) // 5))
-    axes.set_xticks([place + 0.5 for place in shown], [f"{sizes[place]:.0f}" for place in shown])
-    shown = range(0, len(ratios), max(1, len(ratios) // 5))
-    axes.set_yticks([place + 0.5 for place in shown], [f"{ratios[place]:.2g}" for place in shown])
+        cell = (x(row["bag_size"]), y(row["step_ratio"]))
+        axes.plot(*cell, "X", color=ON_MAP, markersize=5.5, **EDGE)
+    axes.set_xticks(x([2, 4, 8, 12, 16]), ["2", "4", "8", "12", "16"])
+    axes.set_yticks(y([0.1, 0.3, 0.5, 0.7]), ["0.1", "0.3", "0.5", "0.7"])
     axes.set_xlabel("bag size s")
-    axes.set_title(str(rows["panel"].iloc[0]))
+
+
+def _draw_measured(axes: Axes, rows: pd.DataFrame, scale: tuple[float, float]) -> Any:
+    """A cell per setting; a question mark where zero lies in its interval."""
+    sure = rows["verdict"].isin(CLAIMED).map({True: "", False: "?"})
+    texts = (1000 * rows["gain"]).map("{:.0f}".format).str.replace("-", "−") + sure
+    cells = rows.assign(mnats=1000 * rows["gain"], text=texts).drop_duplicates(
+        ["step_ratio", "bag_size"]
+    )
+    wide = cells.pivot(index="step_ratio", columns="bag_size", values="mnats")
+    words = cells.pivot(index="step_ratio", columns="bag_size", values="text").fillna("")
+    wide.index = pd.Index([f"{ratio:.2g}" for ratio in wide.index])
+    image = heat_map(axes, wide, *scale, words if wide.size <= 40 else None)
+    best = cells.sort_values("gain").iloc[-1]
+    ratios, sizes = sorted(set(cells["step_ratio"])), sorted(set(cells["bag_size"]))
+    at = (sizes.index(best["bag_size"]) + 0.5, ratios.index(best["step_ratio"]) + 0.85)
+    axes.plot(*at, "X", color=ON_MAP, markersize=5.5, **EDGE)
+    axes.set_xlabel("bag size s")
+    axes.set_ylabel("")
     return image
 
 
-def _scales(axes: Axes, sizes: Sequence[int]) -> None:
-    axes.set_xscale("log")
-    axes.set_xticks(list(sizes), [str(size) for size in sizes])
-    axes.minorticks_off()
-    axes.set_xlabel("bag size s (log scale)")
-
-
-def _caption(found: list[Arm]) -> str:
-    text = (
-        "Gain over the baseline by the law of superposition (fitted to "
-        f"{len(published_law().residuals)} published runs with r < 1, one seed each). Line: "
-        f"within {1000 * TOLERANCE:.0f} mnats of the best, which "
-        f"one run cannot tell apart. Dot: the best, bars: its 95% interval over {DRAWS} refits to "
-        "redrawn noise, which do not cover the choice of the form. Cross: the lowest published "
-        "cell. 3B lies outside what was fitted. "
-    )
-    if not found:
-        return text + f"Nothing measured: `{command('bag-grid', 'one-gpu')}`."
-    return text + (
-        f"Below, measured: gains of {number(len(found), 'group')} of runs; dots: the 95% "
-        "interval over "
-        "seeds excludes zero; cross: the largest."
-    )
-
-
-def _finding(advice: Sequence[Recommendation], found: list[Arm]) -> Finding:
+def _finding(advice: Sequence[Recommendation], found: list[Group]) -> Finding:
     said = "; ".join(
-        f"{place.label}: s = {best.bag_size}, r = {best.step_ratio:.2f} (s {best.bag_range[0]} to "
-        f"{best.bag_range[1]} within {1000 * TOLERANCE:.0f} mnats)"
+        f"{_label(*place)}: s = {best.bag_size}, r = {best.step_ratio:.2f} (s {best.bag_range[0]} "
+        f"to {best.bag_range[1]} within {1000 * TOLERANCE:.0f} mnats)"
         for place, best in zip(PLACES, advice, strict=True)
     )
-    published = f"paper: s 4 to 8, r 0.2 to 0.4; law fitted to its tables: {said}"
+    said = f"paper: s 4 to 8, r 0.2 to 0.4; law fitted to its tables: {said}"
     if not found:
-        return Finding(published, needs=command("bag-grid", "one-gpu"))
+        return Finding(said)
     texts = []
-    for arm in found:
-        row = next(rows_of(arm.rows.sort_values("gain", ascending=False)))
+    for group in found:
+        row = next(rows_of(group.rows.sort_values("gain", ascending=False)))
         texts.append(
-            f"{arm.members['corpus'].iloc[0]}: largest mean gain at {row['setting']} of "
-            f"{number(len(arm.rows), 'setting')}"
+            f"{row['corpus']}: largest mean gain at {row['setting']} of "
+            f"{number(len(group.rows), 'setting')}"
         )
-    scale = "; ".join(arm.scale for arm in found)
-    return Finding(published, "; ".join(texts), scale, "undecided")
+    return Finding(said, "; ".join(texts), "; ".join(g.scale for g in found), "undecided")

@@ -14,35 +14,22 @@ from matplotlib.figure import Figure
 
 from analysis.paired import mean_interval
 from analysis.run_row import rows_of
-from analysis.summary import Summary
-from analysis.wording import group_label, number
-from paper_figures.item import Item, Missing
+from analysis.wording import number, signed
+from paper_figures.drawing import DOTTED, log_axis, means, point, rows_below
+from paper_figures.groups import Group
+from paper_figures.item import Item
 from paper_figures.picture import Picture
+from paper_figures.registration import figure
 from paper_figures.sources import Sources
-from paper_figures.study.selection import main_groups, pairs_of, representative, slug
-from paper_figures.style import MUTED, PAGE, bag_size_mark
+from paper_figures.style import MUTED, PAGE, bag_size_mark, new_figure
 from tst_study.run_record import read_task_results
-from tst_study.task_results import TaskResult
 
-KIND = "context_checks"
 TITLE = "Word order, copies and long contexts"
-GAINS = {
-    "word_order": "order_gain",
-    "copied_spans": "copy_gain",
-    "induction": "repeat_gain",
-}
-COLUMNS = (
-    "check",
-    "arm",
-    "setting",
-    "bag_size",
-    "x",
-    "value",
-    "low",
-    "high",
-    "seeds",
-    "interval_over",
-)
+POSITIONS = "loss_by_position"
+GAINS = {"word_order": "order_gain", "copied_spans": "copy_gain", "induction": "repeat_gain"}
+NAMES = {"copied_spans": "copied span", "induction": "repeated tokens"}
+COLUMNS = ["check", "arm", "setting", "bag_size", "x", "value", "low", "high", "seeds"]
+COLUMNS += ["interval_over"]
 READING = (
     "Above: held-out next-token loss by the number of tokens read, octave by octave, up to four "
     "times the training length (dotted line), of both arms and their paired difference; above "
@@ -51,77 +38,61 @@ READING = (
     "are repeated, of both arms and their paired difference; right of zero, superposition makes "
     "more of it. Bars that are longer than the frame are cut."
 )
+ARMS = ("baseline_folder", "superposed_folder")
+Pairs = Sequence[dict[str, Any]]
 
 
-def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
+@figure(
+    "context_checks",
+    title=TITLE,
+    lacks="a baseline and a superposed run of one seed, both measured: "
+    "`tst-study evaluate RUN --context`",
+)
+def context_checks(sources: Sources) -> list[Item]:
     """One per corpus and model with both arms of a pair measured on the same tokens."""
-    summary = sources.summary
-    found: list[Item | Missing] = []
-    for group, rows in main_groups(summary):
-        pairs = _measured(summary, representative(rows))
-        if not pairs:
-            continue
-        data = pd.DataFrame([*_positions(pairs), *_gains(pairs)], columns=list(COLUMNS))
-        over = sorted(set(data["interval_over"]))
-        seeds = int(data["seeds"].max())
-        runs = summary.tables.runs
-        found.append(
-            Picture(
-                KIND,
-                f"{KIND}-{slug(summary, group)}",
-                f"{TITLE}, {group_label(runs[runs['group'] == group])}",
-                f"{READING} Bars: 95% interval over {' or '.join(over)}; "
-                f"up to {number(seeds, 'seed')}.",
-                data,
-                tuple(sorted({str(pair[arm]) for pair in pairs for arm in FOLDERS})),
-                lambda data=data, pairs=pairs: _figure(data, _training_length(pairs)),  # type: ignore[misc]
-            )
-        )
-    return found or [
-        Missing(
-            KIND,
-            TITLE,
-            "Needs a baseline and a superposed run of one seed, both measured: "
-            "`tst-study evaluate RUN --context`.",
-        )
-    ]
+    chosen = [group.representative() for group in sources.main_groups]
+    found = [(group, _measured(group)) for group in chosen if len(group.rows)]
+    return [_picture(group, pairs) for group, pairs in found if pairs]
 
 
-FOLDERS = ("baseline_folder", "superposed_folder")
+def _picture(group: Group, pairs: Pairs) -> Picture:
+    data = pd.DataFrame([*_positions(pairs), *_gains(pairs)], columns=COLUMNS)
+    over = " or ".join(sorted(set(data["interval_over"])))
+    return Picture(
+        name=f"context_checks-{group.slug}",
+        title=f"{TITLE}, {group.label}",
+        caption=f"{READING} Bars: 95% interval over {over}; up to "
+        f"{number(int(data['seeds'].max()), 'seed')}.",
+        data=data,
+        folders=tuple(sorted({str(pair[arm]) for pair in pairs for arm in ARMS})),
+        draw=lambda: _figure(data, _training_length(pairs)),
+    )
 
 
-def _measured(summary: Summary, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Pairs, with `baseline` and `superposed` results by check, equal in data and final."""
-    if rows.empty:
-        return []
-    steps = dict(zip(summary.tables.runs["folder"], summary.tables.runs["steps"], strict=True))
-    sizes = dict(zip(rows["setting"], rows["bag_size"], strict=True))
+def _measured(group: Group) -> list[dict[str, Any]]:
+    """Pairs, with `checks` of both arms, equal in data and final."""
+    sizes = dict(zip(group.rows["setting"], group.rows["bag_size"], strict=True))
     found = []
-    for pair in rows_of(pairs_of(summary, rows)):
+    for pair in rows_of(group.pairs):
         arms = [
-            {row["task"]: row for row in read_task_results(folder) if row["step"] == steps[folder]}
-            for folder in (pair[name] for name in FOLDERS)
+            {row["task"]: row for row in read_task_results(pair[arm]) if row["step"] == group.steps}
+            for arm in ARMS
         ]
         same = [
             check
-            for check in ("loss_by_position", *GAINS)
+            for check in (POSITIONS, *GAINS)
             if all(check in arm for arm in arms)
             and arms[0][check]["data"] == arms[1][check]["data"]
         ]
         if same:
-            baseline, superposed = ({check: arm[check] for check in same} for arm in arms)
-            more = {"bag_size": sizes[pair["setting"]], "checks": (baseline, superposed)}
-            found.append({**pair, **more})
+            both = tuple({check: arm[check] for check in same} for arm in arms)
+            found.append({**pair, "bag_size": sizes[pair["setting"]], "checks": both})
     return found
-
-
-Pairs = Sequence[dict[str, Any]]
 
 
 def _positions(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
     """Rows of both arms and of their paired difference, by tokens read."""
-    check = "loss_by_position"
-    for setting, size, members in _by_setting(pairs, check):
+    for setting, size, members in _by_setting(pairs, POSITIONS):
         places = members[0][0]["details"]["tokens_read"]
         baseline, superposed = (
             np.array([arm["details"]["nats_of_sequences"] for arm in both]).astype(float)
@@ -133,7 +104,7 @@ def _positions(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
             ("difference", setting, size, baseline - superposed),
         ):
             for place, x in enumerate(places):
-                yield check, arm, name, bag, x, *_interval(values[..., place])
+                yield POSITIONS, arm, name, bag, x, *_interval(values[..., place])
 
 
 def _gains(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
@@ -159,17 +130,16 @@ def _gains(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
 
 
 def _by_setting(pairs: Pairs, check: str) -> Iterator[tuple[str, int, list[Any]]]:
-    groups: dict[str, list[Any]] = defaultdict(list)
-    sizes: dict[str, int] = {}
+    found: dict[tuple[int, str], list[Any]] = defaultdict(list)
     for pair in pairs:
         baseline, superposed = pair["checks"]
         if check in baseline:
-            groups[pair["setting"]].append((baseline[check], superposed[check]))
-            sizes[pair["setting"]] = int(pair["bag_size"])
-    for setting, members in sorted(groups.items(), key=lambda group: sizes[group[0]]):
+            key = (int(pair["bag_size"]), pair["setting"])
+            found[key].append((baseline[check], superposed[check]))
+    for (size, setting), members in sorted(found.items()):
         # Seeds that were measured on other tokens than the first are another measurement.
         data = members[0][0]["data"]
-        yield setting, sizes[setting], [both for both in members if both[0]["data"] == data]
+        yield setting, size, [both for both in members if both[0]["data"] == data]
 
 
 def _interval(values: Any) -> tuple[float, float, float, int, str]:
@@ -186,46 +156,46 @@ def _over_seeds(values: list[float], error: float) -> tuple[float, float, float,
 
 
 def _training_length(pairs: Pairs) -> int:
-    row: TaskResult | None = next(
-        (found for pair in pairs if (found := pair["checks"][0].get("loss_by_position"))), None
-    )
-    return 0 if row is None else int(row["details"]["training_length"])
+    found = (pair["checks"][0][POSITIONS] for pair in pairs if POSITIONS in pair["checks"][0])
+    return next((int(row["details"]["training_length"]) for row in found), 0)
 
 
 def _figure(data: pd.DataFrame, training_length: int) -> Figure:
-    figure = Figure(figsize=(PAGE, 4.6))
-    (above, above_right), (below, below_right) = figure.subplots(2, 2)
-    positions = data["check"] == "loss_by_position"
-    paired = data["arm"] == "difference"
+    drawn, ((above, above_right), (below, below_right)) = new_figure(PAGE, 4.6, 2, 2)
+    positions, paired = data["check"] == POSITIONS, data["arm"] == "difference"
     _curves(above, data[positions & ~paired], training_length)
     above.set_ylabel("held-out loss (nats per token)")
     above.legend(loc="best")
-    above_right.axhline(0, color=MUTED, linewidth=0.7)
     _curves(above_right, data[positions & paired], training_length)
+    above_right.axhline(0, color=MUTED, linewidth=0.7)
     above_right.set_ylabel("baseline − superposition (nats)")
     _dots(below, data[~positions & ~paired])
     below.set_xlabel("loss saved (nats per token)")
     _dots(below_right, data[~positions & paired])
     below_right.set_xlabel("superposition − baseline (nats)")
-    return figure
+    return drawn
 
 
 def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
-    drawn = data.drop_duplicates(["setting", "x"])  # the baseline is every setting's partner
-    for place, (setting, rows) in enumerate(drawn.groupby("setting", sort=False)):
+    data = data.drop_duplicates(["setting", "x"])  # the baseline is every setting's partner
+    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
         # An octave is named by its end; marks of several settings stand side by side.
-        x = rows["x"].astype(float) * 2 ** (0.08 * place - 0.5)
-        axes.plot(
-            x, rows["value"], mark.marker, color=mark.colour, linestyle=mark.dash, label=setting
-        )
-        axes.vlines(x, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
+        rows = rows.assign(at=rows["x"].astype(float) * 2 ** (0.08 * place - 0.5))
+        looks = {str(setting): mark}
+        means(axes, rows, looks, _read, x="at", y="value", by="setting")
+        axes.plot([], [], mark.marker, color=mark.colour, label=setting)
     if training_length:
-        axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=(0, (1, 1.5)))
-    axes.set_ylim(*_frame(drawn))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=DOTTED)
+    if len(data):
+        axes.set_ylim(*_frame(data))
+    octaves = sorted({int(x) for x in data["x"]})[:: max(1, data["x"].nunique() // 7)]
+    log_axis(axes, "x", octaves, [f"{x:,}" for x in octaves])
     axes.set_xlabel("tokens read (log scale)")
+
+
+def _read(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['x']} tokens read: {row['value']:.3f}"
 
 
 def _frame(data: pd.DataFrame, zero: bool = False) -> tuple[float, float]:
@@ -238,26 +208,17 @@ def _frame(data: pd.DataFrame, zero: bool = False) -> tuple[float, float]:
     return bottom - 0.05 * span, top + 0.05 * span
 
 
-_NAMES = {"copied_spans": "copied span", "induction": "repeated tokens"}
-
-
 def _dots(axes: Axes, data: pd.DataFrame) -> None:
-    labels = [_label(row) for row in rows_of(data)]
+    labels = [NAMES.get(row["check"]) or f"order, {row['x']}" for row in rows_of(data)]
     order = list(dict.fromkeys(labels))
     drawn = data.assign(label=labels).drop_duplicates(["setting", "label"])
     settings = list(drawn["setting"].unique())
+    axes.axvline(0, color=MUTED, linewidth=0.7)
     for row in rows_of(drawn):
         shift = 0.16 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
-        place = order.index(row["label"]) + shift
-        mark = bag_size_mark(int(row["bag_size"]))
-        axes.hlines(place, row["low"], row["high"], color=mark.colour, linewidth=1.0)
-        axes.plot(row["value"], place, mark.marker, color=mark.colour)
-    axes.axvline(0, color=MUTED, linewidth=0.7)
-    axes.set_yticks(range(len(order)), order)
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(*_frame(drawn, zero=True))
-
-
-def _label(row: dict[str, Any]) -> str:
-    return _NAMES.get(row["check"]) or f"order, {row['x']}"
+        at, mark = (row["value"], order.index(row["label"]) + shift), bag_size_mark(row["bag_size"])
+        words = f"{row['setting']}, {row['label']}: {signed(row['value'])}"
+        point(axes, at, mark, (row["low"], row["high"]), across=True, words=words)
+    rows_below(axes, order)
+    if len(drawn):
+        axes.set_xlim(*_frame(drawn, zero=True))

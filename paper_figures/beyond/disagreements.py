@@ -2,68 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
-
-from analysis.disagreements import disagreements
+from analysis.disagreements import disagreements as find_disagreements
 from analysis.run_row import rows_of
 from analysis.wording import number
-from paper_figures.item import Finding, Item, Missing
-from paper_figures.published_numbers import CURVES, HEADLINE, LOSSES
+from paper_figures.item import Finding
+from paper_figures.registration import figure
 from paper_figures.sources import Sources
-from paper_figures.table import Entry, Grid, Table, number_entry
+from paper_figures.table import Entry, Grid, Row, Table, number_entry
 
-TITLE = "Where the paper disagrees with itself"
+CHECKS = {
+    "check": lambda row: row["what"],
+    "verdict": lambda row: Entry(f"{row['verdict']}s", row["verdict"] == "disagree"),
+    "here": lambda row: row["here"],
+    "value here": lambda row: _number(row, "value"),
+    "there": lambda row: row["there"],
+    "value there": lambda row: _number(row, "other"),
+    "difference": lambda row: _number(row, "difference", sign=True),
+    "allowed": lambda row: _number(row, "allowed"),
+}
+NOTES = {"check": lambda row: row["what"], "finding": lambda row: row["note"]}
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+@figure(
+    "disagreements",
+    title="Where the paper disagrees with itself",
+    published=["headline_runs", "final_loss_grid", "loss_curves"],
+)
+def disagreements(_sources: Sources) -> Table:
     """One table of all checks, those that disagree first."""
-    data = disagreements().sort_values("verdict", ascending=False, kind="stable")
+    data = find_disagreements().sort_values("verdict", ascending=False, kind="stable")
     found = data[data["verdict"] == "disagree"]
-    return [
-        Table(
-            "disagreements",
-            name,
-            TITLE,
-            f"{number(len(data), 'check')} of published numbers against one another, "
-            f"{len(found)} of which disagree by more than rounding or reading a curve allows. "
-            "Bold: "
-            "those. Losses in nats per token.",
-            data.reset_index(drop=True),
-            (),
-            (_checks(data), _notes(found)),
-            published=(HEADLINE, LOSSES, CURVES),
-            finding=Finding(
-                f"{len(found)} of {len(data)} checks disagree: " + "; ".join(found["what"]),
-            ),
-        )
-    ]
-
-
-def _checks(data: pd.DataFrame) -> Grid:
-    headings = ("check", "here", "value", "there", "value", "difference", "allowed", "verdict")
-    return Grid("", headings, tuple(_row(row) for row in rows_of(data)))
-
-
-def _row(row: dict[str, Any]) -> tuple[Entry, ...]:
-    return (
-        Entry(row["what"]),
-        Entry(row["here"]),
-        number_entry(row["value"], _digits(row["value"])),
-        Entry(row["there"]),
-        number_entry(row["other"], _digits(row["other"])),
-        number_entry(row["difference"], _digits(row["value"]), sign=True),
-        number_entry(row["allowed"], _digits(row["value"])),
-        Entry(f"{row['verdict']}s", row["verdict"] == "disagree"),
+    notes = Grid.of(rows_of(found), NOTES, "What disagrees, in words")
+    return Table(
+        caption=f"{number(len(data), 'check')} of published numbers against one another, "
+        f"{len(found)} of which disagree by more than rounding or reading a curve allows. Bold: "
+        "those. Losses in nats per token.",
+        data=data.reset_index(drop=True),
+        grids=(Grid.of(rows_of(data), CHECKS), notes),
+        finding=Finding(
+            f"{len(found)} of {len(data)} checks disagree: " + "; ".join(found["what"])
+        ),
     )
 
 
-def _digits(value: float) -> int:
-    """Losses have four, hours and tokens none or one."""
-    return 4 if abs(value) < 10 else 1
-
-
-def _notes(found: pd.DataFrame) -> Grid:
-    rows = tuple((Entry(row["what"]), Entry(row["note"])) for row in rows_of(found))
-    return Grid("What disagrees, in words", ("check", "finding"), rows)
+def _number(row: Row, column: str, sign: bool = False) -> Entry:
+    """Losses have four digits, hours and tokens one."""
+    size = abs(row["other"] if column == "other" else row["value"])
+    return number_entry(row[column], 4 if size < 10 else 1, sign=sign)

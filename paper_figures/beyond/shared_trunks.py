@@ -4,26 +4,25 @@ lengths of one baseline through the same stable phase, until their learning rate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import published
 from analysis.comparison import SETTING
 from analysis.run_row import rows_of
 from analysis.wording import big, number
-from paper_figures.item import Finding, Item, Missing
-from paper_figures.paper.headline_runs import step_flops
-from paper_figures.picture import Picture
-from paper_figures.published_numbers import LOSSES, loss_grid
+from paper_figures.drawing import key, rows_below
+from paper_figures.item import Finding
+from paper_figures.picture import Picture, say
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
 from tst_study.run_record import read_header
 
-TITLE = "FLOPs saved by shared trunks"
 DECAY = 0.1
 """Of the paper's steps, at the end, the learning rate decays: no trunk reaches into them."""
 DATA = ("source", "grid", "runs", "flops", "flops_shared", "saved")
@@ -42,7 +41,7 @@ def shared_steps(paths: Iterable[Path]) -> int:
     """Steps to train when runs that differ in r or length alone are forked from one another.
 
     All have one bag size, one seed, one peak rate. The superposition trunk goes as far as the
-    longest superposition; behind each switch there is a stable trunk, as far as its longest run;
+    longest superposition; after each switch there is a stable trunk, as far as its longest run;
     decays are trained one by one.
     """
     by_switch: dict[int, list[Path]] = {}
@@ -59,48 +58,52 @@ def shared_steps(paths: Iterable[Path]) -> int:
     return trunk + rest
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+@figure(
+    "shared_trunks",
+    title="FLOPs saved by shared trunks",
+    published=["final_loss_grid"],
+    needs=submit("bag-grid", "one-gpu"),
+)
+def shared_trunks(sources: Sources) -> Picture:
     data = pd.DataFrame([*_published(), *_measured(sources.runs)], columns=list(DATA))
-    own = data[data["source"] == "measured"]
-    folders = tuple(sorted(sources.runs["folder"])) if len(own) else ()
-    return [
-        Picture(
-            "shared_trunks",
-            name,
-            TITLE,
-            "Training FLOPs of whole grids: every run from its first step (outline), and with "
-            "trunks "
-            "shared (filled): all r at one s fork from one superposition phase, all lengths "
-            "from one "
-            "stable phase; decays are never shared, nor seeds. The paper's grids by their "
-            "cells, the "
-            "learning rate decaying over the last tenth"
-            + (
-                "; measured: the runs here, by their plans, whether or not they were forked."
-                if len(own)
-                else "."
-            ),
-            data,
-            folders,
-            lambda: _figure(data),
-            published=(LOSSES,),
-            finding=_finding(data),
-        )
-    ]
+    own = data["source"] == "measured"
+    return Picture(
+        caption="Training FLOPs of whole grids: every run from its first step (outline), and with "
+        "trunks shared (filled): all r at one s fork from one superposition phase, all lengths "
+        "from one stable phase; decays are never shared, nor seeds. The paper's grids by their "
+        "cells, the learning rate decaying over the last tenth.",
+        measured="Measured: the runs here, by their plans, whether or not they were forked."
+        if own.any()
+        else "",
+        data=data,
+        folders=tuple(sorted(sources.runs["folder"])) if own.any() else (),
+        draw=lambda: _figure(data),
+        finding=Finding(
+            "could be saved, by the plan: " + _said(data[~own]),
+            _said(data[own]),
+            verdict="not in the paper",
+        ),
+    )
+
+
+def _said(data: pd.DataFrame) -> str:
+    return "; ".join(
+        f"{row['grid']}: {row['saved']:.0%} of {number(row['runs'], 'run')}"
+        for row in rows_of(data)
+    )
 
 
 def _published() -> list[dict[str, Any]]:
     rows = []
     for table in (4, 5, 6, 7):
-        grid = loss_grid(table)
-        first = grid.iloc[0]
-        steps, flops = int(first["total_steps"]), step_flops(str(first["params"]))
+        grid = published.loss_grid(table, unrecovered=True)
+        size, steps = str(grid["size"].iloc[0]), int(grid["steps"].iloc[0])
         stable = round((1 - DECAY) * steps)
-        shared = 0
-        for _, cells in grid.groupby("bag_size"):
-            ratios = cells["step_ratio"]
-            shared += shared_steps(Path(round(ratio * steps), stable, steps) for ratio in ratios)
-        name = f"Table {table}: {first['params']}, {steps // 1000}k steps"
+        shared = sum(
+            shared_steps(Path(round(ratio * steps), stable, steps) for ratio in cells["step_ratio"])
+            for _, cells in grid.groupby("bag_size")
+        )
+        name, flops = f"Table {table}: {size}, {steps // 1000}k steps", published.step_flops(size)
         rows.append(_row("published", name, len(grid), flops * steps * len(grid), flops * shared))
     return rows
 
@@ -140,40 +143,21 @@ def _row(source: str, grid: str, runs: int, flops: float, shared: float) -> dict
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    figure, (axes,) = new_figure(COLUMN, 0.6 + 0.26 * len(data))
-    _draw(axes, data)
-    return figure
-
-
-def _draw(axes: Axes, data: pd.DataFrame) -> None:
+    drawn, ((axes,),) = new_figure(COLUMN, 0.8 + 0.26 * len(data))
     for place, row in enumerate(rows_of(data)):
-        share = row["flops_shared"] / row["flops"]
         axes.barh(place, 1, height=0.62, color="none", edgecolor=MUTED, linewidth=0.7)
-        axes.barh(place, share, height=0.62, color=FAINT, edgecolor=INK, linewidth=0.7)
-        axes.annotate(
-            f"{row['saved']:.0%} saved",
-            (0.02, place),
-            va="center",
-            fontsize=7,
-        )
-    axes.set_yticks(range(len(data)), list(data["grid"]))
-    axes.set_ylim(len(data) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
+        (bar,) = axes.barh(place, 1 - row["saved"], height=0.62, color=FAINT, edgecolor=INK, lw=0.7)
+        say(bar, f"{row['grid']}: {row['flops_shared']:.3g} of {row['flops']:.3g} FLOPs")
+        text = f"{row['saved']:.0%} saved" if row["saved"] >= 0.005 else "none saved"
+        axes.annotate(text, (1.03, place), va="center", fontsize=7, annotation_clip=False)
+    rows_below(axes, list(data["grid"]))
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.5, 1], ["0", "half", "all"])
-    axes.set_xlabel("FLOPs with shared trunks, of all")
-
-
-def _finding(data: pd.DataFrame) -> Finding:
-    def said(source: str) -> Sequence[str]:
-        rows = rows_of(data[data["source"] == source])
-        return [
-            f"{row['grid']}: {row['saved']:.0%} of {number(row['runs'], 'run')}" for row in rows
-        ]
-
-    return Finding(
-        "could be saved, by the plan: " + "; ".join(said("published")),
-        "; ".join(said("measured")),
-        "",
-        "not in the paper",
-    )
+    axes.set_xlabel("training FLOPs of the grid")
+    box = {"marker": "s", "markersize": 6, "markeredgewidth": 0.7}
+    entries = {
+        "spent with shared trunks": {**box, "markerfacecolor": FAINT, "markeredgecolor": INK},
+        "saved": {**box, "markerfacecolor": "none"},
+    }
+    key(drawn, entries, loc="outside upper left", ncols=2)
+    return drawn

@@ -1,7 +1,7 @@
 """Figure 7: final loss over the peak learning rate, baseline and superposition.
 
-The paper's own sweep is not among the published numbers (a picture without a table), so this is
-drawn from runs alone.
+The paper's own sweep is not among the published numbers (a picture without a table); what it chose
+for each model is.
 """
 
 from __future__ import annotations
@@ -13,151 +13,154 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import published
 from analysis.comparison import SETTING
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number, setting_label, setting_order
-from paper_figures.item import Finding, Item, Missing, Verdict, command
+from paper_figures.drawing import key_above, log_axis, means, point
+from paper_figures.item import Finding
 from paper_figures.picture import Picture
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, PAGE, bag_size_mark, new_figure
+from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_mark, new_figure
 
-TITLE = "Figure 7. Learning-rate sweeps"
-NEEDS = command("learning-rates", "paper")
-PUBLISHED = "a sweep shown as a picture; its numbers were not published"
 MOST = 6
 """Settings of one panel."""
+CHOSEN = "published: chosen for each model"
 DATA = ("panel", "setting", "bag_size", "learning_rate", "seeds", "loss", "low", "high", "diverged")
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
-    """One panel per comparison group that has a baseline at two or more rates."""
-    data, used = sweep_data(sources.summary)
-    if data.empty:
-        sentence = (
-            "Needs baselines and superposed runs at two or more learning rates: "
-            f"`{command('learning-rates', 'one-gpu')}`; at the paper's scale `{NEEDS}`."
-        )
-        return [Missing("learning_rate_sweep", TITLE, sentence, Finding(PUBLISHED, needs=NEEDS))]
-    return [
-        Picture(
-            "learning_rate_sweep",
-            name,
-            TITLE,
-            "Held-out loss over the peak learning rate (log scale), measured; points: means over "
-            "the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-            "edge: diverged. "
-            f"{number(len(used), 'run')}. The paper's sweep was not published as numbers.",
-            data,
-            used,
-            lambda: _figure(data),
-            finding=_finding(data),
-        )
-    ]
+@figure(
+    "figure7",
+    title="Figure 7. Learning-rate sweeps",
+    needs=submit("learning-rates", "paper", "one-gpu"),
+)
+def learning_rate_sweep(sources: Sources) -> Picture:
+    """What the paper chose, and one panel per group that has a baseline at two or more rates."""
+    sweeps, used = sweep_data(sources.summary)
+    rates = published.LEARNING_RATE
+    chosen = pd.DataFrame(
+        {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
+    )
+    data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
+    return Picture(
+        caption="The peak learning rates that the paper used; its sweep is a picture whose numbers "
+        "were not published.",
+        measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
+        "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
+        f"edge: diverged. {number(len(used), 'run')}."
+        if used
+        else "",
+        data=data,
+        folders=used,
+        draw=lambda: _figure(data),
+        finding=_finding(sweeps),
+    )
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Means by rate, and the run folders they are of; groups in order of name."""
     runs = summary.tables.runs
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
-    found = runs[ended | (runs["state"] == "diverged")]
     rows: list[dict[str, Any]] = []
-    folders: dict[tuple[str, str], set[str]] = {}
-    for _, members in found.groupby("group", sort=True):
-        base = members[members["method"] == "baseline"]
-        if base["learning_rate"].nunique() < 2:
+    folders: list[str] = []
+    for _, members in runs[ended | (runs["state"] == "diverged")].groupby("group", sort=True):
+        if members[members["method"] == "baseline"]["learning_rate"].nunique() < 2:
             continue
-        for _, same in members.groupby(list(SETTING), dropna=False, sort=False):
-            first = next(rows_of(same))
-            shared = _shared_seeds(same[same["state"] == "done"])
-            for rate, at in same.groupby("learning_rate"):
-                done = at[(at["state"] == "done") & at["seed"].isin(shared)]
-                losses = done["nats_per_token"].astype(float)
-                rows.append(
-                    {
-                        "panel": group_label(members),
-                        "setting": setting_label(first),
-                        "order": setting_order(first),
-                        "bag_size": first["bag_size"],
-                        "learning_rate": rate,
-                        "seeds": len(losses),
-                        "loss": losses.mean() if len(losses) else None,
-                        "low": losses.min() if len(losses) else None,
-                        "high": losses.max() if len(losses) else None,
-                        "diverged": int((at["state"] == "diverged").sum()),
-                    }
-                )
-            folders[setting_label(first), group_label(members)] = set(same["folder"])
-    rows = [row for panel in _panels(rows) for row in _shown(panel)]
+        by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
+        for same in _shown([same for _, same in by_setting]):
+            rows += _of_setting(same)
+            folders.extend(same["folder"])
     rows.sort(key=lambda row: (row["panel"], row["order"], row["learning_rate"]))
-    used = {path for row in rows for path in folders[row["setting"], row["panel"]]}
-    return pd.DataFrame(rows, columns=list(DATA)), tuple(sorted(used))
+    return pd.DataFrame(rows, columns=list(DATA)), tuple(sorted(folders))
 
 
-def _panels(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    names = dict.fromkeys(row["panel"] for row in rows)
-    return [[row for row in rows if row["panel"] == name] for name in names]
+def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
+    """Means over the seeds that every rate has: over different seeds they would compare luck."""
+    first, done = next(rows_of(same)), same[same["state"] == "done"]
+    seeds = [set(rows["seed"]) for _, rows in done.groupby("learning_rate")]
+    shared = set.intersection(*seeds) if seeds else set()
+    found = []
+    for rate, at in same.groupby("learning_rate"):
+        kept = (at["state"] == "done") & (at["seed"].isin(shared) | (not shared))
+        losses = at[kept]["nats_per_token"].astype(float)
+        found.append(
+            {
+                "panel": group_label(same),
+                "setting": setting_label(first),
+                "order": setting_order(first),
+                "bag_size": first["bag_size"],
+                "learning_rate": rate,
+                "seeds": len(losses),
+                **dict(
+                    zip(("loss", "low", "high"), losses.agg(["mean", "min", "max"]), strict=True)
+                ),
+                "diverged": int((at["state"] == "diverged").sum()),
+            }
+        )
+    return found
 
 
-def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Settings with several rates; where only the baseline has them, one plain setting beside "
-    "it."""
-    rates = Counter(row["setting"] for row in rows)
-    order = {row["setting"]: row["order"] for row in sorted(rows, key=lambda row: row["order"])}
-    swept = [setting for setting in order if rates[setting] > 1][:MOST]
-    single = [setting for setting in order if rates[setting] == 1 and not order[setting][0]]
-    kept = swept if len(swept) > 1 else swept + single[:1]
-    return [row for row in rows if row["setting"] in kept]
-
-
-def _shared_seeds(done: pd.DataFrame) -> set[int]:
-    """Seeds that every rate has: means over different seeds would compare luck. All, if none is."""
-    by_rate = [set(rows["seed"]) for _, rows in done.groupby("learning_rate")]
-    shared = set.intersection(*by_rate) if by_rate else set()
-    return shared or set(done["seed"])
+def _shown(settings: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Settings with several rates; where only the baseline has them, a plain setting beside it."""
+    settings = sorted(settings, key=lambda same: setting_order(next(rows_of(same))))
+    rates = Counter({place: same["learning_rate"].nunique() for place, same in enumerate(settings)})
+    swept = [settings[place] for place in rates if rates[place] > 1][:MOST]
+    plain = [same for same in settings if not setting_order(next(rows_of(same)))[0]]
+    single = [same for same in plain if same["learning_rate"].nunique() == 1]
+    return swept if len(swept) > 1 else swept + single[:1]
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    panels = list(dict.fromkeys(data["panel"]))[:2]
-    figure, row = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.4, len(panels))
-    for axes, panel in zip(row, panels, strict=True):
-        _draw(axes, data[data["panel"] == panel])
-        axes.set_title(panel)
-    row[0].set_ylabel("held-out loss (nats per token)")
-    return figure
+    panels = list(dict.fromkeys(data["panel"]))[:3]
+    drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
+    _draw_chosen(row[0], data[data["panel"] == CHOSEN])
+    for axes, panel in zip(row[1:], panels[1:], strict=True):
+        _draw(axes, data[data["panel"] == panel], panel)
+        axes.set_ylabel("held-out loss (nats per token)")
+    return drawn
 
 
-def _draw(axes: Axes, data: pd.DataFrame) -> None:
-    for setting, rows in data.groupby("setting", sort=False):
-        mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
-        known = rows[rows["loss"].notna()]
-        line: dict[str, Any] = {"color": mark.colour, "linestyle": mark.dash, "label": setting}
-        axes.plot(known["learning_rate"], known["loss"], mark.marker, linewidth=0.9, **line)
-        axes.vlines(known["learning_rate"], known["low"], known["high"], color=mark.colour, lw=1.0)
-        lost = rows[rows["diverged"] > 0]["learning_rate"]
-        axes.plot(
-            lost,
-            [1.0] * len(lost),
-            "x",
-            color=mark.colour,
-            transform=axes.get_xaxis_transform(),
-            clip_on=False,
-        )
-    rates = sorted(set(data["learning_rate"]))
-    axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    axes.minorticks_off()
+def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
+    for row in rows_of(data):
+        at = (published.PARAMS[row["setting"]], row["learning_rate"])
+        point(axes, at, BASELINE, words=f"{row['setting']}: {row['learning_rate']:g}")
+        axes.annotate(row["setting"], at, xytext=(4, 3), textcoords="offset points", fontsize=7)
+    log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
+    log_axis(axes, "y", sorted(set(data["learning_rate"])))
+    axes.margins(x=0.25, y=0.12)
+    axes.set_xlabel("parameters (log scale)")
+    axes.set_ylabel("peak learning rate (log scale)")
+    axes.set_title(CHOSEN)
+
+
+def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
+    sizes = data.drop_duplicates("setting").set_index("setting")["bag_size"]
+    looks = {str(setting): bag_size_mark(int(size)) for setting, size in sizes.items()}
+    means(axes, data, looks, _said, x="learning_rate", by="setting")
+    for row in rows_of(data[data["diverged"] > 0]):
+        edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
+    log_axis(axes, "x", sorted(set(data["learning_rate"])))
     axes.set_xlabel("peak learning rate (log scale)")
-    axes.legend(loc="best")
+    key_above(axes, f"measured: {panel}", looks, 3)
 
 
-def _finding(data: pd.DataFrame) -> Finding:
-    said = []
-    verdict: Verdict = "undecided"
-    for panel, rows in data[data["loss"].notna()].groupby("panel", sort=False):
-        best = {
-            str(setting): float(part.sort_values("loss")["learning_rate"].iloc[0])
-            for setting, part in rows.groupby("setting", sort=False)
-        }
-        said.append(f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in best.items()))
-    return Finding(PUBLISHED, "; ".join(said), f"{int(data['seeds'].max())} seeds at most", verdict)
+def _said(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['learning_rate']:g}: {row['loss']:.4f}"
+
+
+def _finding(sweeps: pd.DataFrame) -> Finding:
+    said = "a sweep shown as a picture; its numbers were not published"
+    if sweeps.empty:
+        return Finding(said)
+    texts = []
+    known = sweeps[sweeps["loss"].notna()].sort_values("loss")
+    for panel, rows in known.groupby("panel", sort=True):
+        best = rows.drop_duplicates("setting").set_index("setting")["learning_rate"]
+        texts.append(
+            f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in best.items())
+        )
+    seeds = number(int(sweeps["seeds"].max()), "seed")
+    return Finding(said, "; ".join(texts), f"at most {seeds}", "undecided")

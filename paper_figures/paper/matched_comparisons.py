@@ -11,21 +11,20 @@ from matplotlib.figure import Figure
 from analysis.matched import matched
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import gain, group_label, is_plain, number, setting_label
-from paper_figures.item import Finding, Item, Missing, Verdict, command
-from paper_figures.paper import curves
-from paper_figures.paper.measured_curves import SMOOTHED, of_runs
+from analysis.wording import gain, group_label, is_plain, number, setting_label, signed
+from paper_figures import curves
+from paper_figures.drawing import key_above
+from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
-from paper_figures.published_numbers import CURVES
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, new_grid, say_missing
+from paper_figures.style import PAGE, new_rows
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
     "b_equal_loss": ("equal loss", "dense_3b_baseline_36k", "36k"),
     "c_equal_data": ("equal data", "dense_3b_baseline_50k", "50k"),
 }
-NEEDS = command("equal-cost", "paper")
 
 
 @dataclass(frozen=True)
@@ -51,25 +50,29 @@ class Measured:
         return f"{group_label(self.superposed)}, {setting_label(first)}, {seeds}"
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+@figure(
+    "figure3",
+    title="Figure 3. Equal FLOPs, equal loss and equal data, 3B",
+    published=["loss_curves"],
+    needs=submit("equal-cost", "paper", "one-gpu"),
+)
+def matched_comparisons(sources: Sources) -> Picture:
     """Above the published panels, below the matches among the runs."""
     data = pd.concat([_published(panel) for panel in PANELS], ignore_index=True)
     found = find(sources.summary)
     if found is not None:
         data = pd.concat([data, _curves(sources.summary, found)], ignore_index=True)
-    return [
-        Picture(
-            "matched_comparisons",
-            name,
-            "Figure 3. Equal FLOPs, equal loss and equal data, 3B",
-            _caption(found),
-            data,
-            found.folders if found else (),
-            lambda: _figure(data),
-            published=(CURVES,),
-            finding=_finding(data, found),
-        )
-    ]
+    return Picture(
+        caption="Training loss, 3B, s = 6, r = 0.3; numbers: the last of each curve; dotted: the "
+        f"level that TST reached. {curves.SMOOTHED}; one run each. Before the switch the loss of "
+        "bags, another quantity, lies above the frame. The baseline of 20k steps ends at 2.755 "
+        "here and at 2.808 in Table 1.",
+        measured=_said_of_runs(found) if found else "",
+        data=data,
+        folders=found.folders if found else (),
+        draw=lambda: _figure(data, found.matches if found else {}),
+        finding=_finding(data, found),
+    )
 
 
 def find(summary: Summary) -> Measured | None:
@@ -77,28 +80,24 @@ def find(summary: Summary) -> Measured | None:
     runs = summary.tables.runs
     if summary.comparison.eligible.empty:
         return None
-    table = matched(runs).table
     done = runs[runs["state"] == "done"]
-    places: dict[tuple[Any, ...], list[int]] = {}
-    for place, row in enumerate(rows_of(done)):
-        if is_plain(row):
-            key = (row["family"], row["steps"], setting_label(row))
-            places.setdefault(key, []).append(place)
-    best: tuple[tuple[Any, ...], pd.DataFrame, dict[str, dict[str, Any]]] | None = None
-    for _, rows in table.groupby(["family", "steps", "setting"], sort=False):
+    plain = done.loc[[is_plain(row) for row in rows_of(done)]]
+    key = ["family", "steps", "setting"]
+    plain = plain.assign(setting=[setting_label(row) for row in rows_of(plain)])
+    own = dict(iter(plain.groupby(key, sort=False)))
+    best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
+    for name, rows in matched(runs).table.groupby(key, sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
-        first = next(rows_of(rows))
-        mine = places.get((first["family"], first["steps"], first["setting"]), [])
-        if matches and mine:
-            own = done.iloc[mine]
-            prose = bool(pd.isna(own["optimal_nats_per_token"].iloc[0]))
-            rank = (len(matches), prose, int(first["steps"]))
+        if matches and name in own:
+            prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
+            rank = (len(matches), prose, int(own[name]["steps"].iloc[0]))
             if best is None or rank > best[0]:
-                best = (rank, own, matches)
+                best = (rank, name, matches)
     if best is None:
         return None
-    _, own, matches = best
-    return Measured(own, matches, {kind: _nearest(runs, own, matches[kind]) for kind in matches})
+    _, name, matches = best
+    near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
+    return Measured(own[name], matches, near)
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
@@ -117,17 +116,32 @@ def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd
 
 
 def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
-    first = next(rows_of(found.superposed))
     parts = []
     for panel, (kind, _, _) in PANELS.items():
         if kind in found.matches:
-            base = found.baselines[kind]
-            arms = [
-                (f"baseline, {base['steps'].iloc[0]:,} steps", base),
-                (f"TST, {first['steps']:,} steps", found.superposed),
-            ]
-            parts += [of_runs(summary, label, table, panel) for label, table in arms]
+            match, level = found.matches[kind], None
+            for name, runs in (("baseline", found.baselines[kind]), ("TST", found.superposed)):
+                label = f"{name}, {runs['steps'].iloc[0]:,} steps"
+                loss = float(runs["nats_per_token"].astype(float).mean())
+                end = {"label": label, "step": runs["steps"].iloc[0], "loss": loss, "switch": 0}
+                end["seeds"] = runs["seed"].nunique()
+                if level is not None:
+                    end |= _end_of_match(match, level)
+                level = loss
+                ends = pd.DataFrame([end]).assign(source="measured", quantity="held_out")
+                both = pd.concat([curves.of_runs(summary, label, runs), ends], ignore_index=True)
+                parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
     return pd.concat(parts, ignore_index=True)
+
+
+def _end_of_match(match: dict[str, Any], level: float) -> dict[str, Any]:
+    """Interval of a paired gain at the baseline's level; a ratio of steps has none in nats."""
+    if match["kind"] != "equal loss":
+        bounds = {"low": level - match["high"], "high": level - match["low"]}
+        bounds = bounds if pd.notna(match["low"]) else {}
+        return {"loss": level - match["gain"], **bounds, "verdict": match["verdict"]}
+    low, high = (float("nan") if match[end] is None else match[end] for end in ("low", "high"))
+    return {"verdict": "better" if low > 1 else "worse" if high < 1 else ""}
 
 
 def _published(panel: str) -> pd.DataFrame:
@@ -136,80 +150,69 @@ def _published(panel: str) -> pd.DataFrame:
         curves.Run(baseline, f"baseline, {length} steps"),
         curves.Run("dense_3b_tst_s6_20k", "TST, 20k steps", 6_000),
     )
-    return curves.published(3, panel, runs)
+    return curves.of_paper(3, runs, panel)
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    sources = list(dict.fromkeys(data["source"]))
-    figure, rows = new_grid(PAGE, 2.4 * len(sources), len(sources), 3)
-    for row, source in zip(rows, sources, strict=True):
-        mine = data[data["source"] == source]
-        there = [panel for panel in PANELS if (mine["panel"] == panel).any()]
-        loss = _limits([mine[mine["panel"] == panel] for panel in there])
-        for axes, panel in zip(row, PANELS, strict=True):
-            if panel not in there:
-                say_missing(axes, f"no baseline of {PANELS[panel][0]}\namong the runs:\n{NEEDS}")
-                continue
-            part = mine[mine["panel"] == panel]
-            window = (0.0, curves.end_of(part))
-            look = curves.marks(list(dict.fromkeys(part["label"])))
-            curves.draw(axes, part, look, window=window, loss=loss, legend="upper right")
+def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
+    by_source = [part for _, part in data.groupby("source", sort=False)]
+    counts = [part["panel"].nunique() for part in by_source]
+    drawn, rows = new_rows(PAGE, 2.7 * len(counts), counts)
+    for row, mine in zip(rows, by_source, strict=True):
+        panels = [part for _, part in mine.groupby("panel", sort=False)]
+        loss = _limits(panels)
+        for axes, part in zip(row, panels, strict=True):
+            looks = curves.marks(list(part["label"]))
+            curves.draw(axes, part, looks, (0.0, curves.end_of(part)), loss)
             curves.level_line(axes, _end(part))
-            axes.set_title(f"{source}: {PANELS[panel][0]}")
+            kind = PANELS[part["panel"].iloc[0]][0]
+            title = f"{part['source'].iloc[0]}: {kind}"
+            if part["source"].iloc[0] == "measured":
+                title += ", held-out loss" if kind != "equal loss" else _ratio(matches[kind])
+            key_above(axes, title, curves.legend_looks(part, looks))
         row[0].set_ylabel("training loss (nats per token)")
-    return figure
+    return drawn
 
 
 def _limits(panels: list[pd.DataFrame]) -> tuple[float, float]:
     """One range of losses for all panels of a row, so that they can be compared."""
-    tokens = [part[part["quantity"] == "next_token"] for part in panels]
-    each = [curves.limits(part, (0.0, curves.end_of(part)), 0.12) for part in tokens]
+    each = [curves.limits(part, (0.0, curves.end_of(part)), 0.12) for part in panels]
     return min(low for low, _ in each), max(high for _, high in each)
 
 
 def _end(data: pd.DataFrame) -> float:
-    return curves.last(data[~data["label"].str.startswith("baseline")])
+    """What superposition reached: held-out where it was measured here."""
+    own = data[~data["label"].str.startswith("baseline")]
+    held_out = own[own["quantity"] == "held_out"]["loss"]
+    return float(held_out.iloc[0]) if len(held_out) else curves.last(own)
 
 
-def _caption(found: Measured | None) -> str:
-    text = (
-        "Training loss, 3B, s = 6, r = 0.3; numbers: the last of each curve; dotted: the level "
-        "that "
-        f"TST reached. {curves.SMOOTHED}; one run each. Before the switch the loss of bags, "
-        "another "
-        "quantity, lies above the frame. The baseline of 20k steps ends at 2.755 here and at 2.808 "
-        "in Table 1. "
-    )
-    if found is None:
-        return text + f"Nothing measured: `{NEEDS}`, or `{command('equal-cost', 'one-gpu')}`."
+def _said_of_runs(found: Measured) -> str:
     lacking = [kind for kind, _, _ in PANELS.values() if kind not in found.matches]
-    lacks = f" No match of {' or '.join(lacking)} among the runs: `{NEEDS}`." if lacking else ""
-    return text + (
-        f"Below, measured: {found.scale}; means over seeds, {SMOOTHED}; at equal loss, the "
-        "baseline "
-        f"nearest in length to the interpolated one.{lacks}"
+    lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
+    return (
+        f"Below, measured: {found.scale}; means over seeds, {curves.OWN_SMOOTHING}; {curves.ENDS}; "
+        "numbers: held-out loss; at equal loss, the baseline nearest in length to the interpolated "
+        f"one.{lacks}"
     )
 
 
 def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
-    said = []
+    gains = []
     for panel, (words, _, _) in PANELS.items():
         mine = data[(data["source"] == "published") & (data["panel"] == panel)]
         base = curves.last(mine[mine["label"].str.startswith("baseline")])
-        change = f"{base - _end(mine):+.3f}".replace("-", "−")
-        said.append(f"{words}: {change}")
-    published = "gains of TST in nats: " + ", ".join(said)
+        gains.append(f"{words}: {signed(base - _end(mine))}")
+    said = "gains of TST in nats: " + ", ".join(gains)
     if found is None:
-        return Finding(published, needs=NEEDS)
-    measured = "; ".join(_words(kind, row) for kind, row in found.matches.items())
+        return Finding(said)
+    measured = "; ".join(
+        f"{kind}{_ratio(row)}" if kind == "equal loss" else f"{kind}: {gain(row)}"
+        for kind, row in found.matches.items()
+    )
     equal = found.matches.get("equal FLOPs")
-    verdicts: dict[str, Verdict] = {"better": "agrees", "worse": "disagrees"}
-    verdict = verdicts.get(str(equal["verdict"]), "undecided") if equal else "undecided"
-    return Finding(published, measured, found.scale, verdict)
+    return Finding(said, measured, found.scale, judged([equal["verdict"]] if equal else []))
 
 
-def _words(kind: str, row: dict[str, Any]) -> str:
-    if kind != "equal loss":
-        return f"{kind}: {gain(row)}"
+def _ratio(row: dict[str, Any]) -> str:
     bounded = f" [{row['low']:.2f}, {row['high']:.2f}]" if pd.notna(row["low"]) else ""
-    return f"{kind}: {row['steps_ratio']:.2f}{bounded} times the steps"
+    return f": {row['steps_ratio']:.2f}{bounded} times the steps"

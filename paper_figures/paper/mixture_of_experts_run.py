@@ -2,108 +2,131 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.summary import Summary
-from paper_figures.item import Finding, Item, Missing, command
-from paper_figures.measured import Arm, arms, folders, plain
-from paper_figures.paper import curves
-from paper_figures.paper.measured_curves import of_settings
+from analysis import published
+from analysis.wording import signed
+from paper_figures import curves
+from paper_figures.drawing import key_above
+from paper_figures.groups import Group
+from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
-from paper_figures.published_numbers import CURVES
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.study.selection import representative
-from paper_figures.style import PAGE, new_grid
+from paper_figures.style import INK, MUTED, PAGE, Look, new_figure, thousands
 
 RUNS = (
     curves.Run("moe_10b_a1b_baseline", "baseline"),
     curves.Run("moe_10b_a1b_tst_s16", "TST, s = 16", 12_483),
 )
-NEEDS = command("mixture-10b-a1b", "paper")
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+@figure(
+    "figure1",
+    title="Figure 1. Loss curves of a mixture of experts, 10B-A1B",
+    published=["loss_curves", "headline_runs"],
+    needs=submit("mixture-10b-a1b", "paper"),
+)
+def mixture_of_experts_run(sources: Sources) -> Picture:
     """Above the published curves, below those of mixtures of experts that were run here."""
-    data, arm = curves.published(1, None, RUNS), _arm(sources.summary)
-    if arm is not None:
-        chosen = representative(arm.rows, most=1)
-        arm = Arm(chosen, arm.members, arm.at_scale)
-        names = [f"TST, {setting}" for setting in chosen["setting"]]
-        own = of_settings(sources.summary, chosen, names)
-        data = pd.concat([data, own], ignore_index=True)
-    return [
-        Picture(
-            "mixture_of_experts_run",
-            name,
-            "Figure 1. Loss curves of a mixture of experts, 10B-A1B",
-            _caption(arm),
-            data,
-            folders(sources.summary, arm.rows) if arm else (),
-            lambda: _figure(data),
-            published=(CURVES,),
-            finding=_finding(data, arm),
-        )
-    ]
-
-
-def _arm(summary: Summary) -> Arm | None:
-    """The longest comparison of a mixture of experts."""
-    found = [arm for arm in arms(summary) if arm.members["experts"].notna().all()]
-    found = [Arm(plain(arm.rows), arm.members, False) for arm in found if len(plain(arm.rows))]
-    return max(found, key=lambda arm: int(arm.members["flops"].iloc[0]), default=None)
-
-
-def reached(data: pd.DataFrame) -> dict[str, Any]:
-    """Last losses and steps of both curves."""
-    is_baseline = data["label"].str.startswith("baseline")
-    base, other = (
-        (int(part["step"].max()), curves.last(part))
-        for part in (data[is_baseline], data[~is_baseline])
+    data, group = curves.of_paper(1, RUNS), _group(sources)
+    if group is not None:
+        names = [f"TST, {setting}" for setting in group.rows["setting"]]
+        data = pd.concat([data, curves.of_group(group, names)], ignore_index=True)
+    return Picture(
+        caption="Training loss against steps of equal FLOPs; numbers: the last of each curve. "
+        f"{curves.SMOOTHED}; one run each. The pale part before the switch is the loss of bags, "
+        "another quantity. B200-hours: those of the baseline in Table 1, by its steps.",
+        measured=f"Below, measured: {group.scale}; mean over seeds, shading: their range; "
+        f"{curves.ENDS}."
+        if group
+        else "",
+        data=data,
+        folders=group.folders if group else (),
+        draw=lambda: _figure(data),
+        finding=_finding(data, group),
     )
-    return {"baseline": base, "tst": other, "steps_ratio": base[0] / other[0]}
+
+
+def _group(sources: Sources) -> Group | None:
+    """One setting of the longest comparison of a mixture of experts."""
+    found = [group.representative(most=1) for group in sources.groups]
+    mixtures = [g for g in found if len(g.rows) and g.members["experts"].notna().all()]
+    return max(mixtures, key=lambda group: int(group.members["flops"].iloc[0]), default=None)
+
+
+def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
+    """Last step and training loss of an arm."""
+    curve = data[data["label"].str.startswith("baseline") == baseline]
+    return int(curve["step"].max()), curves.last(curve)
 
 
 def _figure(data: pd.DataFrame) -> Figure:
     sources = list(dict.fromkeys(data["source"]))
-    figure, rows = new_grid(PAGE, 2.5 * len(sources), len(sources), 2)
+    drawn, rows = new_figure(PAGE, 2.7 * len(sources), 2, len(sources))
     for (left, right), source in zip(rows, sources, strict=True):
         mine = data[data["source"] == source]
-        look, steps = curves.marks(list(dict.fromkeys(mine["label"]))), curves.end_of(mine)
-        curves.draw(left, mine, look, window=(0, steps), legend="upper right")
-        left.set_title(f"{source}: the whole run")
+        looks, steps = curves.marks(list(mine["label"])), curves.end_of(mine)
+        curves.draw(left, mine, looks, (0, steps))
         left.set_ylabel("loss (nats per token, log scale)")
-        end, window = mine[mine["quantity"] == "next_token"], (0.25 * steps, steps)
-        fitting = curves.limits(end, window)
-        curves.draw(right, end, look, window=window, loss=fitting, legend=None)
-        curves.level_line(right, reached(mine)["tst"][1])
-        right.set_title("the end, with the level that TST reached")
-    return figure
+        key_above(left, f"{source}: the whole run", curves.legend_looks(mine, looks), 2)
+        end, window = mine[mine["quantity"] != "bag_loss"], (0.25 * steps, steps)
+        curves.draw(right, end, looks, window, curves.limits(end, window))
+        right.set_ylabel("loss (nats per token)")
+        right.set_title("the end")
+        if source == "published":
+            _draw_saving(right, mine)
+            _hours_above(right)
+    return drawn
 
 
-def _caption(arm: Arm | None) -> str:
-    text = (
-        "Training loss against steps of equal FLOPs; numbers: the last of each curve. "
-        f"{curves.SMOOTHED}; one run each. The pale part before the switch is the loss of bags, "
-        "another quantity. "
+def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
+    """The level that superposition reached, and how many steps earlier."""
+    (long, _), (short, level) = reached(data, True), reached(data, False)
+    curves.level_line(axes, level)
+    words = f"TST's last loss, {level:.3f}"
+    look: Look = {"fontsize": 7, "color": MUTED, "textcoords": "offset points"}
+    axes.annotate(words, (axes.get_xlim()[0], level), xytext=(2, -9), **look)
+    axes.annotate(
+        "",
+        (short, level),
+        xytext=(long, level),
+        arrowprops={"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2},
     )
-    if arm is None:
-        return text + f"Nothing measured: `{NEEDS}`."
-    return text + f"Below, measured: {arm.scale}; mean over seeds, shading: their range."
-
-
-def _finding(data: pd.DataFrame, arm: Arm | None) -> Finding:
-    found = reached(data[data["source"] == "published"])
-    published = (
-        f"TST ends at {found['tst'][1]:.3f} after {found['tst'][0]:,} steps, the baseline at "
-        f"{found['baseline'][1]:.3f} after {found['baseline'][0]:,}: {found['steps_ratio']:.1f} "
-        "times the steps"
+    axes.annotate(
+        f"{long / short:.1f} times fewer steps",
+        ((short + long) / 2, level),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        fontsize=7,
     )
-    if arm is None:
-        return Finding(published, needs=NEEDS)
-    row = arm.rows.iloc[0]
-    measured_text = f"gain of {row['gain']:+.3f} nats at equal steps ({row['verdict']})"
-    verdict = {"better": "agrees", "worse": "disagrees"}.get(str(row["verdict"]), "undecided")
-    return Finding(published, measured_text.replace("-", "−"), arm.scale, verdict)  # type: ignore[arg-type]
+
+
+def _hours_above(axes: Axes) -> None:
+    """B200-hours, at the baseline's hours per step."""
+    runs = published.headline_runs().query("params == '10B-A1B' and method == 'baseline'")
+    hours = float(runs["b200_hours"].iloc[0] / runs["total_steps"].iloc[0])
+    above = axes.secondary_xaxis(
+        "top", functions=(lambda x: np.multiply(x, hours), lambda x: np.divide(x, hours))
+    )
+    above.set_xlabel("B200-hours")
+    above.xaxis.set_major_formatter(thousands)
+    axes.set_title("")
+
+
+def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
+    own = data[data["source"] == "published"]
+    (long, base), (short, tst) = reached(own, True), reached(own, False)
+    said = (
+        f"TST ends at {tst:.3f} after {short:,} steps, the baseline at {base:.3f} after {long:,}: "
+        f"{long / short:.1f} times the steps"
+    )
+    if group is None:
+        return Finding(said)
+    row = group.rows.iloc[0]
+    measured = f"gain of {signed(row['gain'])} nats at equal steps ({row['verdict']})"
+    return Finding(said, measured, group.scale, judged([row["verdict"]]))

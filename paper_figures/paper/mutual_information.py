@@ -8,56 +8,65 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.mutual_information import Decay, fit_decay
-from paper_figures.item import Finding, Item, Missing
+from analysis import published
+from analysis.fitting.objectives import Floats
+from analysis.mutual_information import fit_decay
+from paper_figures.drawing import log_axis
+from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.published_numbers import MUTUAL_INFORMATION, table
+from paper_figures.registration import figure
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, INK, PAGE, cycle_mark, new_figure
+from paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
 from tst_study.errors import UserError
+
+NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --json RUNS/mutual_information.json`"
+Constants = tuple[float, float, float]
+"""C0, a and k of C0 + a·d^k."""
+PATTERN = "mutual_information*.json"
+COLUMNS = ["distance", "mutual_information", "low", "high"]
+
 
 PRINTED = (3.63, 1.35, -1.25)
 """C0, a and k as the paper prints them."""
-NEEDS = "tst-study analyse mutual-information --tokens PREFIX --json RUNS/mutual_information.json"
-PATTERN = "mutual_information*.json"
-DATA = ("source", "distance", "mutual_information", "low", "high", "fit")
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
-    curves = {"published": _published(), **_measured(sources.folder)}
-    fits = {source: _decay(curve) for source, curve in curves.items()}
-    data = pd.concat(
-        [
-            curve.assign(source=source, fit=_values(fits[source], curve))
-            for source, curve in curves.items()
-        ],
-        ignore_index=True,
-    ).reindex(columns=list(DATA))
-    return [
-        Picture(
-            "mutual_information",
-            name,
-            "Figure 10. Mutual information of token pairs by distance",
-            _caption(fits),
-            data,
-            (),
-            lambda: _figure(data, fits),
-            published=(MUTUAL_INFORMATION,),
-            fits={source: _parameters(decay) for source, decay in fits.items()},
-            finding=_finding(fits),
-        )
+@figure(
+    "figure10",
+    title="Figure 10. Mutual information of token pairs by distance",
+    published=["mutual_information"],
+    needs=NEEDS,
+)
+def mutual_information(sources: Sources) -> Picture:
+    own = _measured(sources.folder)
+    curves = {"published": published.mutual_information(), **own}
+    fits = {source: _fitted(curve) for source, curve in curves.items()}
+    rows = [
+        curve.assign(source=source, fit=_decay(fits[source], curve["distance"].to_numpy(float)))
+        for source, curve in curves.items()
     ]
-
-
-def _published() -> pd.DataFrame:
-    return table(MUTUAL_INFORMATION).rename(columns={"distance_tokens": "distance"})
+    data = pd.concat(rows, ignore_index=True).reindex(columns=["source", *COLUMNS, "fit"])
+    said = "; ".join(f"{source}: {_said(fits[source])}" for source in own)
+    return Picture(
+        caption="Mutual information of pairs of tokens of DCLM at distances 1 to 100, published "
+        f"(read from the paper's picture). Fitted to these points: {_said(fits['published'])}; "
+        f"the paper prints {_said(PRINTED, 2)}.",
+        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}."
+        if said
+        else "",
+        data=data,
+        draw=lambda: _figure(data, fits),
+        fits={
+            source: dict(zip(("C0", "a", "k"), constants or (), strict=False))
+            for source, constants in fits.items()
+        },
+        finding=_finding(fits["published"], said),
+    )
 
 
 def _measured(folder: Path | None) -> dict[str, pd.DataFrame]:
@@ -66,107 +75,78 @@ def _measured(folder: Path | None) -> dict[str, pd.DataFrame]:
     for path in sorted(folder.rglob(PATTERN)) if folder else []:
         try:
             rows = json.loads(path.read_text("utf8"))["tables"]["Mutual information by distance"]
-            curve = pd.DataFrame(rows)[["distance", "mutual_information", "low", "high"]]
+            curve = pd.DataFrame(rows)[COLUMNS]
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                f"{path}: holds no mutual information by distance; write it with `{NEEDS}`"
+                f"{path}: holds no mutual information by distance; write it with {NEEDS}"
             ) from None
-        assert folder is not None
-        found[path.relative_to(folder).with_suffix("").as_posix()] = curve
+        found[path.relative_to(folder).with_suffix("").as_posix()] = curve  # type: ignore[arg-type]
     return found
 
 
-def _decay(curve: pd.DataFrame) -> Decay | None:
+def _fitted(curve: pd.DataFrame) -> Constants | None:
     """None where too few distances have information above their noise."""
-    positive = curve[curve["mutual_information"] > 0]
+    above = curve[curve["mutual_information"] > 0].astype(float)
     try:
-        return fit_decay(
-            positive["distance"].to_numpy(dtype=float),
-            positive["mutual_information"].to_numpy(dtype=float),
-        )
+        fit = fit_decay(above["distance"].to_numpy(), above["mutual_information"].to_numpy())
     except UserError:
         return None
+    return fit.constant, fit.amplitude, fit.exponent
 
 
-def _values(decay: Decay | None, curve: pd.DataFrame) -> Any:
-    if decay is None:
-        return float("nan")
-    distance = curve["distance"].to_numpy(dtype=float)
-    return decay.constant + decay.amplitude * distance**decay.exponent
+def _decay(constants: Constants | None, distance: Floats) -> Floats:
+    constant, amplitude, exponent = constants or (float("nan"), 0.0, 0.0)
+    return constant + amplitude * distance**exponent
 
 
-def _parameters(decay: Decay | None) -> dict[str, float]:
-    if decay is None:
-        return {}
-    names = {"C0": decay.constant, "a": decay.amplitude, "k": decay.exponent, "rmse": decay.rmse}
-    return {name: float(value) for name, value in names.items()}
-
-
-def _figure(data: pd.DataFrame, fits: dict[str, Decay | None]) -> Figure:
+def _figure(data: pd.DataFrame, fits: dict[str, Constants | None]) -> Figure:
     """One panel for each unit: what the paper's is, it does not say."""
     own = [source for source in fits if source != "published"]
-    figure, row = new_figure(PAGE if own else COLUMN, 2.4, 2 if own else 1)
+    drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})
+    distance = np.geomspace(1, 100, 200)
+    look: Look = {
+        "color": MUTED,
+        "lw": 1.2,
+        "ls": (0, (3, 2)),
+        "label": f"printed: {_said(PRINTED, 2)}",
+    }
+    row[0].plot(distance, _decay(PRINTED, distance), **look)
     row[0].set_title("published: DCLM")
     row[0].set_ylabel("mutual information (unit not stated)")
     if own:
         _draw(row[1], data, {source: fits[source] for source in own})
         row[1].set_title("measured")
         row[1].set_ylabel("mutual information (nats)")
-    return figure
+    for axes in row:
+        axes.legend(loc="upper right")
+    return drawn
 
 
-def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Decay | None]) -> None:
-    for place, source in enumerate(fits):
-        rows, mark = data[data["source"] == source], cycle_mark(place)
-        look: dict[str, Any] = {"color": mark.colour, "markersize": 3, "mfc": "none", "mew": 0.7}
+def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants | None]) -> None:
+    for place, (source, fit) in enumerate(fits.items()):
+        rows, colour = data[data["source"] == source], cycle_mark(place).colour
+        look: Look = {"color": colour, "markersize": 3, "mfc": "none", "mew": 0.7, "ls": "none"}
         label = "points" if source == "published" else source
-        axes.plot(rows["distance"], rows["mutual_information"], mark.marker, label=label, **look)
-        axes.vlines(rows["distance"], rows["low"], rows["high"], color=mark.colour, lw=0.8)
-        decay = fits[source]
-        if decay is not None:
-            at = pd.DataFrame({"distance": np.geomspace(*_ends(rows), 200)})
-            axes.plot(at["distance"], _values(decay, at), color=INK, lw=0.9, label="C0 + a·d^k")
-    axes.set_xscale("log")
-    axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
-    axes.minorticks_off()
+        axes.plot(rows["distance"], rows["mutual_information"], "o", label=label, **look)
+        axes.vlines(rows["distance"], rows["low"], rows["high"], color=colour, lw=0.8)
+        if fit is not None:
+            at = np.geomspace(rows["distance"].min(), rows["distance"].max(), 200)
+            axes.plot(at, _decay(fit, at), color=INK, lw=0.9, label=f"fitted: {_said(fit)}")
+    log_axis(axes, "x", [1, 2, 5, 10, 20, 50, 100])
     axes.set_xlabel("distance d (tokens, log scale)")
-    axes.legend(loc="upper right")
 
 
-def _ends(rows: pd.DataFrame) -> tuple[float, float]:
-    return float(rows["distance"].min()), float(rows["distance"].max())
-
-
-def _caption(fits: dict[str, Decay | None]) -> str:
-    text = (
-        "Mutual information of pairs of tokens of DCLM at distances 1 to 100, published (read from "
-        f"the paper's picture), and the fit {_said(fits['published'])}; the paper prints "
-        f"{PRINTED[0]:.2f}, {PRINTED[1]:.2f}, {PRINTED[2]:.2f}".replace("-", "−")
-        + ". "
-    )
-    own = {source: decay for source, decay in fits.items() if source != "published"}
-    if not own:
-        return text + f"Nothing measured: `{NEEDS}`."
-    said = "; ".join(f"{source}: {_said(decay)}" for source, decay in own.items())
-    return text + f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}."
-
-
-def _said(decay: Decay | None) -> str:
-    if decay is None:
+def _said(constants: Constants | None, digits: int = 3) -> str:
+    if constants is None:
         return "not to be fitted: too few distances with information above their noise"
-    numbers = (decay.constant, decay.amplitude, decay.exponent)
-    return "C0 = {:.2f}, a = {:.2f}, k = {:.2f}".format(*numbers).replace("-", "−")
+    texts = (f"{value:.{digits}f}".replace("-", "−") for value in constants)
+    return "C0 = {}, a = {}, k = {}".format(*texts)
 
 
-def _finding(fits: dict[str, Decay | None]) -> Finding:
-    decay = fits["published"]
-    assert decay is not None
-    found = np.array([decay.constant, decay.amplitude, decay.exponent])
-    same = bool(np.all(np.abs(found - np.array(PRINTED)) < 0.011))
-    published = f"{_said(decay)}, {'as' if same else 'not as'} printed"
-    own = {source: fit for source, fit in fits.items() if source != "published"}
-    if not own:
-        return Finding(published, needs=NEEDS)
-    measured = "; ".join(f"{source}: {_said(fit)}" for source, fit in own.items())
-    return Finding(published, measured, "other text and tokenizer", "undecided")
+def _finding(fit: Constants | None, measured: str) -> Finding:
+    same = fit is not None and (np.abs(np.subtract(fit, PRINTED)) < 0.011).all()
+    said = f"{_said(fit)}, {'' if same else 'not '}as printed ({_said(PRINTED, 2)})"
+    if not measured:
+        return Finding(said)
+    return Finding(said, measured, "other text and tokenizer", "undecided")

@@ -2,134 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
+from analysis import published
 from analysis.run_row import rows_of
-from analysis.summary import Summary
-from analysis.wording import gain
-from paper_figures.item import Finding, Item, Missing, command
-from paper_figures.measured import Arm, arms, folders, plain
-from paper_figures.published_numbers import HEADLINE, table
+from analysis.wording import signed
+from paper_figures.groups import Group, folders_of
+from paper_figures.item import Finding, Verdict
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.table import Entry, Grid, Table, number_entry
+from paper_figures.table import Grid, Table, gain_entry, number_entry
 
 METHODS = {
     "baseline": "baseline",
     "tst": "TST",
     "tst_reinit_embedding_and_head": "TST, embedding and head re-initialised",
 }
-NEEDS = command("reinitialise", "paper")
 
 
-def items(sources: Sources, name: str) -> list[Item | Missing]:
+@figure(
+    "table2",
+    title="Table 2. Embedding and head re-initialised at the switch",
+    published=["headline_runs"],
+    needs=submit("reinitialise", "paper", "one-gpu"),
+)
+def reinitialisation(sources: Sources) -> Table:
     """Published at 3B, 20,000 steps; measured ones are pairs of equal s and r at any scale."""
-    found = _arms(sources.summary)
-    data = pd.concat([_published(), *(_measured(arm) for arm in found)], ignore_index=True)
-    return [
-        Table(
-            "reinitialisation",
-            name,
-            "Table 2. Embedding and head re-initialised at the switch",
-            _caption(found),
-            data,
-            tuple(sorted({path for arm in found for path in folders(sources.summary, arm.rows)})),
-            (_grid(data),),
-            published=(HEADLINE,),
-            finding=_finding(found),
-        )
-    ]
+    found = [group for group in map(_both, sources.groups) if len(group.rows)]
+    data = pd.concat([_published(), *map(_measured, found)], ignore_index=True)
+    lowest = data.groupby("runs")["loss"].transform("min")
+    columns = {
+        "runs": lambda row: row["runs"],
+        "method": lambda row: row["method"],
+        "loss": lambda row: number_entry(row["loss"], 3, row["loss"] == row["lowest"]),
+        "gain over the baseline [95%]": lambda row: gain_entry(row, digits=3),
+    }
+    return Table(
+        caption="Loss in nats per token: final training loss where published, held-out loss where "
+        "measured. Bold: the lowest of each group.",
+        measured=f"The published runs were not repeated: {submit('reinitialise', 'paper')}."
+        if found
+        else "",
+        data=data,
+        folders=folders_of(found),
+        grids=(Grid.of(rows_of(data.assign(lowest=lowest)), columns),),
+        finding=_finding(found),
+    )
 
 
 def _published() -> pd.DataFrame:
-    runs = table(HEADLINE)
-    runs = runs[(runs["params"] == "3B") & (runs["total_steps"] == 20_000)]
-    level = float(runs[runs["method"] == "baseline"]["final_loss"].iloc[0])
-    return pd.DataFrame(
-        {
-            "runs": "published: 3B, 20,000 steps, s = 6, r = 0.3, 1 seed",
-            "method": METHODS[row["method"]],
-            "loss": row["final_loss"],
-            "gain": None if row["method"] == "baseline" else level - row["final_loss"],
-        }
-        for row in sorted(rows_of(runs), key=lambda run: list(METHODS).index(run["method"]))
+    runs = published.headline_runs().query("params == '3B' and total_steps == 20_000")
+    loss = runs.set_index("method")["final_loss"].loc[list(METHODS)]
+    table = pd.DataFrame({"method": METHODS.values(), "loss": loss.to_numpy()})
+    gain = (loss["baseline"] - table["loss"]).where(table["method"] != "baseline")
+    return table.assign(runs="published: 3B, 20,000 steps, s = 6, r = 0.3, 1 seed", gain=gain)
+
+
+def _both(group: Group) -> Group:
+    """Settings that were re-initialised, and the same settings left as they are."""
+    rows = group.plain("reinitialized").rows
+    same = rows.groupby(["bag_size", "superposed_steps"])["reinitialized"].transform("nunique")
+    return group.only(rows[same == 2].sort_values("reinitialized", kind="stable"))
+
+
+def _measured(group: Group) -> pd.DataFrame:
+    rows = group.rows
+    names = [
+        METHODS["tst_reinit_embedding_and_head" if new else "tst"] for new in rows["reinitialized"]
+    ]
+    sizes = zip(names, rows["bag_size"], rows["step_ratio"], strict=True)
+    table = rows[["gain", "low", "high", "seeds"]].assign(
+        method=[f"{name}, s = {size}, r = {ratio:.3g}" for name, size, ratio in sizes],
+        loss=rows["superposed"],
     )
+    base = pd.DataFrame([{"method": "baseline", "loss": float(rows["baseline"].mean())}])
+    return pd.concat([base, table], ignore_index=True).assign(runs=f"measured: {group.scale}")
 
 
-def _arms(summary: Summary) -> list[Arm]:
-    """Groups with a re-initialised setting and the same setting left as it is."""
-    found = []
-    for arm in arms(summary):
-        fresh = arm.rows[arm.rows["reinitialized"].astype(bool)]
-        key = ["bag_size", "superposed_steps"]
-        kept = plain(arm.rows).merge(fresh[key].drop_duplicates(), on=key)
-        if len(kept):
-            found.append(Arm(pd.concat([kept, fresh]), arm.members, arm.at_scale))
-    return found
-
-
-def _measured(arm: Arm) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for row in rows_of(arm.rows):
-        method = METHODS["tst_reinit_embedding_and_head" if row["reinitialized"] else "tst"]
-        rows.append(
-            {
-                "runs": f"measured: {arm.scale}",
-                "method": f"{method}, s = {row['bag_size']}, r = {row['step_ratio']:.3g}",
-                "loss": row["superposed"],
-                **{key: row[key] for key in ("gain", "low", "high", "seeds")},
-            }
-        )
-    base = {
-        "runs": f"measured: {arm.scale}",
-        "method": "baseline",
-        "loss": float(arm.rows["baseline"].mean()),
-    }
-    return pd.DataFrame([base, *rows])
-
-
-def _grid(data: pd.DataFrame) -> Grid:
-    lowest = data.groupby("runs")["loss"].transform("min")
-    rows = tuple(
-        (
-            Entry(row["runs"]),
-            Entry(row["method"]),
-            number_entry(row["loss"], 3, row["loss"] == low),
-            Entry(
-                gain({"low": None, "high": None, **row}) if pd.notna(row["gain"]) else "",
-                value=float(row["gain"]) if pd.notna(row["gain"]) else None,
-            ),
-        )
-        for row, low in zip(rows_of(data), lowest, strict=True)
-    )
-    return Grid("", ("runs", "method", "loss", "gain over the baseline [95%]"), rows)
-
-
-def _caption(found: list[Arm]) -> str:
-    text = (
-        "Loss in nats per token: final training loss where published, held-out loss where "
-        "measured. Bold: the lowest of each group. "
-    )
-    if found:
-        return text + f"The published runs were not repeated: `{NEEDS}`."
-    return text + f"Nothing measured: `{NEEDS}`, or `{command('reinitialise', 'one-gpu')}` smaller."
-
-
-def _finding(found: list[Arm]) -> Finding:
-    published = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
+def _finding(found: list[Group]) -> Finding:
+    said = "re-initialised 0.262 nats above TST and 0.130 above the baseline"
     if not found:
-        return Finding(published, needs=NEEDS)
-    arm = found[0]
-    fresh = arm.rows[arm.rows["reinitialized"].astype(bool)]
-    kept = arm.rows[~arm.rows["reinitialized"].astype(bool)]
-    worse = float(fresh["superposed"].mean() - kept["superposed"].mean())
-    over = float(-fresh["gain"].mean())
+        return Finding(said)
+    rows, new = found[0].rows, found[0].rows["reinitialized"].astype(bool)
+    worse = float(rows[new]["superposed"].mean() - rows[~new]["superposed"].mean())
+    over = float(-rows[new]["gain"].mean())
     measured = (
-        f"re-initialised {worse:+.3f} nats against TST and {over:+.3f} against the baseline"
-    ).replace("-", "−")
-    tested = set(fresh["verdict"])
-    verdict = (
-        "agrees" if tested == {"worse"} else "disagrees" if "better" in tested else "undecided"
+        f"re-initialised {signed(worse)} nats against TST and {signed(over)} against the baseline"
     )
-    return Finding(published, measured, arm.scale, verdict)  # type: ignore[arg-type]
+    tested = set(rows[new]["verdict"])
+    verdict: Verdict = "disagrees" if "better" in tested else "undecided"
+    return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else verdict)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from html import escape
-from typing import Any
 
-import pandas as pd
+from paper_figures.table import Entry, Grid
 
 FILTERED = 8
 """Rows from which on a table has a field that filters them."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    value: float | str | None = None
-    """What to sort by, where it is not the text; numbers are set to the right."""
-    link: str | None = None
-    words: bool = False
-    """A sentence, which may wrap."""
-    bold: bool = False
 
 
 def text(words: str) -> str:
@@ -39,45 +26,58 @@ def bullets(sentences: Iterable[str]) -> str:
     return f"<ul>\n{items}\n</ul>\n"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> str:
+def folded(summary: str, content: str, name: str = "") -> str:
+    start = f'<details id="{name}">' if name else "<details>"
+    return f"{start}<summary>{text(summary)}</summary>\n{content}</details>\n"
+
+
+def table(grid: Grid, name: str, label: str) -> str:
     """A table that sorts by a click on a heading; a longer one has a field that filters its rows.
 
-    `name` is its id.
+    `name` is its id, `label` what a screen reader says of the box in which it scrolls.
     """
-    lines = [list(row) for row in rows]
-    numeric = [
-        any(isinstance(line[place].value, int | float) for line in lines)
-        for place in range(len(headings))
-    ]
+    if not grid.rows:
+        return ""
+    numeric = [grid.is_numeric(place) for place in range(len(grid.headings))]
     head = "".join(
         f'<th{_class("number" if right else "")} scope="col"><button>{text(heading)}</button></th>'
-        for heading, right in zip(headings, numeric, strict=True)
+        for heading, right in zip(grid.headings, numeric, strict=True)
     )
-    body = "".join(f"<tr>{''.join(map(_cell, line, numeric))}</tr>\n" for line in lines)
+    body = "".join(f"<tr>{''.join(map(_cell, row, numeric))}</tr>\n" for row in grid.rows)
     search = ""
-    if len(lines) >= FILTERED:
+    if len(grid.rows) >= FILTERED:
         search = (
-            f'<input type="search" data-filters="{name}" placeholder="Filter rows" '
-            'aria-label="Filter rows">\n'
+            f'<input type="search" data-filters="{name}" placeholder="Filter rows: s = 16" '
+            f'aria-label="Filter rows: {escape(label, quote=True)}">\n<output></output>\n'
         )
+    heading = f"<h3>{text(grid.title)}</h3>\n" if grid.title else ""
     return (
-        f'{search}<div class="scroll"><table class="sortable" id="{name}">'
-        f"<thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{body}</tbody></table></div>\n"
+        heading
+        + search
+        + scroll_box(
+            f'<table class="sortable" id="{name}"><thead><tr>{head}</tr></thead>\n'
+            f"<tbody>\n{body}</tbody></table>",
+            label,
+        )
     )
 
 
-def _cell(cell: Cell, right: bool) -> str:
-    content = text(cell.text)
-    if cell.bold:
+def scroll_box(content: str, label: str) -> str:
+    """What may be wider than the screen: scrolls by keyboard too, and has a name."""
+    named = escape(label, quote=True)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{named}">{content}</div>\n'
+
+
+def _cell(entry: Entry, right: bool) -> str:
+    content = text(entry.text)
+    if entry.best:
         content = f"<b>{content}</b>"
-    if cell.link is not None:
-        content = f'<a href="{escape(cell.link, quote=True)}">{content}</a>'
-    value: Any = cell.value
-    if right and (value is None or pd.isna(value)):
-        value = ""
-    data = "" if value is None else f' data-value="{escape(str(value), quote=True)}"'
-    return f"<td{_class('number' if right else 'words' if cell.words else '')}{data}>{content}</td>"
+    if entry.link is not None:
+        content = f'<a href="{escape(entry.link, quote=True)}">{content}</a>'
+    if not right:
+        return f"<td>{content}</td>"
+    value = "" if entry.value is None or entry.value != entry.value else entry.value
+    return f'<td class="number" data-value="{value}">{content}</td>'
 
 
 def _class(kind: str) -> str:

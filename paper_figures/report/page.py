@@ -1,6 +1,7 @@
 """`report.html`: what a study found, in one page that needs nothing but itself.
 
-Styles, script and pictures are inside; nothing is fetched. Links to run folders are relative.
+Styles, script and pictures are inside; nothing is fetched. Links to run folders and to files of
+figures are relative.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from paper_figures.item import Item, Missing
 from paper_figures.report import study_sections
+from paper_figures.report.answer import lead
 from paper_figures.report.html_parts import bullets, paragraph, text
 from paper_figures.report.item_sections import figures, not_reproduced, tables
 from paper_figures.report.limits import limits
@@ -47,22 +49,24 @@ def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to
         }
     sections["The paper, figure by figure"] = not_reproduced(items, missing)
     kept = {title: content for title, content in sections.items() if content}
-    names = {title: _slug(title) for title in kept}
+    names = {title: "-".join(title.lower().replace(",", "").split()) for title in kept}
     links = "".join(f'<a href="#{names[title]}">{text(title)}</a>' for title in kept)
     body = "".join(
         f'<section id="{names[title]}"><h2>{text(title)}</h2>\n{content}</section>\n'
         for title, content in kept.items()
     )
-    here = Path(__file__).parent
-    title = f"Token superposition: {_subject(sources)}"
+    style, script = (
+        Path(__file__).with_name(f"report.{kind}").read_text("utf8") for kind in ("css", "js")
+    )
+    title = escape(f"Token superposition: {_subject(sources)}")
+    top = "No runs: everything here is published (arXiv 2605.06546)."
+    start = paragraph(top, "lead") if sources.folder is None else lead(summary)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n"
-        f"<style>\n{here.joinpath('report.css').read_text('utf8')}</style></head>\n"
-        f"<body><main><header><h1>{escape(title)}</h1>\n{_lead(sources)}"
-        f"<nav>{links}</nav></header>\n{body}</main>\n"
-        f"<script>\n{here.joinpath('report.js').read_text('utf8')}</script></body></html>\n"
+        f"<title>{title}</title>\n<style>\n{style}</style></head>\n"
+        f'<body><main><header><h1>{title}</h1>\n{start}<nav aria-label="Sections">{links}</nav>'
+        f"</header>\n{body}</main>\n<script>\n{script}</script></body></html>\n"
     )
 
 
@@ -71,13 +75,3 @@ def _subject(sources: Sources) -> str:
         return "the published numbers"
     names = sorted(set(sources.runs["study"]))
     return f"study {', '.join(names)}" if names else "no runs yet"
-
-
-def _lead(sources: Sources) -> str:
-    if sources.folder is None:
-        return paragraph("No runs: everything here is published (arXiv 2605.06546).", "lead")
-    return study_sections.facts(sources.summary) + paragraph(sources.summary.headline(), "lead")
-
-
-def _slug(title: str) -> str:
-    return "-".join(title.lower().replace(",", "").split())

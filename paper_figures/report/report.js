@@ -18,12 +18,21 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 for (const input of document.querySelectorAll("input[data-filters]")) {
-  const rows = document.getElementById(input.dataset.filters).tBodies[0].rows;
+  const rows = [...document.getElementById(input.dataset.filters).tBodies[0].rows];
+  const said = input.nextElementSibling;
   input.addEventListener("input", () => {
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    // "s = 1" is one thing to look for, and is not found in "s = 16".
+    const parts = input.value.match(/\S+\s*=\s*\S+|\S+/g) ?? [];
+    const wanted = parts.map((part) => {
+      const words = part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/\s*=\s*/, "\\s*=\\s*");
+      return new RegExp(part.includes("=") ? `(?<!\\w)${words}(?![\\w.])` : words, "i");
+    });
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
+      const text = [...row.cells].map((cell) => cell.textContent).join("\n");
+      row.hidden = !wanted.every((one) => one.test(text));
     }
+    const left = rows.filter((row) => !row.hidden).length;
+    said.textContent = parts.length === 0 ? ""
+      : left === 0 ? "No row has this." : `${left} of ${rows.length} rows`;
   });
 }

@@ -2,161 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
-from analysis.summary import Summary
-from analysis.wording import group_details, group_label, number
-from paper_figures.item import Item, Missing, command
+from analysis.wording import group_details
+from paper_figures.curves import said
+from paper_figures.drawing import DOTTED, log_axis, means
+from paper_figures.groups import Group
+from paper_figures.item import Item
 from paper_figures.picture import Picture
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.study.selection import folders_of, pairs_of, plain_rows, slug
 from paper_figures.style import COLUMN, INK, MUTED, cycle_mark, new_figure
 
-KIND = "loss_over_bag_size"
-TITLE = "Held-out loss over bag size"
 READING = (
     "Each point is the baseline's mean less the mean gain over paired seeds, its bar the 95% "
-    "interval of that gain: a bar that reaches the baseline's line shows no difference; without a "
-    "bar it is one seed and no claim. Shading: "
-    "range of the baseline over seeds, which pairing takes out."
+    "interval of that gain; hollow: a bar that reaches the baseline's line shows no difference, "
+    "and without a bar it is one seed and no claim. Shading: range of the baseline over seeds, "
+    "which pairing takes out."
 )
 
 
-def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
+@figure(
+    "loss_over_bag_size",
+    title="Held-out loss over bag size",
+    lacks="two or more bag sizes beside their baseline: generated language has them at "
+    f"{submit('laptop', 'quick')}, prose at {submit('laptop', 'desktop')}",
+)
+def loss_over_bag_size(sources: Sources) -> list[Item]:
     """One per comparison group that has two or more bag sizes of the plain method."""
-    summary = sources.summary
-    found: list[Item | Missing] = []
-    for _, rows in summary.comparison.table.groupby(["group", "learning_rate", "eval_set"]):
-        plain = plain_rows(rows)
-        if plain["bag_size"].nunique() >= 2:
-            found.append(_picture(summary, plain))
-    return found or [
-        Missing(
-            KIND,
-            TITLE,
-            "Needs two or more bag sizes beside their baseline: generated language has them at "
-            f"`{command('laptop', 'quick')}`, prose at "
-            f"`{command('laptop', 'desktop')}`.",
-        )
-    ]
+    plain = (group.plain() for group in sources.groups)
+    return [_picture(group) for group in plain if group.rows["bag_size"].nunique() >= 2]
 
 
-def _picture(summary: Summary, plain: pd.DataFrame) -> Picture:
-    group = str(plain["group"].iloc[0])
-    runs = summary.tables.runs
-    members = runs[runs["group"] == group]
-    data = bag_size_data(summary, plain)
-    optimum = members["optimal_nats_per_token"].dropna()
+def _picture(group: Group) -> Picture:
+    data = group.beside_baseline()
+    optimum = group.members["optimal_nats_per_token"].dropna().astype(float)
     best = float(optimum.iloc[0]) if len(optimum) else None
     known = (
-        ""
-        if best is None
-        else f" The language's own entropy, which no model can beat, is {best:.3f} nats per token."
+        f" The language's own entropy, which no model can beat, is {best:.3f} nats per token."
+        if best
+        else ""
     )
     return Picture(
-        KIND,
-        f"loss_over_bag_size-{slug(summary, group)}",
-        f"Held-out loss over bag size, {group_label(members)}",
-        f"{group_details(members)}; {number(int(plain['seeds'].max()), 'seed')}. {READING}{known}",
-        data,
-        folders_of(summary, plain),
-        lambda: _figure(data, best),
+        name=f"loss_over_bag_size-{group.slug}",
+        title=f"Held-out loss over bag size, {group.label}",
+        caption=f"{group_details(group.members)}; {group.seeds}. {READING}{known}",
+        data=data,
+        folders=group.folders,
+        draw=lambda: _figure(data, best),
     )
 
 
-def bag_size_data(summary: Summary, plain: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting: loss at the baseline's level, and the ends of its bar.
-
-    Settings may have been run with different seeds, so each keeps its distance to the baseline of
-    its own seeds and stands at the level of the baseline over all of them.
-    """
-    pairs = pairs_of(summary, plain)
-    seeds = pairs.drop_duplicates("seed")["baseline"]
-    level = float(seeds.mean())
-    rows = []
-    for row in rows_of(plain.sort_values(["step_ratio", "bag_size"])):
-        rows.append(
-            {
-                "step_ratio": row["step_ratio"],
-                "bag_size": row["bag_size"],
-                "seeds": row["seeds"],
-                "loss": level - row["gain"],
-                "low": level - row["high"] if pd.notna(row["high"]) else np.nan,
-                "high": level - row["low"] if pd.notna(row["low"]) else np.nan,
-                "baseline": level,
-                "baseline_low": float(seeds.min()),
-                "baseline_high": float(seeds.max()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def draw(axes: Axes, data: pd.DataFrame, optimum: float | None) -> None:
-    first = data.iloc[0]
+def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
+    drawn, ((axes,),) = new_figure(COLUMN, 2.4)
+    first, ratios = data.iloc[0], sorted(data["step_ratio"].unique())
     axes.axhspan(first["baseline_low"], first["baseline_high"], color=INK, alpha=0.08, lw=0)
-    axes.axhline(first["baseline"], color=INK, linewidth=1.0)
-    ratios = sorted(data["step_ratio"].unique())
+    _named_line(axes, first["baseline"], "baseline", INK)
     for index, ratio in enumerate(ratios):
         rows, mark = data[data["step_ratio"] == ratio], cycle_mark(index)
         shift = 2 ** (0.06 * (index - (len(ratios) - 1) / 2))  # so that bars do not overlap
-        x = rows["bag_size"] * shift
-        label = f"r = {ratio:.3g}"
-        line: dict[str, Any] = {"linestyle": mark.dash, "linewidth": 0.9, "label": label}
-        axes.plot(x, rows["loss"], mark.marker, color=mark.colour, **line)
-        axes.vlines(x, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
-    _limits(axes, data, optimum)
+        name = f"r = {ratio:.3g}"
+        rows = rows.assign(x=rows["bag_size"] * shift, label=name)
+        means(axes, rows, {name: mark}, lambda row: said({**row, "label": row["setting"]}), x="x")
+        axes.plot([], [], mark.marker, color=mark.colour, label=name)
+    low, high = axes.get_ylim()
+    if optimum is not None and low - optimum < 2 * (high - low):
+        _named_line(axes, optimum, "entropy of the language", MUTED, linestyle=DOTTED)
+    sizes = sorted(data["bag_size"].unique())
+    log_axis(axes, "x", sizes)
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    axes.set_xlabel("bag size s (log scale)" + (f", at {name}" if len(ratios) == 1 else ""))
+    axes.set_ylabel("held-out loss (nats per token)")
+    if len(ratios) > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+    return drawn
+
+
+def _named_line(axes: Axes, at: float, name: str, colour: str, **look: object) -> None:
+    axes.axhline(at, color=colour, linewidth=0.9, **look)  # type: ignore[arg-type]
     axes.annotate(
-        "baseline",
-        (1.0, first["baseline"]),
+        name,
+        (1.0, at),
         xycoords=("axes fraction", "data"),
         xytext=(-1, 2),
         textcoords="offset points",
         ha="right",
-        va="bottom",
+        color=colour,
         fontsize=7,
     )
-    sizes = sorted(data["bag_size"].unique())
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    shared = f", at {label}" if len(ratios) == 1 else ""
-    axes.set_xlabel(f"bag size s (log scale){shared}")
-    axes.set_ylabel("held-out loss (nats per token)")
-    if not shared:
-        axes.legend(loc="best")
-
-
-def _limits(axes: Axes, data: pd.DataFrame, optimum: float | None) -> None:
-    """All points and the baseline; bars of two seeds may leave the frame; the optimum if near."""
-    inner = [*data["loss"], data["baseline_low"].min(), data["baseline_high"].max()]
-    span = max(max(inner) - min(inner), 1e-3)
-    low = max(data["low"].min(), min(inner) - span) if data["low"].notna().any() else min(inner)
-    high = min(data["high"].max(), max(inner) + span) if data["high"].notna().any() else max(inner)
-    low, high = min(low, *inner), max(high, *inner)
-    if optimum is not None and low - optimum < 2 * span:
-        low = min(low, optimum)
-        axes.axhline(optimum, color=MUTED, linewidth=0.8, linestyle=(0, (1, 1.5)))
-        axes.annotate(
-            "entropy of the language",
-            (0.0, optimum),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 2),
-            textcoords="offset points",
-            color=MUTED,
-            fontsize=7,
-        )
-    pad = 0.06 * (high - low)
-    axes.set_ylim(low - pad, high + pad)
-
-
-def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
-    figure, (axes,) = new_figure(COLUMN, 2.4)
-    draw(axes, data, optimum)
-    return figure

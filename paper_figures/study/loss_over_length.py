@@ -5,87 +5,74 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.summary import Summary
-from analysis.wording import number
-from paper_figures.item import Item, Missing, command
+from analysis.wording import gain
+from paper_figures.drawing import log_axis, means
+from paper_figures.groups import Group, file_part, span
+from paper_figures.item import Item
 from paper_figures.picture import Picture
+from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.study.selection import file_part, folders_of, plain_rows
-from paper_figures.style import COLUMN, MUTED, bag_size_mark, new_figure, thousands
+from paper_figures.style import COLUMN, MUTED, bag_size_mark, new_figure
 
-KIND = "loss_over_length"
 TITLE = "Gain against the number of steps"
 
 
-def items(sources: Sources, name: str = KIND) -> list[Item | Missing]:
+@figure(
+    "loss_over_length",
+    title=TITLE,
+    lacks="one setting and its baseline at two or more numbers of steps: "
+    f"{submit('laptop', 'desktop')}",
+)
+def loss_over_length(sources: Sources) -> list[Item]:
     """One per corpus, model and learning rate with the same setting at two or more lengths."""
-    summary = sources.summary
-    found: list[Item | Missing] = []
-    table = plain_rows(summary.comparison.table)
-    for _, rows in table.groupby(["family", "learning_rate", "eval_set"], sort=False):
+    every = Group(sources.summary, sources.summary.comparison.table).plain()
+    found: list[Item] = []
+    for _, rows in every.rows.groupby(["family", "learning_rate", "eval_set"], sort=False):
         lengths = rows.groupby("setting")["steps"].transform("nunique")
-        several = rows[lengths >= 2]
-        if len(several):
-            found.append(_picture(summary, several))
-    return found or [
-        Missing(
-            KIND,
-            TITLE,
-            "Needs one setting and its baseline at two or more numbers of steps: "
-            f"`{command('laptop', 'desktop')}`.",
-        )
-    ]
+        if (lengths >= 2).any():
+            found.append(_picture(every.only(rows[lengths >= 2])))
+    return found
 
 
-def _picture(summary: Summary, rows: pd.DataFrame) -> Picture:
+def _picture(group: Group) -> Picture:
     columns = ["setting", "bag_size", "step_ratio", "steps", "seeds", "gain", "low", "high"]
-    data = rows.sort_values(["step_ratio", "bag_size", "steps"])[columns].reset_index(drop=True)
-    corpus = str(rows["corpus"].iloc[0])
+    rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
+    data, corpus = rows[[*columns, "verdict"]], str(rows["corpus"].iloc[0])
     return Picture(
-        KIND,
-        f"loss_over_length-{file_part(corpus)}",
-        f"Gain against the number of steps, {corpus}",
-        f"{'; '.join(data['setting'].unique())}. "
-        "Baseline minus superposition at equal FLOPs, held-out next-token loss, each point a run "
-        "of its own whose learning rate was annealed; above zero, superposition is better. Bars: "
-        f"95% interval over paired seeds (up to {number(int(rows['seeds'].max()), 'seed')}).",
-        data,
-        folders_of(summary, rows),
-        lambda: _figure(data),
+        name=f"loss_over_length-{file_part(corpus)}",
+        title=f"{TITLE}, {corpus}",
+        caption=f"{'; '.join(data['setting'].unique())}. Baseline minus superposition at equal "
+        "FLOPs, held-out next-token loss, each point a run of its own whose learning rate was "
+        "annealed; above zero, superposition is better. Bars: 95% interval over paired seeds; "
+        "hollow: it includes zero, or one seed and no claim.",
+        data=data,
+        folders=group.folders,
+        draw=lambda: _figure(data),
     )
 
 
-def draw(axes: Axes, data: pd.DataFrame) -> None:
+def _figure(data: pd.DataFrame) -> Figure:
+    drawn, ((axes,),) = new_figure(COLUMN, 2.5)
     axes.axhline(0, color=MUTED, linewidth=0.7)
     settings = list(data["setting"].unique())
     for index, setting in enumerate(settings):
         rows = data[data["setting"] == setting]
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
-        x = rows["steps"] * 2 ** (0.05 * (index - (len(settings) - 1) / 2))
-        line: dict[str, Any] = {"linestyle": mark.dash, "linewidth": 0.9, "label": setting}
-        axes.plot(x, rows["gain"], mark.marker, color=mark.colour, **line)
-        axes.vlines(x, rows["low"], rows["high"], color=mark.colour, linewidth=1.0)
-    inner = [0.0, *data["gain"]]
-    span = max(max(inner) - min(inner), 1e-3)
-    ends = [*inner, *data["low"].dropna(), *data["high"].dropna()]
-    axes.set_ylim(
-        max(min(ends), min(inner) - 1.5 * span) - 0.06 * span,
-        min(max(ends), max(inner) + 1.5 * span) + 0.06 * span,
-    )
-    steps = sorted(data["steps"].unique())
-    axes.set_xscale("log")
-    axes.set_xticks(steps, [thousands(step) for step in steps])
-    axes.minorticks_off()
+        shift = 2 ** (0.05 * (index - (len(settings) - 1) / 2))
+        rows = rows.assign(x=rows["steps"] * shift)
+        means(axes, rows, {setting: mark}, _said, x="x", y="gain", by="setting")
+        axes.plot([], [], mark.marker, color=mark.colour, label=setting)
+    by_steps = data.groupby("steps")["seeds"].agg(list)
+    texts = [f"{steps:,}\n{span(seeds, 'seed')}" for steps, seeds in by_steps.items()]
+    log_axis(axes, "x", list(by_steps.index), texts)
+    axes.margins(x=0.08)
     axes.set_xlabel("steps (log scale)")
     axes.set_ylabel("gain (nats per token)")
-    if len(settings) > 1:
-        axes.legend(loc="best")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    return drawn
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    figure, (axes,) = new_figure(COLUMN, 2.4)
-    draw(axes, data)
-    return figure
+def _said(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['steps']:,} steps: {gain(row)} nats, {row['verdict']}"

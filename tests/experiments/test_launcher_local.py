@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cancel, launcher_local
-from experiments.launcher_local import Queue, StoppedError, launch, report_failures
-from experiments.planner import PlannedRun, Planner
+from experiments import local_queue
+from experiments.cancel import cancel_runs
+from experiments.launcher import Options, launcher_of
+from experiments.local_queue import Queue, StoppedError, launch, report_failures
+from experiments.planned_run import PlannedRun
+from experiments.planner import Planner
 from experiments.select import stopped
 from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
@@ -25,7 +28,7 @@ from tests.experiments.fake_training import config
 from tests.test_run_record import DATA
 from tst_study import run_lock, run_record
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +36,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(launcher_local, "_context", lambda: context)
+    monkeypatch.setattr(local_queue, "_context", lambda: context)
 
 
 def study_of(*configs: Config) -> Study:
@@ -211,6 +214,21 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert not run_lock.is_held(folder)
 
 
+def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object, **more: object) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.launcher_local.launch", stop)
+    options = Options(parallel=3, processes=2, share=False)
+    assert launcher_of("local", options).submit(study_of(config("a")), tmp_path / "r s") == 130
+    again = (
+        f"submit fake --scale test --runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
+    )
+    assert again in capsys.readouterr().out
+
+
 def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:
     queue = submit(
         study_of(config("preempt", "seed=0"), config("preempt_always", "seed=1")), tmp_path
@@ -236,10 +254,10 @@ from pathlib import Path
 from tests.experiments.fake_training import config
 from tests.experiments.test_launcher_local import study_of, submit
 from tests.test_run_record import DATA
-from tst_study.data import of_config
+from tst_study.data import run_data
 
 if __name__ == "__main__":
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     root, *names = sys.argv[1:]
     configs = [config(name, f"seed={n}") for n, name in enumerate(names)]
     submit(study_of(*configs), Path(root))
@@ -274,7 +292,7 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
         while not launches(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.3)
-        cancelled.extend(cancel.cancel_runs(tmp_path, "sleep"))
+        cancelled.extend(cancel_runs(tmp_path, "sleep"))
 
     cancelled: list[str] = []
     threading.Thread(target=cancel_soon).start()
@@ -291,8 +309,8 @@ def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:
     first = study_of(config("fail", "seed=0"), config("good", "seed=1"))
     submit(first, tmp_path)
     (tmp_path / "healed").touch()
-    only = stopped(study, tmp_path, "", share=True)
-    launch(study, tmp_path, parallel=2, only=only, target=fake_training.run)
+    wanted = stopped(study, tmp_path, "", share=True)
+    launch(study, tmp_path, parallel=2, wanted=wanted, target=fake_training.run)
     assert launches(tmp_path) == {"fail": 2, "good": 1}
 
 
@@ -308,7 +326,8 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.submit, experiments.plan_table, experiments.studies.laptop\n"
+        "import sys, experiments.launcher_local, experiments.plan_table\n"
+        "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -9,17 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import study
+from experiments import cluster_sheet, study
 from experiments.detectable import detectable, smallest_in_deviations
-from experiments.plan_table import Prices, lines
-from experiments.planner import PlannedRun, Planner
+from experiments.launcher import Allocation, Options, Prices, launcher_of
+from experiments.plan_table import lines
+from experiments.planned_run import PlannedRun, total_flops
+from experiments.planner import Planner
+from experiments.slurm.profile import Resources
 from experiments.study import Study
 from tests.examples import example
 from tests.test_run_record import DATA, evaluation, metrics
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
+from tst_study.devices import device_named
+from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
+from tst_study.step_time import assumptions, step_time
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
@@ -62,7 +68,7 @@ def finish(run: PlannedRun, loss: float) -> None:
 def test_noise_is_that_of_the_pairs_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = Planner(study_of(seeded(3)), tmp_path)
     before = detectable(planning.asked_for())
     assert before is not None
@@ -74,7 +80,7 @@ def test_noise_is_that_of_the_pairs_that_are_done(
     assert after is not None
     gains = np.array([0.1, 0.1, 0.13])
     assert after.deviation == pytest.approx(float(gains.std(ddof=1)))
-    text = "\n".join(lines(study_of(seeded(3)), tmp_path))
+    text = "\n".join(lines(planning))
     assert "6 runs: 6 done" in text
     assert "0.6 hours of one run at a time, by the runs that are done" in text
 
@@ -82,7 +88,9 @@ def test_noise_is_that_of_the_pairs_that_are_done(
 def test_a_plan_needs_neither_corpora_nor_runs(tmp_path: Path) -> None:
     os.chdir(tmp_path)
     chosen = study.load("equal-cost", "paper")
-    text = lines(chosen, chosen.folder, Prices("B200", 0.4, 3.0), noise=0.01)
+    text = lines(
+        Planner(chosen, chosen.folder, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01
+    )
     trunk, branch = text[4], text[5]
     assert trunk.startswith("trunk-s1-32400steps-seed0-")
     assert trunk.split()[1] == "32,400"
@@ -97,9 +105,93 @@ def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
     configs = seeded(1)[:1]
     (line,) = [
         line
-        for line in lines(study_of(configs), tmp_path, Prices("H100", 0.5))
-        if "GPU-hours" in line
+        for line in lines(
+            Planner(study_of(configs), tmp_path, unprepared=True), prices=Prices("H100", 0.5)
+        )
+        if "GPU-hours of" in line
     ]
     flops = float(line.split()[0])
     hours = float(line.split(", ")[1].split()[0])
     assert math.isclose(hours, flops / (989e12 * 0.5 * 3600), rel_tol=0.1)
+
+
+def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: Path) -> None:
+    chosen = study.load("equal-cost", "paper")
+    planner = Planner(chosen, tmp_path, unprepared=True)
+    given = Allocation(64, on_gpu=True)
+    text = lines(planner, lambda name: given, Prices("B200", per_gpu_hour=3.0))
+    run = planner.decided()[0]
+    b200 = device_named("B200")
+    assert b200 is not None
+    step = step_time(run.config, 64, b200)
+    hours = step.total * run.steps * 64 / 3600
+    assert text[4].split()[4] == f"{hours:,.0f}"
+    (sums,) = [line for line in text if "GPU-hours of B200" in line]
+    assert f"at {step.mfu:.0%} MFU" in sums
+    assert any("modelled, not measured" in line and assumptions(b200) in line for line in text)
+
+
+def test_hours_of_runs_that_do_not_fit_their_ranks_are_not_known(tmp_path: Path) -> None:
+    planner = Planner(study.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
+    text = lines(planner, prices=Prices("B200"))  # eight expert ranks on one
+    assert text[4].split()[4] == "–"
+    assert any("hours not known: say --gpus" in line for line in text)
+
+
+def test_a_device_of_unknown_speed_is_named(tmp_path: Path) -> None:
+    planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
+    with pytest.raises(UserError, match="--device Voodoo2: its speeds are not known"):
+        lines(planner, prices=Prices("Voodoo2"))
+
+
+def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
+    """More ranks than sequences used to end the plan with a ZeroDivisionError."""
+    planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
+    for ranks in (3, 64):
+        text = lines(planner, lambda name, ranks=ranks: Allocation(ranks))
+        assert text[4].split()[-2] == "–"
+        (line,) = [line for line in text if "cannot be trained" in line]
+        assert f"1 more cannot be trained on {ranks} ranks: batch.sequences = 16" in line
+
+
+def test_no_launcher_trains_what_its_layout_forbids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    chosen = study_of(seeded(1))
+    planner = Planner(chosen, tmp_path, unprepared=True)
+    local = launcher_of("local", Options(processes=3))
+    (line,) = local.check(planner.decided(), tmp_path)
+    assert "cannot be trained on 3 ranks" in line
+    with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):
+        local.submit(chosen, tmp_path)
+    assert not any(tmp_path.glob("*/job"))
+
+
+def test_wall_time_and_launches_follow_from_ranks_and_the_time_of_a_launch(tmp_path: Path) -> None:
+    planner = Planner(study_of(seeded(1)[:1]), tmp_path, unprepared=True)
+    flops = total_flops(planner.decided())
+    # As many FLOPs an hour that a run takes 10 GPU-hours.
+    mfu = flops / (989e12 * 36000)
+    prices = Prices("H100", mfu)
+    text = lines(planner, lambda name: Allocation(4, on_gpu=True, seconds=3600.0), prices)
+    assert text[3].split()[4:9] == ["GPU-hours", "wall", "time", "launches", "memory"]
+    assert text[4].split()[4:8] == ["10", "2.5", "h", "3"]
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("90:30", 5430), ("1:30:00", 5400), ("2-12", 216_000), ("1-1:30", 91_800)],
+)
+def test_wall_times_are_slurms(time: str, seconds: int) -> None:
+    assert Resources(time=time).seconds == seconds
+
+
+def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
+    chosen = study.load("headline", "paper")
+    planner = Planner(chosen, tmp_path, unprepared=True)
+    given = Allocation(64, on_gpu=True, memory=180 * 10**9)
+    table = lines(planner, lambda name: given)
+    sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
+    total = next(line for line in sheet if line.startswith("  none")).split()[-1]
+    assert table[4].split()[-3:-1] == [total, "GB"]

@@ -9,14 +9,15 @@ import pytest
 from rich.console import Console
 
 from experiments import status
-from experiments.launcher_local import Queue
-from experiments.planner import PlannedRun
+from experiments.local_queue import Queue
+from experiments.planned_run import PlannedRun
 from experiments.progress import Progress
 from experiments.time_left import TimeLeft
 from tests.examples import example
 from tests.test_run_record import open_run
 from tst_study import run_lock
 from tst_study.errors import UserError
+from tst_study.units import duration
 
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
@@ -62,10 +63,11 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3:07"), (7387, "2:03:07"), (-1, "0s")]
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (187, "3.1 min"), (7387, "2.1 h"), (-1, "0 s"), (None, "–")],
 )
-def test_durations(seconds: float, text: str) -> None:
-    assert status.duration(seconds) == text
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:

@@ -14,7 +14,7 @@ from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config, Superposition
 from tst_study.phase_plan import plan_phases
 
-PUBLISHED = Path(__file__).parents[2] / "paper_figures" / "published"
+PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")
 FIXED = [name for name in study.STUDIES if name not in OTHERS]
 Row = dict[str, str]

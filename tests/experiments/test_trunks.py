@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments import study
-from experiments.planner import PlannedRun, Planner, total_flops
+from experiments.planned_run import PlannedRun, total_flops
+from experiments.planner import Planner
 from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.study import Study
@@ -16,14 +17,14 @@ from tests.examples import example
 from tests.test_run_record import DATA
 from tst_study import run_record
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
 
 
 @pytest.fixture(autouse=True)
 def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 
 def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:
@@ -122,7 +123,7 @@ def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
     # Two would have to wait for a trunk that serves one of them: it is left out,
     assert all(run.config.role != "trunk" for run in planning.decided())
     # unless it is there already.
-    begin(trunks_of(planning.asked_for(), planning)[0].run, "done")
+    begin(trunks_of(planning.asked_for(), planning.identities)[0].run, "done")
     assert [run.config.role for run in planning.decided()].count("trunk") == 1
 
 

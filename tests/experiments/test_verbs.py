@@ -15,7 +15,7 @@ from experiments.logs import log_tails
 from tests.examples import example
 from tests.test_run_record import evaluation, open_run
 from tst_study import run_record
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.errors import UserError
 
 
@@ -80,7 +80,7 @@ def test_clean_keeps_records_last_checkpoints_and_trunks_that_are_needed(tmp_pat
     assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
     finished(tmp_path / "branch")
     found = not_needed(tmp_path)
-    delete(found)
+    delete(tmp_path, found)
     assert {one.path.parent.parent.name for one in found} == {"done", "trunk"}
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
@@ -107,7 +107,7 @@ def test_clean_leaves_code_that_it_did_not_copy_there(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     ours = keep_code(tmp_path)
     found = not_needed(tmp_path)
-    delete(found)
+    delete(tmp_path, found)
     assert [one.path for one in found] == [ours]
     assert not ours.exists()
     assert all(file.exists() for file in files)

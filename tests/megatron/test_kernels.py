@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.megatron import kernels
-from tst_study.megatron.cpu_backend import cuda_means_cpu
+from tst_study.megatron.cpu_backend import working_on
 from tst_study.megatron.kernels.grouped_product import grouped_product
 from tst_study.megatron.kernels.rms_norm import rms_norm
 from tst_study.megatron.kernels.rotary import RotaryTable, rotate
@@ -24,7 +24,7 @@ GROUP_ENDS = torch.tensor([3, 3, 9, 10], dtype=torch.int32)  # the second group 
 
 
 def rotation_table() -> Tensor:
-    with cuda_means_cpu():
+    with working_on(torch.device("cpu")):
         return RotaryTable(head_size, THETA)(length)
 
 
@@ -107,3 +107,23 @@ def test_a_rotation_lies_head_by_head_and_is_computed_in_float32() -> None:
     assert found.shape == SHAPE
     assert found.is_contiguous()
     assert torch.equal(found, rotate(x.float(), rotation_table()).bfloat16())
+
+
+def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As reported of B200 (pytorch issue 172439)."""
+    grouped_mm = F.grouped_mm
+
+    def leaving_garbage(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+        product = grouped_mm(left, right, offs=offs)
+        if product.dim() == 3:  # one matrix per group: the gradient of the weights
+            product[1] = torch.nan
+        return product
+
+    monkeypatch.setattr(F, "grouped_mm", leaving_garbage)
+    weights = random(len(GROUP_ENDS), 4, 8).requires_grad_()
+    grouped_product(random(int(GROUP_ENDS[-1]), 8), weights, GROUP_ENDS).sum().backward()
+    assert weights.grad is not None
+    assert not weights.grad[1].any()
+    assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from paper_figures.beyond import effects, expert_load, shared_trunks
 from paper_figures.beyond.shared_trunks import Path as Run
 from paper_figures.beyond.shared_trunks import shared_steps
+from paper_figures.catalogue import find
+from paper_figures.item import Item, Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from tests.analysis.made_runs import config, write_run
+
+
+def made(name: str, runs: Path) -> list[Item | Missing]:
+    return find([name]).entries[0].items(Sources(runs))
 
 
 def test_all_step_ratios_at_one_bag_size_share_their_superposition() -> None:
@@ -36,7 +41,7 @@ def test_a_trunk_never_reaches_into_a_decay() -> None:
 def test_one_run_saves_nothing_and_seeds_are_never_shared(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path, config(seed, 4, 0.2), 3.5)
-    (item,) = shared_trunks.items(Sources(tmp_path), "shared_trunks")
+    (item,) = made("shared_trunks", tmp_path)
     assert isinstance(item, Picture)
     own = item.data[item.data["source"] == "measured"]
     assert own["saved"].iloc[0] == pytest.approx(0.0)
@@ -69,19 +74,19 @@ def log_router(folder: Path, switch: int) -> None:
 def test_expert_load_is_drawn_across_the_switch(tmp_path: Path) -> None:
     log_router(write_run(tmp_path, mixture(0, 1, 0.0), 3.5), 0)
     log_router(write_run(tmp_path, mixture(0, 4, 0.2), 3.45), 200)
-    (item,) = expert_load.items(Sources(tmp_path), "expert_load")
+    (item,) = made("expert_load", tmp_path)
     assert isinstance(item, Picture)
     own = item.data[item.data["bag_size"] == 4].set_index("step")
     assert own.loc[200, "busiest"] == pytest.approx(1.3)  # mean over both layers
     assert own.loc[250, "busiest"] == pytest.approx(1.9)
     assert list(item.fits["load by layer and expert"]) == ["step 200", "step 250", "step 1,000"]
     assert item.finding is not None
-    assert "1.30 times an even share before the switch, 1.90 behind it" in item.finding.measured
+    assert "1.30 times an even share before the switch, 1.90 after it" in item.finding.measured
     assert len(item.figure().axes) == 7
 
 
 def test_a_run_of_one_seed_is_no_effect(tmp_path: Path) -> None:
     write_run(tmp_path, config(0), 3.5)
     write_run(tmp_path, config(0, 4, 0.2), 3.4)
-    (item,) = effects.items(Sources(tmp_path), "effects")
+    (item,) = made("effects", tmp_path)
     assert not isinstance(item, Picture)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_figures.beyond import context_checks
+from paper_figures.catalogue import find
 from paper_figures.item import Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
@@ -52,7 +52,7 @@ def study(root: Path, seeds: int) -> tuple[list[Path], list[Path]]:
 
 
 def the_picture(root: Path) -> Picture:
-    (picture,) = context_checks.items(Sources(root))
+    (picture,) = find(["context_checks"]).entries[0].items(Sources(root))
     assert isinstance(picture, Picture)
     return picture
 
@@ -101,6 +101,6 @@ def test_other_tokens_or_other_steps_are_not_compared(
     (baseline,), (superposed,) = study(tmp_path, 1)
     measured(baseline, 5.0)
     measured(superposed, 4.9, **other)
-    (missing,) = context_checks.items(Sources(tmp_path))
+    (missing,) = find(["context_checks"]).entries[0].items(Sources(tmp_path))
     assert isinstance(missing, Missing)
     assert "tst-study evaluate RUN --context" in missing.sentence

@@ -88,6 +88,21 @@ class Cluster:
         for process in _processes_of(self.folder, node):
             _signal(process, signal.SIGKILL)
 
+    def kill_tasks(self, job: str, of: bytes = b"") -> int:
+        """SIGKILL what a job `123_4` runs, or of it what has such words in its command line;
+        returns how many processes that were."""
+        array, _, place = job.partition("_")
+        wanted = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
+        killed = 0
+        for process in _processes_of(self.folder):
+            with suppress(OSError):
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+                words = Path(f"/proc/{process}/cmdline").read_bytes()
+                if wanted <= set(variables) and of in words:
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
+        return killed
+
     def stop(self) -> None:
         if "slurmctld" in self._processes:
             subprocess.run(
@@ -147,7 +162,7 @@ class Cluster:
     def _write_configuration(self) -> None:
         for gpu in range(GPUS):  # Slurm wants a character device, and numbers it by its name
             (self.folder / "devices" / f"gpu{gpu}").symlink_to("/dev/null")
-        gpus = f"Name=gpu File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
+        gpus = f"Name=gpu Type=a100 File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gpus)
         controller, accounts, _database, first, *others = self._ports
         values = {
@@ -206,12 +221,17 @@ class Cluster:
             f"NodeName=127.0.0.[1-{len(self.nodes)}] NodeHostname="
             f"{socket.gethostname().split('.')[0]} NodeAddr=127.0.0.1 Port={ports} CPUs={CPUS} "
             f"Sockets=1 CoresPerSocket={CPUS} ThreadsPerCore=1 RealMemory={MEMORY} "
-            f"Gres=gpu:{GPUS} State=UNKNOWN",
+            f"Gres=gpu:a100:{GPUS} State=UNKNOWN",
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 "
             "PreemptMode=OFF",
             "PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE "
             "GraceTime=20",
             "PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF",
+            # As the example profiles call them.
+            *(
+                f"PartitionName={name} Nodes=ALL MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF"
+                for name in ("gpu", "cpu", "batch")
+            ),
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cancel import cancel_runs
+from experiments.planner import Planner
 from experiments.slurm import submission
-from experiments.slurm.cancel import cancel_jobs
+from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
+from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
-from experiments.slurm.launcher import Submitted, submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.status import rows_of
 from experiments.study import Results, Study, best_of
@@ -24,6 +27,7 @@ from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
 from tst_study import run_record
 from tst_study.config import Config
+from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
@@ -69,9 +73,9 @@ from pathlib import Path
 from tests.slurm.test_launching import seeded, submit
 from tests.slurm.conftest import profile
 from tests.slurm.fake_site.sitecustomize import DATA
-from tst_study.data import of_config
+from tst_study.data import run_data
 
-of_config.fingerprints = lambda config: DATA
+run_data.fingerprints = lambda config: DATA
 submit(seeded(*sys.argv[2:]), Path(sys.argv[1]), profile(sbatch={"begin": "now+2"}))
 """
 
@@ -121,15 +125,17 @@ def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
 
 def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
     study = seeded("fail", "bug", "killed", "good")
-    submit(study, tmp_path)
+    submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(study, tmp_path)}
     assert {name: row.state for name, row in rows.items()} == {
         "fail": "failed", "bug": "failed", "killed": "failed", "good": "done",
     }  # fmt: skip
     assert rows["fail"].message == "corpus: too short; give more text"
-    assert "ZeroDivisionError: division by zero" in rows["bug"].message
-    assert "FAILED" in rows["killed"].message
+    given_up = r"given up: launches in a row without a new checkpoint: 1 \(\S+: task 0: "
+    bug = r"Exited with exit code 70\): ZeroDivisionError: division by zero"
+    assert re.fullmatch(given_up + bug, rows["bug"].message)
+    assert re.fullmatch(given_up + r"Killed\): starting", rows["killed"].message)
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
     (tmp_path / "healed").touch()
@@ -165,6 +171,17 @@ def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None
     assert [row.state for row in rows_of(study, tmp_path)] == ["done"] * 3
 
 
+def test_a_layout_that_cannot_work_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
+    three = profile(resources=Resources(time="10", tasks_per_node=3))
+    with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):
+        submit(seeded("a", "b"), tmp_path, three)
+    assert submission.all_of(tmp_path) == []
+    planned = Planner(seeded("a"), tmp_path).decided()
+    refused, said = check_with_slurm(planned, tmp_path, three)
+    assert "cannot be trained on 3 ranks" in refused
+    assert said.endswith("accepted")
+
+
 def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
     study = seeded(*(f"seconds_0.{n}" for n in range(1, 6)))
     done = submit(study, tmp_path, profile(max_array=2, parallel=1))
@@ -193,21 +210,25 @@ def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path)
     wait_for_end(tmp_path)
 
 
-def test_a_profile_reaches_the_job(tmp_path: Path) -> None:
+def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix that stands for a container really stands before python."""
     seen = tmp_path / "inside"
     how = profile(
         container=f"sh -c 'touch {seen}; exec \"$@\"' sh",
         resources=Resources(time="10", memory_gb=0.5, gpus_per_node=2, cpus_per_task=2),
         runs=({"match": "other", "resources": {"cpus_per_task": 3}},),
-        sbatch={"nice": 5},
+        sbatch={"nice": 5, "mem": "0"},
+        srun=("--quiet",),
     )
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
     submit(seeded("a", "other"), tmp_path, how)
     scripts = [
         (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
     ]
-    for line in ("--mem=512M", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10"):
+    lines = ("--mem=0", "--gpus-per-node=2", "--nice=5", "--requeue", "--time=10", "--account=team")
+    for line in lines:
         assert all(f"#SBATCH {line}\n" in script for script in scripts)
+    assert all("--wait=60 --quiet" in script and "wckey" not in script for script in scripts)
     for script, cpus in zip(scripts, (2, 3), strict=True):
         assert f"#SBATCH --cpus-per-task={cpus}\n" in script
     wait_for_end(tmp_path)
@@ -225,7 +246,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     done = submit(study, tmp_path, held)
     assert (len(done.new), len(done.jobs), len(calls)) == (1000, 1, 1)
     assert len(submit(study, tmp_path, held).adopted) == 1000
-    assert len(cancel_jobs(tmp_path, lambda run: True)) == 1000
+    assert len(cancel_runs(tmp_path, "")) == 1000
     wait_for_end(tmp_path)
 
 

@@ -25,7 +25,7 @@ def test_two_nodes_of_two_ranks_train_what_one_process_trains(
     cluster: Cluster, words: Path, tmp_path: Path
 ) -> None:
     """TP2 × DP2 across the switch, on pretended GPUs; tensor ranks share a node."""
-    config = tiny(words, "execution.parallel.tensor=2", "name=four")
+    config = tiny(words, "execution.parallel.tensor=2", "execution.device=cpu", "name=four")
     study = Study("real", "test", "Real", "", (), lambda results: [config])
     four = Resources(nodes=2, tasks_per_node=2, gpus_per_node=2, time="10")
     submit(study, tmp_path / "runs", Profile(resources=four))

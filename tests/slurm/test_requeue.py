@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm.cancel import cancel_jobs
+from experiments.cancel import cancel_runs
 from experiments.slurm.profile import Resources
 from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
@@ -23,7 +23,7 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tst_study import run_record
-from tst_study.data import of_config
+from tst_study.data import run_data
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 TIMED = "seconds_34"
@@ -36,7 +36,7 @@ def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     root = tmp_path_factory.mktemp("timed")
     with pytest.MonkeyPatch.context() as patch:
         enter(running_cluster, patch)
-        patch.setattr(of_config, "fingerprints", lambda config: DATA)
+        patch.setattr(run_data, "fingerprints", lambda config: DATA)
         submit(seeded(TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
     return root
 
@@ -97,7 +97,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     names = ("seconds_6", "seconds_0.3")
     submit(seeded(*names), tmp_path)
     wait_until(lambda: is_training(tmp_path, "seconds_6"))
-    (cancelled,) = cancel_jobs(tmp_path, lambda run: run.startswith("seconds_6-"))
+    (cancelled,) = cancel_runs(tmp_path, "seconds_6-")
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
     assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("preempted", "done")

@@ -19,8 +19,8 @@ from experiments.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import write_json
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 NAMES = ("a", "b", "seconds_0.2")
@@ -38,6 +38,17 @@ def killed_when(prepare: Callable[[], None], root: Path) -> None:
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
+
+
+def slow_sbatch(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes before a job is queued; `asked` is there from its beginning."""
+    slow = tmp_path / "slow" / "sbatch"
+    slow.parent.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
+    )
+    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
 
 
 def die(*arguments: Any, **more: Any) -> Any:
@@ -77,14 +88,8 @@ def test_killed_behind_sbatch_its_jobs_are_adopted(cluster: Cluster, tmp_path: P
 def test_killed_while_sbatch_runs_the_next_one_waits_for_its_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes a second behind the submitter's death."""
-    slow = tmp_path / "slow" / "sbatch"
-    slow.parent.mkdir()
-    slow.write_text(
-        f'#!/bin/sh\ntouch {tmp_path}/asked\nsleep 1\nexec {cluster.prefix}/usr/bin/sbatch "$@"\n'
-    )
-    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    """The answer comes a second after the submitter's death."""
+    slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded(*NAMES), root))
     submitter.start()
@@ -112,8 +117,8 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
-    monkeypatch.setattr("experiments.slurm.launcher.fcntl.flock", lambda *arguments: None)
-    monkeypatch.setattr("experiments.slurm.launcher.known_jobs", lambda root: {})
+    monkeypatch.setattr("experiments.submitters_lock.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("experiments.slurm.handing_over.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
     wait_for_end(tmp_path)
@@ -125,7 +130,9 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
     study = seeded("seconds_1")
     submit(study, tmp_path / "other")
     (other,) = submission.all_of(tmp_path / "other")
-    lost = submission.new("ours", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path)
+    lost = submission.new(
+        tmp_path / "ours", "", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path
+    )
     lost.folder(tmp_path / "ours").mkdir(parents=True)
     write_json(lost.folder(tmp_path / "ours") / "intent.json", lost.__dict__)
     write_json(

@@ -2,10 +2,20 @@
 
 process_groups.py → kernels/ → layers.py → model.py → initialization.py
     → forward_backward.py → gradient_buffers.py → optimizer.py (update_rules.py) → checkpoint.py
-cpu_backend.py: what a machine without a GPU needs; imported first, no effect on a GPU
+cpu_backend.py: what a run on processors needs; imported first, no effect on a GPU
 """
 
+import logging
+import os
 import warnings
+
+from tst_study.megatron_version import check_megatron_version
+
+check_megatron_version()
+
+# torch and megatron.core ask at import whether there is a GPU. Asked this way, they look at the
+# driver's list and leave CUDA alone, so that a process that has imported them can still fork.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 # megatron.core says at import, once per module, that Apex and TransformerEngine are missing. Here
 # they are missing by choice: the same layers run on a CPU and on a GPU, so that tests cover both.
@@ -13,5 +23,8 @@ warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).*", modul
 # It also warns that its own defaults and its own calls of torch are deprecated.
 warnings.filterwarnings("ignore", message="full scope is deprecated", module="megatron.*")
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron.*|torch\.distributed.*")
+# From 0.19 on it also logs, at every model and save, that newer classes of its own are to come.
+for name in ("models.gpt.gpt_model", "dist_checkpointing.strategies.torch"):
+    logging.getLogger(f"megatron.core.{name}").setLevel(logging.ERROR)
 
 from tst_study.megatron import cpu_backend as cpu_backend  # noqa: E402

@@ -2,7 +2,8 @@
 
 megatron.core 0.16 writes them in forked processes, also when the save is not asynchronous, and
 collects their results through a manager in a spawned one. That takes seconds at the first save,
-leaves an orphan when a launch is killed, and waits for ever when a writer is.
+leaves an orphan when a launch is killed, and waits for ever when a writer is. From 0.17 on
+it writes in threads, but still with the manager, and of an error it keeps the type alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+
+from tst_study.megatron_version import WRITES_IN_THREADS, megatron_version
 
 
 class _NothingToCount:
@@ -43,6 +46,7 @@ def _write(
 
 
 def write_in_this_process() -> None:
-    """Replace Megatron's writing processes, for the whole program."""
-    FileSystemWriterAsync.write_preloaded_data_multiproc = staticmethod(_write)
+    """Replace Megatron's writing processes or threads, for the whole program."""
+    kind = "multithread" if megatron_version() >= WRITES_IN_THREADS else "multiproc"
+    setattr(FileSystemWriterAsync, f"write_preloaded_data_{kind}", staticmethod(_write))
     filesystem_async._results_queue = queue.SimpleQueue()

@@ -1,17 +1,43 @@
-"""What megatron.core 0.16 needs on a machine without a GPU. No effect where CUDA is available.
+"""What megatron.core needs to run on processors, for as long as a run does; on a GPU, nothing.
 
 Megatron's distributed code runs on gloo, but it asks for `torch.cuda.current_device()` wherever it
-allocates, and wraps small functions in torch.compile, which needs a C++ compiler. Each patch below
-is the smallest that lets the same modules run on processors.
+allocates, and synchronizes streams that are not there. Each replacement below is the smallest that
+lets the same modules run on processors. It follows the device of the run, not the machine's: a run
+on processors touches no GPU that happens to be there. Importing this module asks CUDA nothing.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from megatron.core.tensor_parallel import random
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch.overrides import TorchFunctionMode
+
+_on_processors = False
+
+
+@contextmanager
+def working_on(device: torch.device) -> Iterator[None]:
+    """While it lasts, Megatron allocates on `device`, and on processors asks for no GPU."""
+    global _on_processors
+    if device.type == "cuda":
+        yield
+        return
+    before = [(owner, name, vars(owner).get(name)) for owner, name, _ in _REPLACED]
+    was_on_processors, _on_processors = _on_processors, True
+    for owner, name, value in _REPLACED:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        _on_processors = was_on_processors
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 class _CudaMeansCpu(TorchFunctionMode):
@@ -30,24 +56,7 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 def cuda_means_cpu() -> AbstractContextManager[Any]:
     """Around those parts of Megatron that name the device outright (schedules, tied embeddings)."""
-    return nullcontext() if torch.cuda.is_available() else _CudaMeansCpu()
-
-
-def _patch() -> None:
-    # Before any other module of megatron.core is imported: they bind the decorator at import.
-    import megatron.core.jit
-
-    megatron.core.jit.disable_jit_fuser()
-
-    cpu = torch.device("cpu")
-    torch.cuda.current_device = lambda: cpu  # type: ignore[assignment,return-value]
-    torch.cuda.synchronize = lambda device=None: None
-
-    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
-
-    # The sizes of the token exchange go to the host on a side stream; here they are there already.
-    MoEAlltoAllTokenDispatcher.cuda_dtoh_stream = object()
-    MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = _sizes_are_on_the_host
+    return _CudaMeansCpu() if _on_processors else nullcontext()
 
 
 def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None) -> Any:
@@ -59,6 +68,17 @@ def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None)
     return tokens_per_expert
 
 
+_REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (torch.cuda, "current_device", lambda: torch.device("cpu")),
+    (torch.cuda, "synchronize", lambda device=None: None),
+    # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for.
+    (torch.cuda, "current_stream", lambda device=None: None),
+    # The sizes of the token exchange go to the host on a side stream; here they are there already.
+    (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream", object()),
+    (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _sizes_are_on_the_host),
+)
+
+
 class _NoRandomness:
     """In the place of Megatron's bookkeeping of generator states per layout: it enters it around
     whole layers, though nothing here draws random numbers after the initial weights."""
@@ -67,18 +87,9 @@ class _NoRandomness:
         return nullcontext()
 
 
-def _patch_everywhere() -> None:
-    from megatron.core.tensor_parallel import random
-
-    random._CUDA_RNG_STATE_TRACKER = _NoRandomness()
-    random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
-    # Named in the router's code, but only imported where TransformerEngine is (on GPUs as well).
-    from megatron.core.transformer.moe import moe_utils
-
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
-
-
-if not torch.cuda.is_available():
-    _patch()
-_patch_everywhere()
+# On every device.
+random._CUDA_RNG_STATE_TRACKER = _NoRandomness()
+random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+if not hasattr(moe_utils, "te_general_gemm"):
+    # Named in the router's code, but only imported where TransformerEngine is.
+    moe_utils.te_general_gemm = None

@@ -148,6 +148,9 @@ class Router(TopKRouter):
         )
         return attached
 
+    def _apply_expert_bias(self, *unused: Any, **named: Any) -> None:
+        """Nothing: no bias balances experts here. Megatron's would have itself compiled first."""
+
     def _positions_of_micro_batch(self, rows: Tensor) -> int:
         sharers = self.tp_group.size() if self.config.sequence_parallel else 1
         return rows.shape[0] * sharers

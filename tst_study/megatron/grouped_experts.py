@@ -33,6 +33,7 @@ class GroupedExperts(MegatronModule):
         config: TransformerConfig,
         submodules: None = None,
         pg_collection: ProcessGroupCollection | None = None,
+        **unused: Any,
     ) -> None:
         """`experts`: how many of them this rank holds."""
         super().__init__(config)
@@ -48,7 +49,12 @@ class GroupedExperts(MegatronModule):
         )
         parameter = torch.nn.Parameter(data)
         # For Megatron: reduced over the ranks that hold the same experts, split over tensor ranks.
-        parameter.allreduce = self.config.expert_model_parallel_size == 1  # type: ignore[attr-defined]
+        config = self.config
+        like_the_rest = (
+            config.expert_model_parallel_size == 1
+            and config.expert_tensor_parallel_size == config.tensor_model_parallel_size
+        )
+        parameter.allreduce = like_the_rest  # type: ignore[attr-defined]
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter
 

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.moe.experts import SequentialMLP
+from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
@@ -190,8 +191,7 @@ def _feed_forward(
 ) -> ModuleSpec | type[FeedForward]:
     if config.num_moe_experts is None:
         return FeedForward
-    stock = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
-    stock.submodules.mlp.submodules.router = Router
-    if expert_products == "grouped":
-        stock.submodules.mlp.submodules.experts = GroupedExperts
-    return stock.submodules.mlp
+    matrices = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    sequential = ModuleSpec(module=SequentialMLP, submodules=matrices)
+    experts = GroupedExperts if expert_products == "grouped" else sequential
+    return ModuleSpec(module=MoELayer, submodules=MoESubmodules(experts=experts, router=Router))

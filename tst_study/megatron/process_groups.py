@@ -19,7 +19,9 @@ from torch._C._distributed_c10d import HashStore
 from tst_study.auto_layout import resolve
 from tst_study.config import Config, Execution, Parallel
 from tst_study.errors import UserError
+from tst_study.megatron.cpu_backend import working_on
 from tst_study.parallel_layout import check, layout_of
+from tst_study.rank_environment import rank_variable
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,17 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     if mine:
         _join(device, timedelta(seconds=config.execution.timeout_seconds))
     try:
-        check(config, dist.get_world_size())
-        _divide(layout_of(config), device)
-        yield Ranks(
-            rank=dist.get_rank(),
-            world_size=dist.get_world_size(),
-            data_rank=parallel_state.get_data_parallel_rank(),
-            data_size=parallel_state.get_data_parallel_world_size(),
-            device=device,
-            has_loss=parallel_state.is_pipeline_last_stage(),
-        )
+        with working_on(device):
+            check(config, dist.get_world_size())
+            _divide(layout_of(config), device)
+            yield Ranks(
+                rank=dist.get_rank(),
+                world_size=dist.get_world_size(),
+                data_rank=parallel_state.get_data_parallel_rank(),
+                data_size=parallel_state.get_data_parallel_world_size(),
+                device=device,
+                has_loss=parallel_state.is_pipeline_last_stage(),
+            )
     finally:
         parallel_state.destroy_model_parallel()
         # Megatron holds on to some groups; freed after a fork, they would hang the process.
@@ -101,14 +104,14 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 def with_layout(config: Config) -> tuple[Config, str]:
     """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
-    ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        gpu = torch.cuda.get_device_properties(device)
+        choice = resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
     else:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-        memory = psutil.virtual_memory().total // here
-    choice = resolve(config, ranks, memory, on_gpu=device.type == "cuda")
+        here = rank_variable("LOCAL_WORLD_SIZE", ranks)
+        choice = resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
     return choice.config, choice.reason
 
 
@@ -149,20 +152,33 @@ def _groups_shared_by_ranks() -> Iterator[None]:
 
 
 def choose_device(execution: Execution) -> torch.device:
-    there = torch.cuda.is_available()
-    if execution.device == "cuda" and not there:
-        raise UserError("execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'")
-    if execution.device == "cpu" or not there:
+    """This rank's device; a run on processors asks CUDA nothing.
+
+    Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
+    """
+    there = torch.cuda.device_count() if execution.device != "cpu" else 0
+    if not there:
+        if execution.device == "cuda":
+            raise UserError("execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'")
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    rank = rank_variable("LOCAL_RANK")
+    ranks = rank_variable("LOCAL_WORLD_SIZE")
+    # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
+    if there < ranks and not (there == 1 and "SLURM_PROCID" in os.environ):
+        raise UserError(
+            f"{ranks} ranks on this node, but GPUs: {there}; start as many ranks as there are "
+            "GPUs, or set execution.device to 'cpu'"
+        )
+    device = torch.device("cuda", rank % there)
     torch.cuda.set_device(device)
     return device
 
 
 def _join(device: torch.device, timeout: timedelta) -> None:
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        dist.init_process_group(backend, timeout=timeout)
-    else:
+    settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    if device.type == "cuda":
+        settings |= {"backend": "nccl", "device_id": device}
+    if rank_variable("WORLD_SIZE") == 1:
         # No port is opened: nothing can collide with other runs on this machine.
-        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(**settings)

@@ -28,18 +28,21 @@ def keep_less_for_backward(layers: Iterable[TransformerLayer], recompute: Recomp
 
 def _recompute(module: torch.nn.Module) -> None:
     forward = module.forward
-    dispatchers = [m.token_dispatcher for m in module.modules() if hasattr(m, "token_dispatcher")]
+    inside = list(module.modules())
+    dispatchers = [m.token_dispatcher for m in inside if hasattr(m, "token_dispatcher")]
 
     def forgetful_forward(*inputs: Any, **named: Any) -> Any:
         try:
             return forward(*inputs, **named)
         finally:
-            # Dispatchers keep tensors for the second half of a forward pass. What they keep of a
-            # second forward pass would hold on to everything that it computed.
-            for dispatcher in dispatchers:
-                for name, value in vars(dispatcher).items():
-                    if isinstance(value, torch.Tensor) and value.requires_grad:
-                        setattr(dispatcher, name, None)
+            # Dispatchers keep tensors for the second half of a forward pass, and since 0.19 layers
+            # wrap those that they might offload. What they keep of a second forward pass would hold
+            # on to everything that it computed.
+            for holder in (*inside, *dispatchers):
+                for name, value in vars(holder).items():
+                    kept = getattr(value, "tensor", value)
+                    if isinstance(kept, torch.Tensor) and kept.requires_grad:
+                        setattr(holder, name, None)
 
     module.forward = partial(
         checkpoint, forgetful_forward, use_reentrant=False, preserve_rng_state=False

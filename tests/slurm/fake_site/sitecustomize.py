@@ -4,6 +4,7 @@ Python imports this file at its start where a job's profile has put its folder o
 surrounds the trainer is the real thing: lock, status, signals, requeue, records.
 """
 
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -30,8 +31,11 @@ class FakeTrainer(MetaPathFinder, Loader):
 
 
 def train(config: Any, folder: Path, *, progress: bool) -> str:
-    """`seconds_N`: N steps of a second each, every one of them behind a checkpoint."""
+    """What its name says: `seconds_N`, in steps of a tenth, each with its checkpoint; `hops_N`, N
+    launches, each stopped after three steps more; `stuck`, stopped before its first; `crash_N`,
+    killed N times before its first; `bad-node`, killed wherever it was killed first."""
     import os
+    import shutil
     import signal
     import time
 
@@ -48,22 +52,31 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer = RunWriter(folder, header_of(config, DATA))
     checkpoint = folder / "checkpoints" / "fake"
     start = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    writer.start_segment(start or None, {**launch_facts(), "path": os.environ["PYTHONPATH"]})
+    seen = {"path": os.environ["PYTHONPATH"], "scontrol": shutil.which("scontrol")}
+    writer.start_segment(start or None, {**launch_facts(), **seen})
     with open(folder / "launches", "a") as file:
         file.write("x")
+    launch = (folder / "launches").stat().st_size
     if behaviour == "fail" and not healed:
         raise UserError("corpus: too short; give more text")
     if behaviour == "bug" and not healed:
         raise ZeroDivisionError("division by zero")
-    if behaviour == "killed" and not healed:
+    if (behaviour == "killed" and not healed) or (behaviour == "crash" and launch <= int(argument)):
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "bad-node":
+        _die_on_the_bad_node(folder)
     if config.role == "trunk" and (folder.parent / "no_trunks").exists():
         raise UserError("this trunk fails")
     checkpoint.parent.mkdir(exist_ok=True)
     with listening() as stop:
         writer.status("running", start, phase="recovery")
-        steps = float(argument or 0.0) * 10
-        for step in range(start, int(steps)):
+        if behaviour == "stuck":
+            writer.status("preempted", start, "stopped at once")
+            return "preempted"
+        steps = 3 * int(argument) if behaviour == "hops" else int(float(argument or 0.0) * 10)
+        for step in range(start, steps):
+            if behaviour == "hops" and step == start + 2:
+                os.kill(os.getpid(), signal.SIGUSR2)
             time.sleep(0.1)
             checkpoint.write_text(str(step + 1))
             writer.status("running", step + 1, loss=5.0, last_checkpoint=step + 1)
@@ -78,13 +91,35 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     return "done"
 
 
+def _die_on_the_bad_node(folder: Path) -> None:
+    """After three seconds, in which a test can do something."""
+    import os
+    import signal
+    import time
+
+    here, bad = os.environ["SLURMD_NODENAME"], folder.parent / "bad_node"
+    if not bad.exists():
+        bad.write_text(here)
+    if bad.read_text() == here:
+        time.sleep(3.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _other_rank(folder: Path) -> str:
-    """Ends with the first rank, or at a signal."""
+    """Ends with the first rank, or at a signal; dies once where the study wants that."""
+    import os
+    import signal
     import time
 
     from tst_study.run_record import read_status
     from tst_study.stop_request import listening
 
+    killer = folder.parent / "kill_a_rank"
+    if killer.exists():
+        while not (folder / "launches").exists():  # which the first rank writes as it begins
+            time.sleep(0.05)
+        killer.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
     with listening() as stop:
         while stop.signal is None:
             time.sleep(0.05)
@@ -115,3 +150,19 @@ def _evaluation(segment: int, step: int) -> dict[str, Any]:
 
 
 sys.meta_path.insert(0, FakeTrainer())
+
+
+def with_the_fake_sweep() -> None:
+    """Where a job is to find that study by its name."""
+    import importlib
+
+    from experiments import study
+    from tst_study.data import run_data
+
+    run_data.fingerprints = lambda config: DATA
+    study.STUDIES["fake-sweep"] = "fake_sweep"
+    sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
+
+
+if "TST_STUDY_FIRST_RATE" in os.environ:
+    with_the_fake_sweep()

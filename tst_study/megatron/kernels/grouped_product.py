@@ -32,4 +32,7 @@ class _GroupedProduct(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         of_rows = F.grouped_mm(gradient, weights, offs=ends)
         of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
+        # On some GPUs the kernel leaves a group without rows whatever its memory held before.
+        empty = torch.diff(ends, prepend=ends.new_zeros(1)) == 0
+        of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
         return of_rows, of_weights, None

@@ -1,78 +1,17 @@
-"""The paper's numbers as tables, its runs in the schema of the run table.
-
-Read from `paper_figures/published/` by path; its README says how each file was obtained. The
-published losses are final training losses, smoothed by an unknown amount, of one run each: they are
-an evaluation set of their own (`EVAL_SET`), never to be put beside held-out loss.
-"""
+"""The paper's runs in the schema of the run table."""
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.published.files import headline_runs, loss_grid
+from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
 from analysis.run_row import COLUMNS, rows_of
 from tst_study.compute_cost import count_parameters, flops_per_position
-from tst_study.config import Model
-from tst_study.model_presets import expand_preset
 
-FOLDER = Path(__file__).parents[1] / "paper_figures" / "published"
 EVAL_SET = "published training loss"
-FILES = ("headline_runs", "final_loss_grid", "loss_curves", "mutual_information")
-
-PARAMS = {"270M": 270e6, "600M": 600e6, "3B": 3e9, "10B-A1B": 10e9}
-"""Numbers of parameters by the paper's labels."""
-_PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
-_LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}
-# The dense runs' sequence length is not stated; 2,048 is that of SmolLM2, whose shapes they have.
-_BATCH = {"dense": (1024, 2048), "moe": (1024, 8192)}
-_GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
-
-
-def _read(name: str) -> pd.DataFrame:
-    return pd.read_csv(FOLDER / f"{name}.csv")
-
-
-def fingerprints(*names: str) -> dict[str, str]:
-    """sha256 of the published files that an answer was computed from, by file name."""
-    return {
-        f"published/{name}.csv": hashlib.sha256((FOLDER / f"{name}.csv").read_bytes()).hexdigest()
-        for name in names or FILES
-    }
-
-
-def headline_runs() -> pd.DataFrame:
-    """Tables 1 and 2: 13 rows, one per run; losses in nats per token, hours of one B200."""
-    return _read("headline_runs")
-
-
-def loss_grid(*, unrecovered: bool = False) -> pd.DataFrame:
-    """Tables 4–7: final loss by table, params, steps, weighting, step_ratio, bag_size.
-
-    r = 1 is left out unless asked for: it is the superposition loss, another quantity.
-    """
-    grid = _read("final_loss_grid").rename(
-        columns={
-            "params": "size",
-            "total_steps": "steps",
-            "bag_weighting": "weighting",
-            "final_loss": "loss",
-        }
-    )
-    grid["params"] = grid["size"].map(PARAMS)
-    return grid if unrecovered else grid[grid["step_ratio"] < 1].reset_index(drop=True)
-
-
-def curves() -> pd.DataFrame:
-    """Figures 1, 3, 6 and 9: figure, panel, run, step, loss (training loss as drawn, smoothed)."""
-    return _read("loss_curves").rename(columns={"train_loss": "loss"})
-
-
-def mutual_information() -> pd.DataFrame:
-    """Figure 10: distance (tokens) and mutual_information (unit not stated) on DCLM."""
-    return _read("mutual_information").rename(columns={"distance_tokens": "distance"})
 
 
 def runs() -> pd.DataFrame:
@@ -81,7 +20,6 @@ def runs() -> pd.DataFrame:
     rows = [
         _row(
             source=f"Table {row['table']}",
-            architecture="dense",
             size=row["size"],
             steps=row["steps"],
             bag_size=row["bag_size"],
@@ -94,7 +32,6 @@ def runs() -> pd.DataFrame:
     rows += [
         _row(
             source="Table 2" if row["method"].startswith("tst_") else "Table 1",
-            architecture=row["architecture"],
             size=row["params"],
             steps=row["total_steps"],
             bag_size=row["bag_size"],
@@ -111,15 +48,9 @@ def runs() -> pd.DataFrame:
     return table
 
 
-def model(size: str) -> Model:
-    """The shape behind one of the paper's labels."""
-    return Model(**expand_preset({"preset": _PRESET[size]}))
-
-
 def _row(
     *,
     source: str,
-    architecture: str,
     size: str,
     steps: int,
     bag_size: int,
@@ -130,7 +61,7 @@ def _row(
     reinitialized: bool = False,
 ) -> dict[str, Any]:
     """What the paper does not state stays None."""
-    shape, (sequences, length) = model(size), _BATCH[architecture]
+    shape, (sequences, length) = model(size), batch(size)
     parameters, baseline = count_parameters(shape), superposed == 0
     name = f"{size}-{steps}-s{bag_size}-r{superposed / steps:.2f}-{weighting}"
     if baseline:
@@ -168,8 +99,8 @@ def _row(
         "aligned_bags": False,
         "reinitialized": reinitialized,
         "optimizer_at_switch": None if baseline else "keep",
-        "corpus": "DCLM" if architecture == "dense" else "FineWeb-Edu + DCLM",
-        "learning_rate": _LEARNING_RATE[size],
+        "corpus": "FineWeb-Edu + DCLM" if shape.experts else "DCLM",
+        "learning_rate": LEARNING_RATE[size],
         "schedule": "wsd",
         "sequences": sequences,
         "sequence_length": length,
@@ -177,7 +108,7 @@ def _row(
         "latent_tokens": latent,
         "data_multiplier": raw / latent,
         "flops": latent * flops_per_position(shape, length),
-        "training_seconds": None if gpu_hours is None else gpu_hours * 3600 / _GPUS[size],
+        "training_seconds": None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
         "eval_set": EVAL_SET,
         "nats_per_token": loss,
         "evaluated_step": steps,

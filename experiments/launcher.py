@@ -1,0 +1,130 @@
+"""Whoever trains a study's runs: what the verbs ask of it, and where it is found by its name.
+
+A verb that looks at what is there (status, cancel, logs, clean) asks every launcher; one that has
+something done (submit, retry, plan) asks the one that was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, Protocol
+
+from experiments.planned_run import PlannedRun
+from experiments.study import Study, known
+from tst_study.devices import Device, device_named
+from tst_study.errors import UserError
+
+LAUNCHERS = {
+    "local": "experiments.launcher_local:Local",
+    "slurm": "experiments.slurm.launcher:Slurm",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a launcher knows of a run beside the run's own word."""
+
+    id: str
+    state: Literal["queued", "running", "failed", "cancelled", "ended", "forgotten"]
+    """`failed` and `cancelled` are ends, too; of a forgotten job not even its end is known."""
+    remark: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ("queued", "running")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a run gets."""
+
+    ranks: int = 1
+    """Processes of torch.distributed."""
+    on_gpu: bool = False
+    seconds: float | None = None
+    """That one launch trains at most; None where nothing limits it."""
+    memory: int | None = None
+    """Bytes of each rank's device, where they are known."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What runs cost on a device; without one, hours are those measured in the study itself."""
+
+    device: str | None = None
+    mfu: float | None = None
+    """In the place of what `step_time.py` expects of each run."""
+    per_gpu_hour: float | None = None
+
+    def gpu(self) -> Device | None:
+        """Raises `UserError` for a device whose speeds are not known."""
+        known = device_named(self.device or "")
+        if self.device and known is None:
+            raise UserError(f"--device {self.device}: its speeds are not known here")
+        return known
+
+
+class Launcher(Protocol):
+    """Trains runs, here or elsewhere. Every method but `submit` leaves runs as they are or ends
+    them; truth about a run is in its folder."""
+
+    def submit(
+        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
+    ) -> int:
+        """Have every wanted run trained that is not over; says what it does and returns the exit
+        status. Raises `UserError`."""
+
+    def jobs(self, root: Path) -> dict[str, Job]:
+        """The jobs of a study by run id, of those runs that have one. Raises `UserError`."""
+
+    def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
+        """Stop the runs whose ids are wanted, those that run after a checkpoint; returns the ids
+        of those that were stopped."""
+
+    def logs(self, root: Path, run_id: str) -> list[Path]:
+        """Where its own words about a run lie, which there may not be (yet)."""
+
+    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
+        """Folders that nothing needs any more, and why."""
+
+    def allocation(self, run_name: str) -> Allocation:
+        """What a run of that name would get."""
+
+    def prices(self) -> Prices:
+        """What its devices do and cost, as far as it knows."""
+
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+        """Whether it would take these runs, in lines for people; submits nothing."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about how runs are trained."""
+
+    parallel: int | None = None
+    processes: int = 1
+    profile: Path | None = None
+    share: bool = True
+    collects: bool = True
+    only_new: bool = False
+    """Only runs that were never submitted before."""
+
+
+def launcher_of(name: str, options: Options = Options()) -> Launcher:
+    """Raises `UserError` for a name that does not exist."""
+    module, _, kind = LAUNCHERS[known(name, LAUNCHERS, "launcher")].partition(":")
+    made: Launcher = getattr(import_module(module), kind)(options)
+    return made
+
+
+def launchers() -> list[Launcher]:
+    """Every one: each knows whether a study was ever handed to it."""
+    return [launcher_of(name) for name in LAUNCHERS]
+
+
+def jobs_of(root: Path) -> dict[str, Job]:
+    """Jobs of the study's runs by run id, whoever has them. Raises `UserError`."""
+    return {run: job for one in launchers() for run, job in one.jobs(root).items()}

@@ -1,0 +1,137 @@
+"""What a job is asked for with, and the shell that surrounds its ranks (`launch.sh`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.slurm.jobs import MARK
+from experiments.slurm.profile import Profile, Resources
+from experiments.slurm.submission import RUNS, Submission
+from experiments.slurm.submitit_script import script_text
+
+TASK = "experiments.slurm.task"
+
+
+def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
+    """Of all runs of a submission; `sbatch` does the same with it again."""
+    line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {shlex.quote(str(_absolute(one, root) / RUNS))}'
+    run = f'{shlex.quote(str(root.absolute()))}/"$({line})"'
+    parameters = _of_array(one, profile, resources)
+    return _training(one, root, profile, resources, run, parameters, len(one.runs))
+
+
+def script_of_one_run(
+    one: Submission, run: str, root: Path, profile: Profile, resources: Resources
+) -> str:
+    """The same for a single run: `sbatch <run folder>/job/run.sh` takes it up where it stands."""
+    folder = shlex.quote(str(root.absolute() / run))
+    return _training(one, root, profile, resources, folder, _parameters(one, profile, resources), 0)
+
+
+def command_script(
+    one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
+) -> str:
+    """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
+    that submits, beside Slurm's programs."""
+    small, resources = profile.of_small_jobs()
+    prefix, python = (profile.container, profile.python) if inside else ("", None)
+    small = small if inside else small.model_copy(update={"srun": ()})
+    command = f"{shlex.quote(python or sys.executable)} -P -u -m tst_study {shlex.join(words)}"
+    parameters = _of_array(one, small, resources)
+    parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
+    return script_text(one.folder(root), f"{prefix} {command}".strip(), parameters, 1)
+
+
+def _training(
+    one: Submission,
+    root: Path,
+    profile: Profile,
+    resources: Resources,
+    run: str,
+    parameters: dict[str, Any],
+    count: int,
+) -> str:
+    """`run`: what the shell makes the run's folder of."""
+    around = {
+        "setup": [
+            f"TST_RUN={run}",
+            f"TST_RETRIES={profile.retries}",
+            f"TST_EXCLUDED={shlex.quote(profile.exclude or '')}",
+            *_setup(one, profile),
+        ],
+        "teardown": ["tst_end $?"],
+    }
+    python = shlex.quote(profile.python or sys.executable)
+    # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
+    gpu = " --gpu" if profile.on_gpu(resources) else ""
+    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu} 2>"$TST_RUN/job/srun.txt"'
+    return script_text(
+        one.folder(root), f"{profile.container} {command}".strip(), parameters | around, count
+    )
+
+
+def _absolute(one: Submission, root: Path) -> Path:
+    return one.folder(root).absolute()
+
+
+def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
+    """In submitit's names; what is None is left out."""
+    memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
+    return {
+        "job_name": one.name,
+        "nodes": resources.nodes,
+        "ntasks_per_node": resources.tasks_per_node,
+        "cpus_per_task": resources.cpus_per_task,
+        "mem": memory,
+        "time": resources.time,
+        "partition": resources.partition,
+        # By which a user names it to all commands; the profile's word counts more.
+        "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
+        "qos": profile.qos,
+        "constraint": profile.constraint,
+        "exclude": profile.exclude or None,
+        "signal_delay_s": profile.signal_seconds,
+        "stderr_to_stdout": True,
+        "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it
+        # Corpora and trunks are named from where the study was submitted.
+        "additional_parameters": {
+            "requeue": True,
+            "chdir": os.getcwd(),
+            **profile.gpus(resources),
+            **profile.sbatch,
+        },
+        # One dead rank takes the others down; none outlives the first to end by a minute.
+        "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
+    }
+
+
+def _of_array(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
+    """What a whole submission has beside: its mark, and what it waits for."""
+    parameters = _parameters(one, profile, resources)
+    if one.dependency:
+        parameters["additional_parameters"]["kill-on-invalid-dep"] = "yes"
+    return parameters | {
+        "comment": f"{MARK}{one.id}",
+        "dependency": ",".join(filter(None, (one.dependency, "singleton"))),
+        "array_parallelism": profile.parallel,
+    }
+
+
+def _setup(one: Submission, profile: Profile) -> list[str]:
+    """Lines before the ranks; each of the profile's own must succeed."""
+    lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
+    return [
+        f"source {shlex.quote(one.code)}/experiments/slurm/launch.sh || exit 1",
+        "tst_begin",
+        *(f"{{\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
+        f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "export PYTHONSAFEPATH=1",
+        "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
+        # Since Slurm 22.05 a step no longer takes it over from its job.
+        "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
+    ]

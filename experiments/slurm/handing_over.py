@@ -1,0 +1,235 @@
+"""Which runs of a study need a job, and how they are handed to Slurm: never twice, never lost.
+
+Truth is the run's own status first, then its lock, then the queue. What is over is skipped, what
+is queued or running is adopted, and the rest is submitted in arrays: one per kind of resources
+and per trunk to wait for, no longer than the cluster allows. A small job that waits for all of
+them collects the study, or submits what only their results decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.code_copy import keep_code
+from experiments.launcher import Allocation
+from experiments.layouts import check_layouts
+from experiments.planned_run import PlannedRun, is_over, state
+from experiments.planner import Planner
+from experiments.run_process import cancel_mark
+from experiments.slurm import launches, submission
+from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
+from experiments.slurm.commands import SlurmError, setting
+from experiments.slurm.jobs import SlurmJob
+from experiments.slurm.profile import Profile, Resources
+from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
+from experiments.study import Study
+from experiments.submitters_lock import the_only_submitter
+from tst_study import run_lock
+from tst_study.config import to_toml
+
+SECOND_LOOK = 2.0
+"""Seconds after which a job that was not in the queue is looked for again: a requeued one may be
+missing for a moment."""
+DEFAULT_MAX_ARRAY = 1001
+
+
+@dataclass
+class Submitted:
+    """What a call of `submit` found and did."""
+
+    over: list[PlannedRun] = field(default_factory=list)
+    adopted: list[PlannedRun] = field(default_factory=list)
+    """Queued or running already."""
+    new: list[PlannedRun] = field(default_factory=list)
+    held_back: list[PlannedRun] = field(default_factory=list)
+    """Their trunk is trained outside Slurm, or not to be trained now: no job to wait for."""
+    left: list[PlannedRun] = field(default_factory=list)
+    """Not queued: Slurm refused them, or an array before them."""
+    jobs: list[str] = field(default_factory=list)
+    collect: str | None = None
+    rest: str | None = None
+    refused: list[str] = field(default_factory=list)
+    """What Slurm said."""
+    undecided: int = 0
+    """Runs that wait for results of these, such as that of a sweep."""
+
+    def lines(self) -> list[str]:
+        text = [f"{len(self.over)} over, {len(self.adopted)} queued or running already"]
+        text.append(f"{len(self.new)} submitted in {len(self.jobs)} arrays")
+        if self.jobs:
+            text[-1] += f": {', '.join(self.jobs[:8])}{' …' if len(self.jobs) > 8 else ''}"
+        if self.held_back:
+            text.append(f"{len(self.held_back)} held back: their trunk has no job to wait for")
+        if self.left:
+            text.append(f"{len(self.left)} not submitted: submit again when Slurm takes more")
+        if self.undecided:
+            after = f"job {self.rest} submits them then" if self.rest else "submit again then"
+            text.append(f"{self.undecided} more hang on their results: {after}")
+        if self.collect:
+            text.append(f"job {self.collect} collects the study when all of them have ended")
+        return text + [f"refused: {said}" for said in self.refused]
+
+
+def submit_to_slurm(
+    study: Study,
+    root: Path,
+    profile: Profile,
+    *,
+    share: bool = True,
+    collects: bool = True,
+    wanted: Callable[[PlannedRun], bool] = lambda run: True,
+    rest: Sequence[str] = (),
+    only_new: bool = False,
+) -> Submitted:
+    """Hand every run that needs it to Slurm; returns at once.
+
+    `rest`: words of the command that submits what these runs' results decide. `only_new`: none
+    that ever had a job, for such a command, which must not try for ever what fails. Raises
+    `UserError`, also where Slurm took nothing at all.
+    """
+    planning = Planner(study, root, share)
+    with the_only_submitter(root) as lock:
+        runs = [run for run in planning.decided() if wanted(run)]
+        result, open_ = Submitted(undecided=_undecided(planning)), []
+        jobs = _jobs_looked_for_twice(root, runs)
+        for run in runs:
+            job = jobs.get(run.run_id)
+            if is_over(run):
+                result.over.append(run)
+            elif (job and job.is_active) or run_lock.is_held(run.folder):
+                result.adopted.append(run)
+            elif not (only_new and job):
+                open_.append(run)
+        check_layouts(open_, lambda name: Allocation(profile.resources_of(name).ranks))
+        handing = _Handing(root, profile, lock, jobs, result)
+        handing.hand_over(open_)
+        if not (result.undecided and rest and (result.jobs or not only_new)):
+            rest = ()
+        if collects:
+            handing.follow_up(rest)
+    return result
+
+
+def _undecided(planning: Planner) -> int:
+    return max(0, len(planning.whole()) - len(planning.decided()))
+
+
+def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:
+    """A second look, where a run that had a job is about to get another."""
+    jobs = known_jobs(root)
+    had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
+    if not all(map(is_over, had)):
+        time.sleep(SECOND_LOOK)
+        return known_jobs(root)
+    return jobs
+
+
+@dataclass
+class _Handing:
+    root: Path
+    profile: Profile
+    lock: int
+    jobs: dict[str, SlurmJob]
+    result: Submitted
+
+    def hand_over(self, runs: Sequence[PlannedRun]) -> None:
+        """Trunks and runs without one first: branches name the job that they wait for."""
+        if not runs:
+            return
+        code = keep_code(self.root)
+        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        for waits in (False, True):
+            groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
+            for run in runs:
+                if bool(run.trunk) != waits:
+                    continue
+                dependency = self._dependency(run)
+                if self.result.refused:
+                    self.result.left.append(run)
+                elif dependency is None:
+                    self.result.held_back.append(run)
+                else:
+                    resources = self.profile.resources_of(run.config.name)
+                    groups[resources, dependency].append(run)
+            for (resources, dependency), members in groups.items():
+                for start in range(0, len(members), longest):
+                    chunk = members[start : start + longest]
+                    self._submit(chunk, resources, dependency, code)
+
+    def follow_up(self, rest: Sequence[str]) -> None:
+        """A small job for when everything has ended, whatever came of it: it submits the `rest`,
+        else it draws and reports."""
+        kind, words = (REST, rest) if rest else (COLLECT, (COLLECT, str(self.root.absolute())))
+        active = [job for run, job in self.jobs.items() if job.is_active and run not in SMALL]
+        if not self._is_due(kind, bool(active)):
+            return
+        waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
+        dependency = f"afterany:{waits}" if waits else ""
+        one = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
+        script = command_script(one, self.root, self.profile, words, inside=kind == COLLECT)
+        try:
+            job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            self.result.refused.append(f"{kind}: {error}; see [small] in slurm.toml")
+            return
+        if kind == REST:
+            self.result.rest = job
+        else:
+            self.result.collect = job
+
+    def _is_due(self, kind: str, anything_active: bool) -> bool:
+        there, over = self.jobs.get(kind), self.result.over
+        if self.result.jobs:
+            return True  # one that is queued already waits for older jobs alone
+        if there and there.is_active:
+            return False
+        if anything_active or kind == REST or self.result.adopted or not over:
+            return anything_active
+        # Everything is over: was the study collected since?
+        report = self.root / "report" / "collected.json"
+        ends = [(run.folder / "status.json").stat().st_mtime for run in over]
+        return not report.exists() or report.stat().st_mtime < max(ends)
+
+    def _dependency(self, run: PlannedRun) -> str | None:
+        """None where the run must wait for what no job can wait for."""
+        if run.trunk is None or state(run.trunk) == "done":
+            return ""
+        job = self.jobs.get(run.trunk.run_id)
+        return f"afterok:{job.id}" if job and job.is_active else None
+
+    def _submit(
+        self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
+    ) -> None:
+        """Nothing more once Slurm has refused an array."""
+        if self.result.refused:
+            self.result.left += runs
+            return
+        one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
+        for run in runs:
+            self._write_job_folder(one, run, resources)
+        script = array_script(one, self.root, self.profile, resources)
+        try:
+            job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            if not self.result.jobs:
+                raise
+            self.result.refused.append(str(error))
+            self.result.left += runs
+            return
+        self.result.jobs.append(job)
+        self.result.new += runs
+        for place, run in enumerate(runs):
+            self.jobs[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
+
+    def _write_job_folder(self, one: Submission, run: PlannedRun, resources: Resources) -> None:
+        folder = run.folder / "job"
+        folder.mkdir(parents=True, exist_ok=True)
+        cancel_mark(run.folder).unlink(missing_ok=True)
+        launches.forget(run.folder)
+        (folder / "config.toml").write_text(to_toml(run.config), encoding="utf8")
+        script = script_of_one_run(one, run.run_id, self.root, self.profile, resources)
+        (folder / "run.sh").write_text(script, encoding="utf8")

@@ -1,0 +1,119 @@
+# Sourced by every batch script: what happens around the ranks of one launch, outside any container.
+#
+# The ranks only train. The first of them leaves an agreed status in job/ended:
+#   0 over   1 failed for good   69 stopped after a checkpoint   75 another process has the run
+# Anything else is a crash. What was stopped, has crashed or found its run taken goes back into the
+# queue: `scontrol` may be missing where the ranks live. Each launch leaves a line in job/launches
+# (time, outcome, last checkpoint before and after, first node to fail, what was said of it). A run
+# whose launches end without a new checkpoint more than TST_RETRIES times in a row is given up, and
+# a node on which it crashed twice is avoided.
+#
+# Set by the script: TST_RUN (the run's folder; empty for a job that trains nothing), TST_RETRIES,
+# TST_EXCLUDED (nodes that the profile excludes already).
+
+TST_JOB=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+TST_JOB=${TST_JOB:-${SLURM_JOB_ID:-}}
+
+tst_checkpoint() {
+  local step
+  step=$(sed -n 's/^ *"last_checkpoint": *\([0-9]*\).*/\1/p' "$TST_RUN/status.json" 2>/dev/null)
+  echo "${step:-0}"
+}
+
+tst_note() { # OUTCOME NODE WORDS
+  local line="$(date +%s) $1 $tst_before $(tst_checkpoint) $2 $3"
+  [ -z "$TST_RUN" ] || echo "$line" >>"$TST_RUN/job/launches"
+}
+
+tst_stop() { # WHAT: a line of set-up that failed
+  echo "set-up failed: $1" >&2
+  tst_note set-up "$SLURMD_NODENAME" "$1"
+  exit 1
+}
+
+tst_begin() {
+  # Of a job that is told to end, the ranks write their checkpoint first: this script waits.
+  trap 'tst_told=1' TERM
+  [ -n "$TST_RUN" ] || return 0
+  mkdir -p "$TST_RUN/job"
+  rm -f "$TST_RUN/job/ended" "$TST_RUN/job/srun.txt"
+  tst_before=$(tst_checkpoint)
+}
+
+tst_end() { # STATUS of srun
+  local said first node idle
+  cat "$TST_RUN/job/srun.txt" >&2 2>/dev/null
+  said=$(cat "$TST_RUN/job/ended" 2>/dev/null)
+  # srun names the tasks that ended badly, the first to do so first.
+  first=$(sed -n 's/^srun: error: \([^ ]*: tasks* .*\)/\1/p' "$TST_RUN/job/srun.txt" | head -n 1)
+  case $said in
+    0 | 1) exit "$said" ;;
+    69) case $first in '' | *' 69') first= ;; *) said= ;; esac ;; # or another rank died before
+    75) ;;
+    *) said= ;;
+  esac
+  tst_wait_for_an_answer
+  if [ "$tst_state" != RUNNING ] || [ -e "$TST_RUN/job/cancelled" ]; then
+    echo "not requeued: job $TST_JOB is ${tst_state:-not to be found}" >&2
+    exit 69
+  fi
+  node=${first%%:*}
+  [ "$SLURM_JOB_NUM_NODES" != 1 ] || node=$SLURM_JOB_NODELIST
+  [ -z "$said" ] || node=
+  tst_note "${said:-crash}" "${node:--}" "${first:-status $1}"
+  idle=$(awk '$2 != 75 { n = $3 == $4 ? n + 1 : 0 } END { print n + 0 }' "$TST_RUN/job/launches")
+  if [ "$idle" -gt "$TST_RETRIES" ]; then
+    tst_give_up "launches in a row without a new checkpoint: $idle${first:+ ($first)}"
+  fi
+  tst_requeue
+}
+
+tst_wait_for_an_answer() { # ten minutes for a controller that is being started again
+  local try
+  for try in $(seq 60); do
+    tst_state=$(squeue --noheader --jobs="$TST_JOB" --format=%T) && return 0
+    sleep 10
+  done
+}
+
+tst_give_up() { # WHY: the run's last word, which no rank is left to say
+  local beside="$TST_RUN/.status.json.$TST_JOB" said="given up: ${1//[\"\\\/&]/ }: "
+  echo "$said" >&2
+  sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' -e "s/^\( *\"message\": \"\)/\1$said/" \
+    "$TST_RUN/status.json" >"$beside" && mv "$beside" "$TST_RUN/status.json"
+  exit 1
+}
+
+tst_requeue() {
+  local said try
+  for try in $(seq 60); do
+    said=$(scontrol requeue "$TST_JOB" 2>&1) && break
+    case $said in
+      *ontact* | *onnect* | *imed\ out*) sleep 10 ;;
+      *)
+        echo "not requeued: $said; submit again to go on" >&2
+        exit 69
+        ;;
+    esac
+  done
+  tst_avoid
+  # The controller ends this job now; an exit before that would have it noted as failed.
+  for try in $(seq 60); do
+    [ -z "$tst_told" ] || exit 69
+    sleep 1
+  done
+}
+
+tst_avoid() { # nodes on which this run crashed twice, as long as enough others are left
+  local bad others
+  bad=$(awk '$2 == "crash" && $5 != "-" { n[$5]++ }
+    END { for (node in n) if (n[node] > 1) print node }' "$TST_RUN/job/launches")
+  [ -n "$bad" ] || return 0
+  others=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N \
+    --states=idle,mixed,allocated,completing | sort -u | grep -cvxF "$bad")
+  if [ "$others" -ge "$SLURM_JOB_NUM_NODES" ]; then
+    bad=$(echo "$bad" | paste -sd ,)
+    scontrol update JobId="$TST_JOB" ExcNodeList="${TST_EXCLUDED:+$TST_EXCLUDED,}$bad" &&
+      echo "$bad" >"$TST_RUN/job/avoided"
+  fi
+}

@@ -1,0 +1,271 @@
+"""What figures draw more than once: lines, means with intervals, heat maps, their keys and axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from analysis.run_row import rows_of
+from analysis.wording import gain
+from paper_figures.picture import say
+from paper_figures.style import (
+    MUTED,
+    ON_DARK_MAP,
+    ON_MAP,
+    PAPER,
+    Look,
+    Mark,
+    bag_size_mark,
+    thousands,
+)
+
+DOTTED = (0, (1, 1.5))
+CLAIMED = ("better", "worse")
+"""Verdicts of an interval that excludes zero."""
+
+
+def lines(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    *,
+    x: str = "step",
+    y: str = "loss",
+    by: str = "label",
+    solid: bool = False,
+    band: bool = True,
+    **look: Any,
+) -> None:
+    """A line for each value of `by`, and a band from `low` to `high` where the data has them."""
+    there = list(dict.fromkeys(data[by]))
+    sns.lineplot(
+        data=data,
+        x=x,
+        y=y,
+        hue=by,
+        style=by,
+        hue_order=there,
+        style_order=there,
+        palette={key: looks[key].colour for key in there},
+        dashes={key: "" if solid else looks[key].dash or "" for key in there},
+        estimator=None,
+        legend=False,
+        ax=axes,
+        **{"linewidth": 0.9, **look},
+    )
+    for key, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
+        low, high = rows["low"].astype(float), rows["high"].astype(float)
+        axes.fill_between(rows[x], low, high, color=looks[str(key)].colour, alpha=0.13, lw=0)
+    axes.set_xlabel("")
+    axes.set_ylabel("")
+
+
+def point(
+    axes: Axes,
+    at: tuple[float, float],
+    mark: Mark,
+    bar: tuple[float | None, float | None] = (None, None),
+    *,
+    hollow: bool = False,
+    across: bool = False,
+    words: str = "",
+    **look: Any,
+) -> None:
+    """A mean and its interval, along x if `across`; hollow: no difference is shown.
+
+    `words`: what an SVG says of it.
+    """
+    low, high = bar
+    if low is not None and high is not None and low == low:
+        draw = axes.hlines if across else axes.vlines
+        draw(at[1] if across else at[0], low, high, color=mark.colour, linewidth=1.0)
+    face = "none" if hollow else mark.colour
+    more = {"markeredgewidth": 0.9, "zorder": 4, **look}
+    (drawn,) = axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
+    say(drawn, words)
+
+
+def means(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    words: Callable[[dict[str, Any]], str],
+    *,
+    x: str = "step",
+    y: str = "loss",
+    by: str = "label",
+    **look: Any,
+) -> None:
+    """Means with their intervals, a line through those of each value of `by`."""
+    lines(axes, data, looks, x=x, y=y, by=by, band=False, **look)
+    for row in rows_of(data[data[y].notna()]):
+        at, bar = (row[x], row[y]), (row["low"], row["high"])
+        point(axes, at, looks[row[by]], bar, hollow=is_hollow(row, by), words=words(row))
+
+
+def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
+    """Whether a mean shows no difference from the baseline, which is the measure itself."""
+    compared = "verdict" in row and not row[by].startswith("baseline")
+    return compared and row["verdict"] not in CLAIMED
+
+
+def key(owner: Axes | Figure, entries: Mapping[str, Mapping[str, Any]], **place: Any) -> None:
+    """A legend of its own making: looks of `Line2D` by words."""
+    drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
+    owner.legend(drawn, list(entries), handletextpad=0.5, **place)
+
+
+def key_above(
+    axes: Axes, title: str, looks: Mapping[str, Mark], columns: int = 1, markers: bool = False
+) -> None:
+    """Title and legend above the frame, where they cover no curve."""
+    entries = {
+        words: {
+            "color": mark.colour,
+            "linestyle": (0, mark.dash) if mark.dash else "-",
+            "linewidth": 1.1,
+            "marker": mark.marker if markers else "",
+        }
+        for words, mark in looks.items()
+    }
+    where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
+    key(axes, entries, ncols=columns, title=title or None, columnspacing=1.2, **where)
+
+
+def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
+    """(x, y, words, colour): words right of the frame, moved apart so that none covers another."""
+    bottom, top = axes.get_ylim()
+    inches = axes.get_position().height * axes.get_figure(root=True).get_figheight()  # type: ignore[union-attr]
+    gap = 8.5 / 72 / inches * (top - bottom)
+    at = float("-inf")
+    leader: Look = {"relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
+    for x, y, words, colour in sorted(ends, key=lambda end: end[1]):
+        at = max(y, at + gap)
+        axes.annotate(
+            words,
+            (x, y),
+            xytext=(1.04, (at - bottom) / (top - bottom)),
+            textcoords="axes fraction",
+            fontsize=7,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "lw": 0.8, "color": colour, **leader},
+        )
+
+
+def heat_map(
+    axes: Axes, wide: pd.DataFrame, low: float, high: float, words: pd.DataFrame | None = None
+) -> Any:
+    """Cells of a table, its first row at the bottom; returns what a colour bar is made of.
+
+    Cell (i, j) lies around (j + 0.5, i + 0.5). `words`: said in the cells.
+    """
+    sns.heatmap(
+        wide.astype(float),
+        vmin=low,
+        vmax=high,
+        cmap="cividis",
+        cbar=False,
+        annot=False if words is None else words,
+        fmt="",
+        annot_kws={"fontsize": 7},
+        xticklabels=False,  # seaborn's own are rendered to see whether they overlap
+        yticklabels=False,
+        ax=axes,
+    )
+    for axis, names in ((axes.xaxis, wide.columns), (axes.yaxis, wide.index)):
+        shown = range(0, len(names), 1 + len(names) // 16)
+        axis.set_ticks([place + 0.5 for place in shown], [str(names[place]) for place in shown])
+    axes.invert_yaxis()
+    (mesh,) = axes.collections
+    for text in axes.texts:
+        x, y = text.get_position()
+        face = mesh.get_facecolor()[int(y) * wide.shape[1] + int(x)]
+        text.set_color(ON_MAP if sns.utils.relative_luminance(face) > 0.18 else ON_DARK_MAP)
+    axes.tick_params(length=0, labelrotation=0)
+    return mesh
+
+
+def rows_below(axes: Axes, names: Sequence[str]) -> None:
+    """Named rows from the top downwards, on an axis without a line."""
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def log_axis(
+    axes: Axes, which: str, ticks: Sequence[float], texts: Sequence[str] | None = None
+) -> None:
+    """A log scale with these ticks alone."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(list(ticks), list(texts or [f"{tick:g}" for tick in ticks]))
+    axes.minorticks_off()
+
+
+def step_axis(axes: Axes) -> None:
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(thousands)
+
+
+def switch_line(axes: Axes, x: float, *, bottom: bool = False) -> None:
+    """Mark the end of the superposition phase, named at the top or the bottom."""
+    axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
+    axes.annotate(
+        "switch",
+        (x, 0.0 if bottom else 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(2.5, 2 if bottom else -1),
+        textcoords="offset points",
+        va="bottom" if bottom else "top",
+        color=MUTED,
+        fontsize=7,
+    )
+
+
+def forest(
+    axes: Axes, data: pd.DataFrame, heading: str = "", tick: str = "one seed", columns: int = 2
+) -> None:
+    """Gains with their intervals, row below row, around zero; needs columns setting, bag_size,
+    gain, low, high, verdict, and `ticks`: further values of a row, drawn as small ticks.
+
+    `heading`: a column whose values stand above their rows.
+    """
+    axes.axvline(0, color=MUTED, linewidth=0.7)
+    names: list[str] = []
+    for title, rows in data.groupby(heading, sort=False) if heading else [("", data)]:
+        if title:
+            at: Look = {"xytext": (0, len(names)), "textcoords": ("axes fraction", "data")}
+            box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
+            axes.annotate(str(title), (0, 0), fontweight="bold", va="center", bbox=box, **at)
+            names.append("")
+        for row in rows_of(rows):
+            mark, place = bag_size_mark(int(row["bag_size"])), len(names)
+            axes.plot(row["ticks"], [place] * len(row["ticks"]), "|", color=MUTED, mew=0.8, ms=5)
+            hollow = row["verdict"] not in CLAIMED
+            words = f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
+            bar = (row["low"], row["high"])
+            point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=words)
+            names.append(row["setting"])
+    rows_below(axes, names)
+    axes.margins(x=0.06)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("gain (nats per token)")
+    dot = {"marker": "o", "markersize": 4}
+    entries = {
+        "95% interval excludes zero": {**dot, "linestyle": "-"},
+        "no difference shown": {**dot, "markerfacecolor": "none"},
+        tick: {"marker": "|", "markersize": 5},
+    }
+    shown = [data["verdict"].isin(CLAIMED).any(), ~data["verdict"].isin(CLAIMED).all(), True]
+    kept = {words: look for (words, look), keep in zip(entries.items(), shown, strict=True) if keep}
+    key(axes, kept, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.0)

@@ -1,0 +1,174 @@
+"""Groups of runs that may be compared: chosen by what was run, never by how well it did."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.run_row import rows_of
+from analysis.summary import Summary
+from analysis.wording import big, group_label, number
+from tst_study.superposition_setting import SuperpositionSetting
+
+KEY = ("group", "learning_rate", "eval_set")
+TOLERANCE = 0.1
+"""Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that may be compared, and some settings among them."""
+
+    summary: Summary
+    rows: pd.DataFrame
+    """Rows of `Comparison.table`, one per setting."""
+
+    @functools.cached_property
+    def members(self) -> pd.DataFrame:
+        """Rows of the run table, at the learning rates of the settings."""
+        runs = self.summary.tables.runs
+        same = runs["group"].isin(self.rows["group"])
+        return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
+
+    @functools.cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Of the comparison: one row per setting and seed."""
+        key = [*KEY, "setting"]
+        return self.summary.comparison.pairs.merge(self.rows[key], on=key)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Run folders of the settings, baselines included."""
+        both = pd.concat([self.pairs["baseline_folder"], self.pairs["superposed_folder"]])
+        return tuple(sorted(set(both.astype(str))))
+
+    @property
+    def steps(self) -> int:
+        return int(self.members["steps"].iloc[0])
+
+    @property
+    def label(self) -> str:
+        return group_label(self.members)
+
+    @property
+    def is_generated(self) -> bool:
+        """Its text was made up to show the mechanism; what it gains, prose need not."""
+        return bool(self.members["optimal_nats_per_token"].notna().any())
+
+    @property
+    def seeds(self) -> str:
+        """`3 seeds`, `1 to 3 seeds`."""
+        return span(self.rows["seeds"], "seed")
+
+    @property
+    def model(self) -> str:
+        """`363k parameters, books-bpe1024`."""
+        first = self.members.iloc[0]
+        return f"{big(first['parameters'])} parameters, {first['corpus']}"
+
+    @property
+    def scale(self) -> str:
+        """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`."""
+        made = " (made to show the mechanism)" if self.is_generated else ""
+        return f"{self.model}{made}, {self.steps:,} steps, {self.seeds}"
+
+    @functools.cached_property
+    def slug(self) -> str:
+        """Part of a file name: corpus and steps, and the group where that is not enough."""
+        runs = self.summary.tables.runs.drop_duplicates("group")
+        names = [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows_of(runs)]
+        mine = f"{file_part(self.members['corpus'].iloc[0])}-{self.steps}"
+        return mine if names.count(mine) == 1 else f"{mine}-{self.rows['group'].iloc[0][:6]}"
+
+    def only(self, rows: pd.DataFrame) -> Group:
+        return replace(self, rows=rows.reset_index(drop=True))
+
+    def plain(self, *free: str, weighting: str = "uniform") -> Group:
+        """Its settings of the paper's method, whatever these columns say, or with another
+        weighting of the bag."""
+        keep = [
+            SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
+            and ("weighting" in free or row["weighting"] == weighting)
+            for row in rows_of(self.rows)
+        ]
+        return self.only(self.rows.loc[keep])
+
+    def representative(self, most: int = 4) -> Group:
+        """At most `most` of its plain settings, spread over the bag sizes.
+
+        They share the step ratio that most settings have (the smaller of equals), so that bag size
+        is the only thing that differs.
+        """
+        plain = self.plain()
+        if plain.rows.empty:
+            return plain
+        counts = Counter(plain.rows["step_ratio"])
+        ratio = min(counts, key=lambda value: (-counts[value], value))
+        same = plain.rows[plain.rows["step_ratio"] == ratio].sort_values("bag_size")
+        if most == 1:
+            return self.only(same.iloc[[(len(same) - 1) // 2]])
+        wanted = np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int)
+        return self.only(same.iloc[np.unique(wanted)])
+
+    def beside_baseline(self) -> pd.DataFrame:
+        """One row per setting: its loss at the baseline's level, and the ends of its interval.
+
+        Settings may have been run with different seeds, so each keeps its distance to the baseline
+        of its own seeds and stands at the level of the baseline over all of them.
+        """
+        seeds = self.pairs.drop_duplicates("seed")["baseline"]
+        rows = self.rows
+        table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
+            loss=seeds.mean() - rows["gain"],
+            low=seeds.mean() - rows["high"].astype(float),
+            high=seeds.mean() - rows["low"].astype(float),
+            error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
+            baseline=seeds.mean(),
+            baseline_low=seeds.min(),
+            baseline_high=seeds.max(),
+        )
+        return table.sort_values(["step_ratio", "bag_size"], ignore_index=True)
+
+
+def all_groups(summary: Summary) -> list[Group]:
+    """All that may be compared, in order of name."""
+    table = summary.comparison.table
+    return [Group(summary, rows) for _, rows in table.groupby(list(KEY), sort=True)]
+
+
+def main_groups(summary: Summary) -> list[Group]:
+    """Of each corpus and model the length with most settings; of equals, the longest."""
+    found = []
+    for _, rows in summary.comparison.table.groupby("family", sort=False):
+        counts = rows.groupby("steps")["setting"].count()
+        most = counts[counts == counts.max()].index.max()
+        found.append(Group(summary, rows[rows["steps"] == most]))
+    return sorted(found, key=lambda group: group.slug)
+
+
+def span(counts: Iterable[int], noun: str) -> str:
+    """`3 seeds`, `1 to 3 seeds`."""
+    least, most = min(counts), max(counts)
+    return number(most, noun) if least == most else f"{least:,} to {number(most, noun)}"
+
+
+def folders_of(found: Iterable[Group]) -> tuple[str, ...]:
+    return tuple(sorted({folder for group in found for folder in group.folders}))
+
+
+def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
+    """Which runs have the paper's model (by its number of weights) and length."""
+    near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
+    return near & (runs["steps"] == steps)
+
+
+def file_part(words: str) -> str:
+    """Words as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()

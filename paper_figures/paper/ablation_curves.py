@@ -1,0 +1,190 @@
+"""Figures 6 and 9: curves of the recovery phase where one thing about the bags differs.
+
+Figure 6: superposition at the input only, at the output only, and at both. Figure 9: weights of the
+tokens within a bag.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.run_row import rows_of
+from analysis.wording import gain
+from paper_figures import curves
+from paper_figures.drawing import end_labels
+from paper_figures.groups import Group, folders_of
+from paper_figures.item import Finding, Verdict
+from paper_figures.picture import Picture
+from paper_figures.registration import figure, submit
+from paper_figures.sources import Sources
+from paper_figures.style import PAGE, Mark, new_rows
+
+SWITCH = 20_000
+
+
+@dataclass(frozen=True)
+class Ablation:
+    title: str
+    figure: int
+    column: str
+    """Of a setting: what differs."""
+    names: Mapping[str, str]
+    """Label by value of the column."""
+    runs: Mapping[str, str]
+    """Published run by label, baseline excepted."""
+    panels: Mapping[str, int]
+    """Bag size by published panel."""
+    claim: str = ""
+    """The label that the paper finds best, and better than the baseline."""
+
+    def published(self) -> pd.DataFrame:
+        runs = [curves.Run("baseline", "baseline")]
+        runs += [curves.Run(run, label, SWITCH) for label, run in self.runs.items()]
+        return pd.concat(
+            [
+                curves.of_paper(self.figure, runs, panel).assign(panel=f"s = {size}, r = 0.5")
+                for panel, size in self.panels.items()
+            ]
+        )
+
+    def measured(self, sources: Sources) -> list[Group]:
+        """Settings of one s and r that differ in the column alone: of the group with most of them
+        as many bag sizes as were published."""
+        best: list[Group] = []
+        for group in sources.groups:
+            free = dict.fromkeys((self.column, "weighting"))
+            rows = group.plain(*free).rows
+            allowed = self.names if self.column == "weighting" else ("uniform", "first_token")
+            rows = rows[rows["weighting"].isin(list(allowed))]
+            found: dict[int, Group] = {}
+            for _, same in rows.groupby(["bag_size", "superposed_steps"]):
+                distinct = same.drop_duplicates(self.column)
+                size = int(distinct["bag_size"].iloc[0])
+                if len(distinct) > max(1, len(found[size].rows) if size in found else 0):
+                    found[size] = group.only(distinct)
+            by_size = [found[size] for size in sorted(found)]
+            ends = by_size[:1] + by_size[1:][-1:] if len(self.panels) > 1 else by_size
+            ends = sorted(ends, key=lambda one: -len(one.rows))[: len(self.panels)]
+            best = max(best, ends, key=lambda entry: sum(len(one.rows) for one in entry))
+        return sorted(best, key=lambda one: one.rows["bag_size"].iloc[0])
+
+    def labels(self, group: Group) -> list[str]:
+        return [self.names[value] for value in group.rows[self.column]]
+
+
+INPUT_AND_OUTPUT = Ablation(
+    title="Figure 6. Superposition at the input, at the output, and at both",
+    figure=6,
+    column="mode",
+    names={"input_only": "input only", "output_only": "output only", "full": "both"},
+    runs={
+        "input only": "input_superposition",
+        "output only": "output_superposition",
+        "both": "full_superposition",
+    },
+    panels={"": 4},
+    claim="both",
+)
+WEIGHTS = Ablation(
+    title="Figure 9. Weights of the tokens within a bag",
+    figure=9,
+    column="weighting",
+    names={
+        "uniform": "uniform",
+        "power_law": "power law",
+        "exponential": "exponential",
+        "first_token": "first token",
+        "mutual_information": "mutual information",
+    },
+    runs={
+        "uniform": "uniform",
+        "power law": "power_law",
+        "exponential": "exponential",
+        "first token": "first_token",
+    },
+    panels={"a_s4": 4, "b_s16": 16},
+)
+
+
+@figure(
+    {"figure6": INPUT_AND_OUTPUT},
+    published=["loss_curves"],
+    needs=submit("input-output", "paper", "one-gpu"),
+)
+@figure(
+    {"figure9": WEIGHTS},
+    published=["loss_curves"],
+    needs=submit("weightings", "paper", "one-gpu"),
+)
+def ablation_curves(sources: Sources, which: Ablation) -> Picture:
+    """The published curves, and those of the widest comparison that was run here."""
+    groups = which.measured(sources)
+    own = [curves.of_group(group, which.labels(group), _panel(group)) for group in groups]
+    data = pd.concat([which.published(), *own], ignore_index=True)
+    return Picture(
+        title=which.title,
+        caption="Training loss of the recovery phase at equal FLOPs, r = 0.5, 40,000 steps; "
+        f"numbers: the last of each curve. {curves.SMOOTHED}; one run each, of a model that the "
+        "paper does not name.",
+        measured=f"Measured: {groups[0].scale}; mean over seeds, {curves.OWN_SMOOTHING}; shading: "
+        f"range over seeds; {curves.ENDS}."
+        if groups
+        else "",
+        data=data,
+        folders=folders_of(groups),
+        draw=lambda: _figure(data, curves.marks(["baseline", *which.names.values()])),
+        finding=_finding(which, data, groups),
+    )
+
+
+def _panel(group: Group) -> str:
+    first = group.rows.iloc[0]
+    return f"s = {first['bag_size']}, r = {first['step_ratio']:.3g}"
+
+
+def _figure(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
+    panels = list(data.groupby(["source", "panel"], sort=False))
+    counts = [len(panels[start : start + 2]) for start in range(0, len(panels), 2)]
+    drawn, rows = new_rows(PAGE, 2.4 * len(counts), counts)
+    for axes, ((source, panel), part) in zip(itertools.chain(*rows), panels, strict=True):
+        late = part[part["quantity"] != "bag_loss"]
+        window = (float(part["switch"].max()), curves.end_of(part))
+        curves.draw(axes, late, looks, window, curves.limits(late, window), solid=True)
+        axes.set_title(f"{source}: {panel}, from the switch on")
+        axes.set_ylabel("training loss (nats per token)")
+        ends = curves.last_losses(late).items()
+        end_labels(axes, [(window[1], at, words, looks[name].colour) for name, (at, words) in ends])
+    return drawn
+
+
+def _finding(which: Ablation, data: pd.DataFrame, groups: list[Group]) -> Finding:
+    parts = []
+    for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
+        ends = {str(label): curves.last(part) for label, part in rows.groupby("label")}
+        ranked = (f"{label} {ends[label]:.3f}" for label in sorted(ends, key=ends.__getitem__))
+        parts.append(f"{panel}: {', '.join(ranked)}")
+    said = "; ".join(parts)
+    if not groups:
+        return Finding(said)
+    ranked_rows = [
+        list(rows_of(group.rows.sort_values("gain", ascending=False))) for group in groups
+    ]
+    texts = [
+        f"{_panel(group)}: " + ", ".join(f"{which.names[r[which.column]]} {gain(r)}" for r in rows)
+        for group, rows in zip(groups, ranked_rows, strict=True)
+    ]
+    verdict: Verdict = "undecided"
+    best, full = (
+        ranked_rows[0][0],
+        [r for r in ranked_rows[0] if which.names[r[which.column]] == which.claim],
+    )
+    if full and full[0]["verdict"] == "worse":
+        verdict = "disagrees"
+    elif full and full[0]["verdict"] == "better" and full[0] is best:
+        verdict = "agrees"
+    return Finding(said, "gains, " + "; ".join(texts), groups[0].scale, verdict)

@@ -1,0 +1,124 @@
+"""Figure 2's counterpart: one step of each phase, drawn from the shapes that training uses."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from analysis.run_row import rows_of
+from paper_figures.item import Finding
+from paper_figures.picture import Picture
+from paper_figures.registration import figure
+from paper_figures.sources import Sources
+from paper_figures.style import FAINT, INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.phase_plan import Phase, PhasePlan
+
+PLAN = PhasePlan(
+    steps=10,
+    superposed_steps=3,
+    bag_size=3,
+    bags_as_input=True,
+    sequences=1,
+    sequence_length=4,
+)
+PHASES: dict[Phase, str] = {
+    "superposition": "superposition: the first r of the steps",
+    "recovery": "recovery: the rest",
+}
+WIDTH, HEIGHT, NAMES = 12.0, 0.62, 3.2
+"""Of a phase, of a box, and of the names left of a phase, in the unit of the drawing."""
+
+
+@figure("figure2", title="Figure 2. One step of training in each phase")
+def method(_sources: Sources) -> Picture:
+    data = shapes(PLAN)
+    return Picture(
+        caption=f"With bags of s = {PLAN.bag_size} tokens and L = {PLAN.sequence_length} latent "
+        "positions. Before the switch a position reads the mean embedding of a bag and predicts "
+        "all tokens of the next one, by one multi-hot cross-entropy; after it, one token reads and "
+        "the next is predicted. The model runs L positions either way, so a step costs the same "
+        "FLOPs. Numbers: places in the text; what lies beyond its end is no target.",
+        data=data,
+        draw=lambda: _figure(data),
+        finding=Finding("a drawing of the method; drawn here from the shapes that training uses"),
+    )
+
+
+def shapes(plan: PhasePlan) -> pd.DataFrame:
+    """Places of the raw tokens that each latent position reads and predicts, phase by phase."""
+    rows = []
+    for phase in PHASES:
+        stride, end = plan.tokens_per_position(phase), plan.tokens_per_sequence(phase)
+        for position in range(plan.sequence_length):
+            start = position * stride
+            ahead = range(start + stride, min(start + 2 * stride, end + 1))
+            row = {"phase": phase, "position": position, "predicts": _places(ahead)}
+            rows.append({**row, "reads": _places(range(start, start + stride))})
+    return pd.DataFrame(rows)
+
+
+def _places(tokens: range) -> str:
+    return " ".join(map(str, tokens))
+
+
+def _figure(data: pd.DataFrame) -> Figure:
+    drawn, ((axes,),) = new_figure(PAGE, 2.5)
+    axes.set_xlim(-NAMES, 2 * WIDTH + NAMES)
+    axes.set_ylim(-0.9, 5.4)
+    axes.set_axis_off()
+    for place, (phase, title) in enumerate(PHASES.items()):
+        left = place * (WIDTH + NAMES)
+        axes.text(left, 5.2, title)
+        _draw(axes, data[data["phase"] == phase], left)
+    words = "at the switch: the same weights, optimizer state and learning-rate schedule"
+    axes.text(WIDTH, -0.6, words, fontsize=7, color=MUTED, ha="center", va="center")
+    return drawn
+
+
+def _draw(axes: Axes, data: pd.DataFrame, left: float) -> None:
+    slot = WIDTH / len(data)
+    bags = any(" " in reads for reads in data["reads"])
+    names = ["raw tokens", "mean of\nembeddings" if bags else "embedding", "model"]
+    names += ["predicts the\nnext bag" if bags else "predicts the\nnext token"]
+    for place, name in enumerate(names):
+        y = 1.4 * place + HEIGHT / 2
+        axes.text(left - 0.3, y, name, fontsize=7, color=MUTED, ha="right", va="center")
+    for row in rows_of(data):
+        centre, colour = left + slot * (row["position"] + 0.5), cycle_mark(row["position"]).colour
+        ahead = cycle_mark(row["position"] + 1).colour
+        _tokens(axes, centre, slot, 0.0, row["reads"], colour)
+        _arrow(axes, centre, 0.0)
+        _box(axes, centre, 1.4, 0.8 * slot, "", colour)
+        _arrow(axes, centre, 1.4)
+        _arrow(axes, centre, 2.8)
+        _tokens(axes, centre, slot, 4.2, row["predicts"], ahead)
+    words = f"L = {len(data)} positions, the same FLOPs"
+    _box(axes, left + WIDTH / 2, 2.8, 0.97 * WIDTH, words, FAINT, alpha=0.6)
+
+
+def _tokens(axes: Axes, centre: float, slot: float, y: float, places: str, colour: str) -> None:
+    tokens = places.split()
+    width = 0.86 * slot / PLAN.bag_size
+    for i, token in enumerate(tokens):
+        x = centre + width * (i - (len(tokens) - 1) / 2)
+        _box(axes, x, y, 0.86 * width, token, colour)
+
+
+def _box(
+    axes: Axes, x: float, y: float, width: float, words: str, colour: str, alpha: float = 0.3
+) -> None:
+    shape: Look = {"boxstyle": "round,pad=0,rounding_size=0.12", "linewidth": 0.8}
+    corner = (x - width / 2, y)
+    axes.add_patch(
+        FancyBboxPatch(corner, width, HEIGHT, fc=colour, ec="none", alpha=alpha, **shape)
+    )
+    edge = MUTED if colour == FAINT else colour
+    axes.add_patch(FancyBboxPatch(corner, width, HEIGHT, fc="none", ec=edge, **shape))
+    axes.text(x, y + HEIGHT / 2, words, ha="center", va="center_baseline", fontsize=7, color=INK)
+
+
+def _arrow(axes: Axes, x: float, y: float) -> None:
+    look = {"arrowstyle": "-|>", "color": MUTED, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (x, y + 1.37), xytext=(x, y + HEIGHT + 0.04), arrowprops=look)

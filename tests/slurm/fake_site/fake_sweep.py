@@ -1,0 +1,29 @@
+"""A study of the fake trainer whose last run hangs on the results of the others."""
+
+from __future__ import annotations
+
+import os
+
+from experiments.study import Results, best_of
+from tests.experiments.fake_training import config
+from tst_study.config import Config
+
+TITLE, CLAIMS = "A fake sweep", "Shows nothing."
+
+
+class Part:
+    """Two rates, of which the first may fail, and a pair at the better one."""
+
+    def runs(self, study: str, results: Results) -> list[Config]:
+        first = os.environ.get("TST_STUDY_FIRST_RATE", "a")
+        sweep = {first: [config(first, "seed=1")], "b": [config("b", "seed=2")]}
+        best = best_of(sweep, results)
+        chosen = [config("pair", "seed=3")] if best else []
+        return [*(run for runs in sweep.values() for run in runs), *chosen]
+
+    def corpora(self) -> list[None]:
+        return []
+
+
+def parts(scale: object) -> list[Part]:
+    return [Part()]

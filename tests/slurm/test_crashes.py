@@ -1,0 +1,156 @@
+"""What comes back by itself: stopped and crashed runs, runs that are held, jobs on bad nodes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.cancel import cancel_runs
+from experiments.planner import Planner
+from experiments.slurm.profile import Profile, Resources
+from experiments.status import StatusRow, rows_of
+from experiments.study import Study
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import profile
+from tests.slurm.test_launching import (
+    launches,
+    run_state,
+    seeded,
+    state,
+    submit,
+    wait_for_end,
+    wait_until,
+)
+from tests.tiny_runs import tiny
+from tst_study import run_lock, run_record
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
+fake = pytest.mark.usefixtures("without_data")
+
+
+def the_row(study: Study, root: Path) -> StatusRow:
+    (row,) = rows_of(study, root)
+    return row
+
+
+@fake
+def test_launches_that_bring_a_checkpoint_each_count_for_nothing(tmp_path: Path) -> None:
+    """Five times into the queue and back, with one retry: progress resets the count."""
+    submit(seeded("hops_5"), tmp_path, profile(retries=1))
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "hops_5"), launches(tmp_path)) == ("done", {"hops_5": 6})
+
+
+@fake
+def test_a_run_that_gets_nowhere_is_given_up_and_says_so(tmp_path: Path) -> None:
+    study = seeded("stuck")
+    submit(study, tmp_path, profile(retries=2))
+    wait_until(lambda: "in a row without a new checkpoint: 1" in the_row(study, tmp_path).message)
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"stuck": 3}
+    given_up = "given up: launches in a row without a new checkpoint: 3: stopped at once"
+    assert run_state(tmp_path, "stuck")["message"] == given_up
+    assert the_row(study, tmp_path).state == "failed"
+    submit(study, tmp_path, profile(retries=0))
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"stuck": 4}  # a new submission counts anew
+
+
+@fake
+def test_requeueing_needs_no_program_of_slurm_inside_the_container(tmp_path: Path) -> None:
+    """A wrapper that hides everything on the PATH, as an image without Slurm does."""
+    submit(seeded("hops_2"), tmp_path, profile(container="env PATH=/nowhere"))
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "hops_2"), launches(tmp_path)) == ("done", {"hops_2": 3})
+    (folder,) = tmp_path.glob("hops_2-*")
+    assert {row["scontrol"] for row in run_record.read(folder).segments} == {None}
+
+
+@fake
+def test_crashes_are_followed_by_another_launch(tmp_path: Path) -> None:
+    study = seeded("crash_2")
+    submit(study, tmp_path, profile(retries=2))
+    wait_until(lambda: "crashed 1 times" in the_row(study, tmp_path).message)
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "crash_2"), launches(tmp_path)) == ("done", {"crash_2": 3})
+
+
+@fake
+def test_a_dead_rank_takes_its_job_down_and_the_job_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "kill_a_rank").touch()
+    two = Resources(time="10", nodes=2, tasks_per_node=1)
+    submit(seeded("seconds_4"), tmp_path, profile(resources=two))
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "seconds_4"), launches(tmp_path)) == ("done", {"seconds_4": 2})
+    (noted,) = tmp_path.glob("seconds_4-*/job/launches")
+    _, outcome, *_, node, words = noted.read_text().strip().split(" ", 5)
+    assert outcome == "crash"
+    assert words == f"{node}: task 1: Killed"
+
+
+@fake
+def test_a_node_on_which_a_run_crashed_twice_is_avoided(cluster: Cluster, tmp_path: Path) -> None:
+    study = seeded("bad-node")
+    submit(study, tmp_path)
+    wait_until((tmp_path / "bad_node").exists)
+    bad = (tmp_path / "bad_node").read_text()
+    others = ",".join(node for node in cluster.nodes if node != bad)
+    cluster.run("scontrol", "update", f"NodeName={others}", "State=drain", "Reason=test")
+    try:
+        wait_until(lambda: launches(tmp_path) == {"bad-node": 2})
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={others}", "State=resume")
+    wait_until(lambda: f"avoids {bad}" in the_row(study, tmp_path).message)
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "bad-node"), launches(tmp_path)) == ("done", {"bad-node": 3})
+
+
+@fake
+@pytest.mark.parametrize(("held", "queued_again"), [(6.0, False), (32.0, True)])
+def test_a_run_that_is_held_is_waited_for(tmp_path: Path, held: float, queued_again: bool) -> None:
+    """An old process that ends seconds later; one that ends when the job is back in the queue."""
+    study = seeded("a")
+    submit(study, tmp_path, profile(sbatch={"begin": "now+2"}))
+    (run,) = Planner(study, tmp_path).decided()
+    with run_lock.hold(run.folder):
+        time.sleep(held)
+    wait_for_end(tmp_path)
+    assert (state(tmp_path, "a"), launches(tmp_path)) == ("done", {"a": 1})
+    assert (run.folder / "job" / "launches").exists() == queued_again
+
+
+@fake
+def test_studies_of_one_name_in_two_checkouts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    roots = [tmp_path / checkout / "study" for checkout in ("one", "two")]
+    for root in roots:
+        submit(seeded("seconds_30"), root)
+    wait_until(lambda: all(launches(root) == {"seconds_30": 1} for root in roots))
+    assert state(roots[0], "seconds_30") == "running"
+    for root in roots:
+        cancel_runs(root, "")
+        wait_for_end(root)
+
+
+@fake
+def test_a_line_of_set_up_that_fails_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    study = seeded("a")
+    for how in ({"modules": ("cuda/99",)}, {"setup": ("true", "source /no/such/environment")}):
+        submit(study, tmp_path, profile(**how))
+        wait_for_end(tmp_path)
+        row = the_row(study, tmp_path)
+        assert row.state == "failed"
+        line = "module load cuda/99" if "modules" in how else "source /no/such/environment"
+        assert row.message.endswith(f"set-up failed: {line}")
+    assert launches(tmp_path) == {}
+
+
+def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:
+    """The cluster's GPUs are pretended: a driver that is not there."""
+    study = Study("real", "test", "Real", "", (), lambda results: [tiny(words, "name=gpu")])
+    submit(study, tmp_path, Profile(resources=Resources(time="10", gpus_per_node=1)))
+    wait_for_end(tmp_path)
+    row = the_row(study, tmp_path)
+    assert (row.state, row.step) == ("failed", 0)
+    assert row.message == "execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'"

@@ -1,0 +1,170 @@
+"""What comes after the runs: collecting, submitting the rest; what Slurm refuses, and cleaning."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import study
+from experiments.cancel import cancel_runs
+from experiments.clean import delete, not_needed
+from experiments.launcher import Options
+from experiments.select import stopped
+from experiments.slurm import submission
+from experiments.slurm.handing_over import submit_to_slurm
+from experiments.slurm.launcher import Slurm
+from experiments.slurm.profile import Resources, SmallJob
+from experiments.status import rows_of
+from tests.experiments.fake_training import config
+from tests.slurm import fake_site
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import profile
+from tests.slurm.test_launching import (
+    ROOT,
+    launches,
+    seeded,
+    state,
+    study_of,
+    submit,
+    wait_for_end,
+    wait_until,
+)
+from tests.slurm.test_submitters import FORK, slow_sbatch
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
+SITE = Path(fake_site.__path__[0])
+
+
+def collected(root: Path) -> dict[str, object]:
+    report: dict[str, object] = json.loads((root / "report" / "collected.json").read_text())
+    return report
+
+
+def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:
+    study = seeded("a", "elsewhere")
+    wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
+    done = submit_to_slurm(study, tmp_path, profile(runs=(wrong,)))
+    assert ([run.config.name for run in done.new], len(done.left)) == (["a"], 1)
+    text = "\n".join(done.lines())
+    assert "1 submitted in 1 arrays" in text
+    assert "1 not submitted: submit again when Slurm takes more" in text
+    assert "refused: sbatch: " in text
+    assert done.collect
+    again = submit_to_slurm(study, tmp_path, profile())
+    assert [run.config.name for run in again.new] == ["elsewhere"]
+    wait_for_end(tmp_path)
+    assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
+
+
+def test_a_refused_collection_is_made_up_by_the_next_submission(tmp_path: Path) -> None:
+    """Also when there is nothing left to train; but once, as long as nothing else has ended."""
+    study = seeded("a")
+    refused = submit_to_slurm(study, tmp_path, profile(small=SmallJob(partition="nowhere")))
+    assert refused.collect is None
+    assert "refused: collect: sbatch: " in "\n".join(refused.lines())
+    wait_for_end(tmp_path)
+    done = submit_to_slurm(study, tmp_path, profile())
+    assert (done.new, bool(done.collect)) == ([], True)
+    wait_for_end(tmp_path)
+    assert len(collected(tmp_path)["over"]) == 1  # type: ignore[arg-type]
+    assert submit_to_slurm(study, tmp_path, profile()).collect is None
+
+
+def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
+    big = profile(
+        resources=Resources(time="10", gpus_per_node=2, cpus_per_task=4, partition="main"),
+        sbatch={"exclusive": True, "hold": True},
+        qos=None,
+        small=SmallJob(time="5", memory_gb=0.5, sbatch={"hold": True}),
+    )
+    submit_to_slurm(seeded("a"), tmp_path, big)
+    training, small = (
+        (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
+    )
+    for option in ("--gpus-per-node=2", "--exclusive", "--partition=main", "--cpus-per-task=4"):
+        assert f"#SBATCH {option}\n" in training
+        assert option.partition("=")[0] + "=4" not in small
+        assert option not in small
+    for option in ("--time=5", "--mem=512M", "--cpus-per-task=1"):
+        assert f"#SBATCH {option}\n" in small
+    assert len(cancel_runs(tmp_path, "")) == 1  # the small job is cancelled too, and is no run
+    wait_for_end(tmp_path)
+
+
+def fake_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str) -> tuple[Slurm, Path]:
+    """A launcher whose profile tells jobs of the study, too."""
+    monkeypatch.setenv("TST_STUDY_FIRST_RATE", first)
+    monkeypatch.syspath_prepend(str(SITE))
+    monkeypatch.setitem(study.STUDIES, "fake-sweep", "fake_sweep")
+    monkeypatch.setitem(sys.modules, "experiments.studies.fake_sweep", __import__("fake_sweep"))
+    path = tmp_path / "slurm.toml"
+    lines = [f"export PYTHONPATH='{SITE}:{ROOT}'", f"export TST_STUDY_FIRST_RATE={first}"]
+    path.write_text(f"setup = {json.dumps(lines)}\n[resources]\ntime = '10'\n")
+    return Slurm(Options(profile=path)), tmp_path / "runs"
+
+
+def test_what_a_sweep_decides_is_submitted_by_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher, root = fake_sweep(monkeypatch, tmp_path, "a")
+    assert launcher.submit(study.load("fake-sweep", "smoke"), root) == 0
+    assert "1 more hang on their results: job " in capsys.readouterr().out
+    wait_for_end(root)
+    assert launches(root) == {"a": 1, "b": 1, "pair": 1}
+    assert len(collected(root)["over"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_sweep_that_fails_is_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, root = fake_sweep(monkeypatch, tmp_path, "fail")
+    launcher.submit(study.load("fake-sweep", "smoke"), root)
+    wait_for_end(root)
+    assert launches(root) == {"fail": 1, "b": 1}
+    assert len(collected(root)["missing"]) == 1  # type: ignore[arg-type]
+
+
+def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: Path) -> None:
+    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
+    chosen = study_of(*branches, config("a", "seed=1"), config("never", "seed=2"))
+    (tmp_path / "no_trunks").touch()
+    first = study_of(*branches, config("a", "seed=1"))
+    submit(first, tmp_path, profile(retries=0, runs=(), sbatch={"begin": "now+5"}))
+    assert len(cancel_runs(tmp_path, "a-")) == 1
+    wait_for_end(tmp_path)
+    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(chosen, tmp_path)}
+    trunk = rows.pop("trunk-s4-20steps-seed0")
+    assert {name: row.state for name, row in rows.items()} == {
+        "branch0.2": "blocked", "branch0.3": "blocked", "a": "cancelled", "never": "waiting",
+    }  # fmt: skip
+    assert rows["branch0.2"].message == f"its trunk {trunk.run_id}: failed"
+    assert (trunk.message, trunk.steps) == ("this trunk fails", 20)
+    (tmp_path / "no_trunks").unlink()
+    wanted = stopped(chosen, tmp_path, "", share=True)
+    done = submit_to_slurm(chosen, tmp_path, profile(), collects=False, wanted=wanted)
+    assert sorted(run.config.name for run in done.new) == [
+        "a", "branch0.2", "branch0.3", "trunk-s4-20steps-seed0",
+    ]  # fmt: skip
+    wait_for_end(tmp_path)
+    assert launches(tmp_path)["a"] == 1
+    assert state(tmp_path, "branch0.2") == "done"
+
+
+def test_clean_waits_for_a_submitter_at_work(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new job's folder is there, its job is not yet: it is not taken for one that ended."""
+    slow_sbatch(cluster, tmp_path, monkeypatch)
+    root = tmp_path / "runs"
+    submitter = FORK.Process(target=submit, args=(seeded("seconds_2"), root))
+    submitter.start()
+    wait_until((tmp_path / "asked").exists)
+    found = not_needed(root)
+    assert any(one.path.parent.name == "slurm" for one in found)
+    assert delete(root, found) == []
+    submitter.join()
+    wait_for_end(root)
+    assert launches(root) == {"seconds_2": 1}

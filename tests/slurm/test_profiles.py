@@ -1,0 +1,99 @@
+"""The example profiles, on this cluster as far as it goes: whatever else they need is a wrapper."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.planner import Planner
+from experiments.slurm import launcher, submission
+from experiments.slurm.check import check_with_slurm
+from experiments.slurm.profile import Profile, load_profile
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import profile
+from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
+from tst_study import run_record
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
+PROFILES = sorted((Path(launcher.__file__).parent / "profiles").glob("*.toml"))
+FITS = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 2, "cpus_per_task": 2}
+"""What a node of this cluster has; its GPUs are pretended, its memory is not."""
+
+PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+TOOLS = {
+    # Of the node's shell.
+    "bash_env": 'module() { echo "module $*" >>"$HOME/seen"; }\n',
+    "bin/python": PYTHON,
+    # An image without Slurm: nothing of the PATH is left in it.
+    "bin/apptainer": """#!/bin/sh
+echo "apptainer $*" >>"$HOME/seen"
+while [ "${1%.sif}" = "$1" ]; do shift; done
+shift 2
+PATH=/nowhere exec {python} "$@"
+""",
+    # srun with pyxis' options.
+    "bin/srun": """#!/bin/bash
+ours=() inside=
+for word; do
+  case $word in
+    --container-* | --no-container-*) echo "srun $word" >>"$HOME/seen"; inside=1 ;;
+    *) ours+=("$word") ;;
+  esac
+done
+exec {real}/srun "${ours[@]}"
+""",
+    "tst-study/.venv/bin/activate": 'PATH="$HOME/bin:$PATH"; echo "venv" >>"$HOME/seen"\n',
+    "miniforge3/etc/profile.d/conda.sh": 'conda() { echo "conda $*" >>"$HOME/seen"; }\n',
+}
+SEEN = {
+    "apptainer": {"module load apptainer", "apptainer exec --nv"},
+    "conda-gpus-per-node": {"conda activate tst-study"},
+    "modules-gres": {"module load cuda/12.8", "venv"},
+    "pyxis": {"srun --container-image=/lustre/images/tst-study.sqsh"},
+}
+
+
+@pytest.fixture
+def tools(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    for name, text in TOOLS.items():
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        real = str(cluster.prefix / "usr/bin")
+        path.write_text(text.replace("{python}", sys.executable).replace("{real}", real))
+        path.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("BASH_ENV", str(home / "bash_env"))
+    monkeypatch.setenv("PATH", f"{home / 'bin'}:{cluster.environment['PATH']}")
+    return home
+
+
+def fitting(given: Profile) -> Profile:
+    """The same on nodes of this size, with the fake trainer."""
+    resources = given.resources.model_copy(update={**FITS, "memory_gb": 1.0, "time": "10"})
+    site = profile().setup
+    changes = {"resources": resources, "runs": (), "setup": (*given.setup, *site)}
+    return given.model_copy(update=changes)
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_an_example_profile_trains(tools: Path, tmp_path: Path, path: Path) -> None:
+    how = fitting(load_profile(path))
+    root = tmp_path / "runs"
+    study = seeded("hops_1")
+    (accepted,) = check_with_slurm(Planner(study, root).decided(), root, how)
+    assert accepted.endswith("accepted")
+    submit(study, root, how)
+    wait_for_end(root)
+    assert (state(root, "hops_1"), launches(root)) == ("done", {"hops_1": 2})
+    seen = (tools / "seen").read_text()
+    assert {said for said in SEEN[path.stem] if said not in seen} == set()
+    (one,) = submission.all_of(root)
+    script = (one.folder(root) / "script.sh").read_text()
+    asked = {"gres": "--gres=gpu:", "gpus-per-node": "--gpus-per-node="}[how.gpu_option]
+    assert f"#SBATCH {asked}" in script
+    if path.stem == "apptainer":
+        (folder,) = root.glob("hops_1-*")
+        assert {row["scontrol"] for row in run_record.read(folder).segments} == {None}

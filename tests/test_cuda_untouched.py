@@ -1,0 +1,152 @@
+"""Importing the package, or training on processors, touches no GPU that a machine may have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.test_imports import ROOT
+from tst_study.config import Execution
+from tst_study.errors import UserError
+from tst_study.megatron import process_groups
+from tst_study.megatron.process_groups import choose_device
+
+PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
+NOBODY_TOUCHES_CUDA = """
+import importlib, os, sys, types
+from pathlib import Path
+import torch
+
+OURS = {ours!r}
+TORCH = str(Path(torch.__file__).parent)
+SILENT = ("_is_compiled", "_is_in_bad_fork")  # they ask how torch was built, and Python's state
+
+def asker():
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith((TORCH, "<frozen")):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+def raising(name):
+    def touched(*args, **named):
+        # Megatron and torch ask, while they are imported, whether there is a GPU. With this
+        # variable that is a look at the driver's list, after which a process can still fork.
+        if name == "is_available" and not asker().startswith(OURS):
+            assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1", asker()
+            return {there}
+        if name == "manual_seed_all":  # kept by torch for the day that CUDA is set up
+            return
+        raise AssertionError(f"torch.cuda.{{name}} by {{asker()}}")
+    return touched
+
+for name, value in list(vars(torch.cuda).items()):
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and name not in SILENT:
+        setattr(torch.cuda, name, raising(name))
+for kind in (torch.cuda.Stream, torch.cuda.Event):
+    kind.__new__ = raising(kind.__name__)
+"""
+
+
+def run(program: str, there: bool) -> subprocess.CompletedProcess[str]:
+    ours = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
+    preamble = NOBODY_TOUCHES_CUDA.format(ours=ours, there=there)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", preamble + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def every_module() -> list[str]:
+    names = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] not in ("__main__", "evaluate_tasks"):  # which needs lm-eval
+                names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return names
+
+
+def test_importing_any_module_of_ours_touches_no_cuda() -> None:
+    modules = every_module()
+    assert "tst_study.train" in modules
+    assert "experiments.warm_server" in modules
+    done = run(f"for name in {modules!r}: importlib.import_module(name)", there=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["()", "MIXTURE", "('execution.micro_batch=1',)"])
+def test_a_run_on_processors_leaves_the_gpu_of_its_machine_alone(
+    words: Path, tmp_path: Path, kind: str
+) -> None:
+    program = f"""
+from pathlib import Path
+from tests.tiny_runs import MIXTURE, tiny
+from tst_study.train import train
+config = tiny(Path({str(words)!r}), "execution.device=cpu", *{kind})
+assert train(config, {str(tmp_path / "run")!r}, progress=False) == "done"
+"""
+    done = run(program, there=True)
+    assert done.returncode == 0, done.stderr
+
+
+def device_with(there: int, patch: pytest.MonkeyPatch, device: Any, **environment: str) -> str:
+    """What a rank chooses on a machine that shows it so many GPUs."""
+    chosen: list[torch.device] = []
+    patch.setattr(torch.cuda, "device_count", lambda: there)
+    patch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in environment.items():
+        patch.setenv(name, value)
+    device = choose_device(Execution(device=device))
+    assert chosen == ([device] if device.type == "cuda" else [])
+    return str(device)
+
+
+ON_EIGHT = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
+
+
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_with(8, monkeypatch, "auto", **ON_EIGHT) == "cuda:5"
+
+
+def test_a_task_of_slurm_that_sees_one_gpu_takes_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_with(1, monkeypatch, "cuda", SLURM_PROCID="13", **ON_EIGHT) == "cuda:0"
+
+
+@pytest.mark.parametrize(("there", "device"), [(8, "cpu"), (0, "auto")])
+def test_processors_serve_where_asked_for_or_alone(
+    monkeypatch: pytest.MonkeyPatch, there: int, device: str
+) -> None:
+    assert device_with(there, monkeypatch, device, **ON_EIGHT) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("there", "device", "message"),
+    [
+        (0, "cuda", "execution.device = 'cuda': no GPU here"),
+        (4, "auto", "8 ranks on this node, but GPUs: 4"),
+        (1, "auto", "8 ranks on this node, but GPUs: 1"),
+    ],
+)
+def test_too_few_gpus_are_named(
+    monkeypatch: pytest.MonkeyPatch, there: int, device: str, message: str
+) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    with pytest.raises(UserError, match=message):
+        device_with(there, monkeypatch, device, **ON_EIGHT)
+
+
+def test_nccl_is_told_the_device_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda **settings: told.update(settings))
+    process_groups._join(torch.device("cuda", 5), timedelta(seconds=1))
+    assert (told["backend"], told["device_id"]) == ("nccl", torch.device("cuda", 5))

@@ -1,0 +1,39 @@
+"""A run that begins at a checkpoint of its trunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tst_study import run_record
+from tst_study.config import Config
+from tst_study.data.run_data import fingerprints
+from tst_study.errors import UserError
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.model import SuperposedGPT
+from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.run_log import RunLog
+from tst_study.trunk import check_fork
+
+
+def fork_from_trunk(
+    config: Config, model: SuperposedGPT, optimizer: ModelOptimizer, log: RunLog
+) -> dict[str, Any] | None:
+    """Restore the trunk's state and take over its rows; None where the config names no trunk.
+
+    Raises `UserError` where the folder does not hold a trunk of this run, or not that checkpoint.
+    """
+    fork = config.execution.fork_from
+    if fork is None:
+        return None
+    folder = Path(fork.folder)
+    check_fork(config, fingerprints(config), run_record.read_header(folder), fork.step)
+    checkpoints = Checkpoints(folder, keep=1)
+    if fork.step not in checkpoints.steps():
+        raise UserError(
+            f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
+            "trunk first, or leave the key out to train the run from its first step"
+        )
+    common = checkpoints.load(fork.step, model, optimizer)
+    log.forked(config, folder, fork.step)
+    return common
