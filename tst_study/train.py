@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,11 @@ def _run(
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
+
         done = step + 1
         due = _Due(config, plan, done, last=done == end)
         loss, norm = trainer.step(step, recording=due.logs)
+
         stopped = ranks.any(stop.signal is not None) and not due.last
         saves = due.saves or stopped
         if due.logs or due.evaluates or saves:
@@ -229,10 +232,8 @@ class _Trainer:
         result = evaluate(self.model, held_out, self.ranks, self.micro_batch)
         row = {
             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
-            "nats_per_token": result.nats_per_token,
+            **asdict(result),
             "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
-            "standard_error": result.standard_error,
-            "tokens": result.tokens,
             "annealed": is_annealed(self.config.schedule, done),
             "seconds": time.perf_counter() - began,
             "training_seconds": self.clock.training_seconds,
