@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.run_row import rows_of
-from tst_study.run_record import write_json
+from tst_study.atomic_files import write_json
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tst_study.run_record import write_json
+from tst_study.atomic_files import write_json
 
 FORMAT = 1
 """Of the tables: a cache of another format is not read."""

@@ -26,10 +26,11 @@ import torch
 from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
 from benchmarks.machine import machine_facts
 from benchmarks.steps import step_config
+from tst_study.atomic_files import write_json
+from tst_study.checkpoint_places import checkpoint_place
 from tst_study.compute_cost import count_parameters
 from tst_study.config import Config
 from tst_study.run_header import header_of
-from tst_study.run_record import write_json
 
 MOST_SECONDS, MOST_MEMORY = 60.0, 1.3
 """Of 600m on two cores; memory over the size of its weights."""
@@ -43,7 +44,7 @@ def write_checkpoint(config: Config, run: Path) -> None:
     from tst_study.megatron.model import build_model
     from tst_study.megatron.process_groups import process_groups
 
-    place = run / "checkpoints" / f"step-{config.schedule.steps:08d}"
+    place = checkpoint_place(run, config.schedule.steps)
     place.mkdir(parents=True)
     corpus = {"fingerprint": "0" * 64, "weight": 1.0, "tokens": 1}
     data = {"corpora": [corpus], "tokenizer": None, "validation": {}}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.gpu_parts import Request, Results
 from tst_study import run_record
 from tst_study.config import Config, from_dict
-from tst_study.data.named_sources import named_corpus
 from tst_study.data.prepare import prepare
+from tst_study.data.request import bundled_books
 from tst_study.train import train
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -40,19 +40,14 @@ SMALL = Scale("laptop-64", 4, 32, 12, 60_000, "bytes", "float32", 2_000)
 def pair(request: Request) -> Results:
     """Held-out next-token loss of both arms. One seed: it shows that the whole runs, no more."""
     scale = SMALL if request.small else SCALE
-    books = named_corpus("books")
-    assert books is not None
-    began = time.monotonic()
-    shards = books.train[: 1 if request.small else None]
-    corpus = prepare(
-        shards,
-        to=request.work / "books",
+    books = replace(
+        bundled_books(1 if request.small else None),
         tokenizer=scale.tokenizer,
-        validation=books.validation,
         limit_bytes=scale.text_bytes,
-        workers=1 if request.small else None,
-        progress=False,
     )
+    began = time.monotonic()
+    workers = 1 if request.small else None
+    corpus = prepare(books, request.work / "books", workers=workers, progress=False)
     yield (
         "data",
         {

@@ -21,7 +21,7 @@ from experiments.studies.grid import grid
 from experiments.studies.scales import TENTHS, scale_of
 from experiments.study import Study
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     count = parser.parse_args().runs
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         result = {"runs": count, **_planning(count, root)}

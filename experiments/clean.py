@@ -15,6 +15,7 @@ from pathlib import Path
 from experiments.launcher import launchers
 from experiments.submitters_lock import the_only_submitter
 from tst_study import config, run_lock, run_record
+from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError
 
 
@@ -63,7 +64,7 @@ def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
     for folder in _runs(root):
         if not run_record.is_over(folder) or run_lock.is_held(folder):
             continue
-        places = sorted((folder / "checkpoints").glob("step-*"))
+        places = [checkpoint_place(folder, step) for step in checkpoint_steps(folder)]
         if run_record.read_header(folder)["role"] != "trunk":
             yield from (
                 (place, "not the last checkpoint of a run that is over") for place in places[:-1]

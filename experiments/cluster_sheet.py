@@ -8,20 +8,25 @@ from typing import get_args
 from experiments.launcher import Allocation
 from experiments.layouts import resolved
 from experiments.study import Study
-from tst_study.auto_layout import GPUS_PER_NODE, describe, resolve
+from tst_study.auto_layout import describe, resolve
 from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config, Execution, Recompute
-from tst_study.devices import peak_flops
+from tst_study.devices import Device, peak_flops
 from tst_study.errors import UserError
 from tst_study.memory_model import Memory, estimate_memory
+from tst_study.parallel_layout import tensor_sizes
 from tst_study.phase_plan import plan_phases
+from tst_study.step_time import GPUS_PER_NODE, step_time
 
 PUBLISHED_DEVICE = "B200"
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "total")
 
 
-def lines(study: Study, runs: Sequence[Config], gpus: int, gigabytes: float) -> list[str]:
-    """Of each shape once, its layout and memory by part; then what was published of the runs.
+def lines(
+    study: Study, runs: Sequence[Config], gpus: int, gigabytes: float, device: Device | None = None
+) -> list[str]:
+    """Of each shape once, its layout, memory by part and the time of a step; then what was
+    published of the runs.
 
     `gigabytes`: 10^9 bytes of one GPU. Raises `UserError` where a layout cannot work on `gpus`.
     """
@@ -31,11 +36,11 @@ def lines(study: Study, runs: Sequence[Config], gpus: int, gigabytes: float) -> 
         shape = (config.model, config.batch, config.execution.parallel)
         if shape not in seen:
             seen.append(shape)
-            text += ["", *_shape(config, gpus, int(gigabytes * 1e9))]
+            text += ["", *_shape(config, gpus, int(gigabytes * 1e9), device)]
     return text + _published(study, runs)
 
 
-def _shape(config: Config, gpus: int, memory: int) -> list[str]:
+def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> list[str]:
     parameters = count_parameters(config.model)
     kinds = ", ".join(
         f"{kind.replace('_', ' ')} {number:,}"
@@ -44,15 +49,20 @@ def _shape(config: Config, gpus: int, memory: int) -> list[str]:
     )
     config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
     head = " ".join(f"{part:>11}" for part in PARTS)
+    sizes = ", ".join(map(str, tensor_sizes(config.model)))
+    step = [f"  a step, modelled: {step_time(config, gpus, device)}"] if device else []
     return [
         f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
+        f"Tensor sizes that divide it: {sizes}; pipeline stages: those that divide "
+        f"{config.model.layers} layers",
         f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; GB per GPU, estimated",
         f"  {'recomputing':<13}{head}",
         *(
             _memory_row(_with(config, recompute=recompute), gpus, memory, recompute)
             for recompute in get_args(Recompute)
         ),
-        f"  {_alternative(config, gpus, memory)}",
+        *step,
+        f"  {_alternative(config, gpus, memory, device)}",
     ]
 
 
@@ -63,14 +73,14 @@ def _memory_row(config: Config, gpus: int, memory: int, recompute: str) -> str:
     return f"  {recompute:<13}{cells}{fits}"
 
 
-def _alternative(config: Config, gpus: int, memory: int) -> str:
+def _alternative(config: Config, gpus: int, memory: int, device: Device | None) -> str:
+    free = _with(config, parallel="auto", micro_batch=None)
     try:
-        choice = resolve(
-            _with(config, parallel="auto", micro_batch=None), gpus, memory, on_gpu=True
-        )
+        choice = resolve(free, gpus, memory, on_gpu=True, device=device.name if device else None)
     except UserError as error:
         return str(error)
-    return f'"auto" ({GPUS_PER_NODE} GPUs a node) would take: {choice.reason}'
+    step = f"; a step {step_time(choice.config, gpus, device)}" if device else ""
+    return f'"auto" ({GPUS_PER_NODE} GPUs a node) would take: {choice.reason}{step}'
 
 
 def _with(config: Config, **changes: object) -> Config:

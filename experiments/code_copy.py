@@ -9,8 +9,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from tst_study.atomic_files import write_json
 from tst_study.launch_facts import COPY_FACTS, code_version
-from tst_study.run_record import write_json
 
 PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 FOLDER = "code"

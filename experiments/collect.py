@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.status import StatusRow, rows_below
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import FINAL_STATES, write_json
+from tst_study.run_record import FINAL_STATES
 
 
 @dataclass(frozen=True)

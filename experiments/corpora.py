@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -35,20 +35,11 @@ class Books:
         return PREPARED / f"books-bpe{self.vocabulary_size}{part}"
 
     def prepare(self) -> None:
-        from tst_study.data.named_sources import named_corpus
         from tst_study.data.prepare import prepare
+        from tst_study.data.request import bundled_books
 
-        books = named_corpus("books")
-        if books is None:
-            raise UserError("source books: not known to this version of tst_study.data")
-        prepare(
-            books.train[: self.shards],
-            to=self.folder,
-            tokenizer=f"bpe:{self.vocabulary_size}",
-            validation=books.validation,
-            licence=books.licence,
-            notes=books.notes,
-        )
+        books = bundled_books(self.shards)
+        prepare(replace(books, tokenizer=f"bpe:{self.vocabulary_size}"), self.folder)
 
 
 @dataclass(frozen=True)
@@ -65,22 +56,16 @@ class BooksPart:
         return PREPARED / f"{self.whole.folder.name}-{self.megabytes}MB"
 
     def prepare(self) -> None:
-        from tst_study.data.named_sources import named_corpus
         from tst_study.data.prepare import prepare
+        from tst_study.data.request import bundled_books
 
-        books = named_corpus("books")
-        if books is None:
-            raise UserError("source books: not known to this version of tst_study.data")
         self.whole.prepare()
-        prepare(
-            books.train,
-            to=self.folder,
+        part = replace(
+            bundled_books(),
             tokenizer=str(self.whole.folder / "tokenizer.json"),
-            validation=books.validation,
             limit_bytes=self.megabytes * 1_000_000,
-            licence=books.licence,
-            notes=books.notes,
         )
+        prepare(part, self.folder)
 
 
 @dataclass(frozen=True)
@@ -121,13 +106,7 @@ class TopicalLanguage:
         return PREPARED / f"topical-{self.words}-{self.tokens // 1000}k"
 
     def prepare(self) -> None:
-        from tst_study.data.generated_language import generate
+        from tst_study.data.generated_language import LanguageParameters, generate
 
-        generate(
-            self.folder,
-            self.tokens,
-            self.validation_tokens,
-            words=self.words,
-            classes=self.classes,
-            topics=self.topics,
-        )
+        language = LanguageParameters(self.words, self.classes, self.topics)
+        generate(self.folder, self.tokens, self.validation_tokens, language)

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from experiments.planned_run import PlannedRun
 from experiments.study import Study, known
-from tst_study.devices import peak_flops
+from tst_study.devices import Device, device_named
 from tst_study.errors import UserError
 
 LAUNCHERS = {
@@ -52,20 +52,19 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Prices:
-    """What FLOPs cost on a device; without one, hours are those measured in the study itself."""
+    """What runs cost on a device; without one, hours are those measured in the study itself."""
 
     device: str | None = None
-    mfu: float = 0.4
+    mfu: float | None = None
+    """In the place of what `step_time.py` expects of each run."""
     per_gpu_hour: float | None = None
 
-    def flops_per_hour(self) -> float | None:
-        """Raises `UserError` where the device's peak is not known."""
-        if self.device is None:
-            return None
-        peak = peak_flops(self.device, "bfloat16")
-        if peak is None:
-            raise UserError(f"--device {self.device}: its peak FLOP/s are not known here")
-        return peak * self.mfu * 3600
+    def gpu(self) -> Device | None:
+        """Raises `UserError` for a device whose speeds are not known."""
+        known = device_named(self.device or "")
+        if self.device and known is None:
+            raise UserError(f"--device {self.device}: its speeds are not known here")
+        return known
 
 
 class Launcher(Protocol):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from experiments.launcher import Allocation
 from experiments.planned_run import PlannedRun
 from tst_study.auto_layout import resolve
 from tst_study.config import Config
+from tst_study.devices import Device
 from tst_study.errors import UserError
 from tst_study.parallel_layout import check
+from tst_study.step_time import StepTime, step_time
 
 AllocationOf = Callable[[str], Allocation]
 """What a run of a name would get."""
@@ -25,6 +28,15 @@ def resolved(config: Config, given: Allocation) -> Config:
     config = resolve(config, given.ranks, memory, on_gpu=given.on_gpu).config
     check(config, given.ranks)
     return config
+
+
+def expected(config: Config, given: Allocation, device: Device) -> StepTime | None:
+    """Of a step on GPUs; None where the layout cannot work on so many ranks."""
+    given = replace(given, on_gpu=True, memory=given.memory or int(device.memory))
+    try:
+        return step_time(resolved(config, given), given.ranks, device)
+    except UserError:
+        return None
 
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:

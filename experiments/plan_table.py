@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from experiments.detectable import detectable
 from experiments.launcher import Allocation, Prices
-from experiments.layouts import AllocationOf, problems, resolved
+from experiments.layouts import AllocationOf, expected, problems, resolved
 from experiments.planned_run import PlannedRun, Shape, total_flops
 from experiments.planner import Planner
 from experiments.status import StatusRow, row, totals
@@ -19,9 +19,10 @@ from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
 from tst_study.phase_plan import plan_phases
-from tst_study.units import duration, gigabytes
+from tst_study.step_time import StepTime, assumptions
+from tst_study.units import duration, memory_size
 
-HEAD = ("run", "steps", "FLOPs", "tokens", "", "wall time", "launches", "memory", "state")
+HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()
 
 
@@ -38,14 +39,14 @@ def lines(
     open_ = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *open_]
     states = {run.fingerprint: row(run.folder) for run in decided}
-    hours = _Hours(prices, _measured(decided, states))
-    rows = [[*HEAD[:4], hours.unit, *HEAD[5:]]]
+    hours = _Hours(prices, allocation, _measured(decided, states))
+    rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
     for run in runs:
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
         rows.append(_row(run, hours, allocation(run.config.name), state))
     text = [study.title, study.claims, "", *_aligned(rows)]
     text += ["", f"{len(runs)} runs: {totals(states.values())}"]
-    text += _sums(runs, planner, hours, open_)
+    text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
     text += problems(runs, allocation)
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
@@ -62,7 +63,7 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[
         f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
         f"{total_flops([run]):.3g}",
         f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
-        _number(hours.of(run)),
+        *([_number(hours.of(run))] if hours.prices.device else []),
         duration(wall),
         f"{launches:,}" if launches else "–",
         _memory(run.config, given),
@@ -78,7 +79,7 @@ def _memory(config: Config, given: Allocation) -> str:
         config = resolved(config, given)
     except UserError:
         return "–"
-    return gigabytes(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+    return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -109,11 +110,10 @@ def _sums(
 @dataclass(frozen=True)
 class _Hours:
     prices: Prices
-    step_seconds: dict[Shape, float]
-
-    @property
-    def unit(self) -> str:
-        return "hours" if self.prices.device is None else "GPU-hours"
+    allocation: AllocationOf
+    measured: dict[Shape, float]
+    """Seconds a step."""
+    expected: dict[object, StepTime | None] = field(default_factory=dict)
 
     def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
         """From the first step to the last, without the time in the queue; measured hours are
@@ -124,22 +124,38 @@ class _Hours:
 
     def of(self, run: PlannedRun) -> float | None:
         """Device-hours."""
-        per_hour = self.prices.flops_per_hour()
-        if per_hour is not None:
-            return gpu_hours(total_flops([run]), per_hour / 3600, 1.0)
-        seconds = self.step_seconds.get(run.shape)
-        return None if seconds is None else seconds * (run.steps - run.first_step) / 3600
+        device, steps = self.prices.gpu(), run.steps - run.first_step
+        if device is None:
+            seconds = self.measured.get(run.shape)
+            return None if seconds is None else seconds * steps / 3600
+        if self.prices.mfu is not None:
+            return gpu_hours(total_flops([run]), device.peak, self.prices.mfu)
+        given = self.allocation(run.config.name)
+        kind = (run.shape, run.config.execution.parallel, given)
+        if kind not in self.expected:
+            self.expected[kind] = expected(run.config, given, device)
+        step = self.expected[kind]
+        return None if step is None else step.total * steps * given.ranks / 3600
 
     def said(self, runs: Sequence[PlannedRun]) -> str:
+        device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         if len(known) < len(runs):
-            return "hours not known: give --device, or let a run of each shape end"
+            remedy = "let a run of each shape end" if device is None else "say --gpus"
+            return f"hours not known: {'give --device, or ' if device is None else ''}{remedy}"
         total = sum(known)
-        if self.prices.device is None:
+        if device is None:
             return f"{_number(total)} hours of one run at a time, by the runs that are done"
-        text = f"{_number(total)} GPU-hours of {self.prices.device} at {self.prices.mfu:.0%} MFU"
+        mfu = total_flops(runs) / (total * 3600 * device.peak)
+        text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"
         price = self.prices.per_gpu_hour
         return text if price is None else f"{text}, {total * price:,.0f} at {price:g} an hour"
+
+    def assumptions(self) -> list[str]:
+        device = self.prices.gpu()
+        if device is None or self.prices.mfu is not None:
+            return []
+        return [f"GPU-hours are modelled, not measured (docs/gpu.md). {assumptions(device)}"]
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:

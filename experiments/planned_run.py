@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tst_study import run_record
+from tst_study.checkpoint_places import checkpoint_steps
 from tst_study.config import Batch, Config, Data, Model
 from tst_study.errors import UserError
 from tst_study.run_identity import fingerprint, run_id
@@ -77,7 +78,7 @@ class Identities:
 
     def data(self, config: Config) -> dict[str, Any]:
         """Fingerprints of the corpora; their files are read once, not once per run."""
-        from tst_study.data.of_config import fingerprints
+        from tst_study.data.run_data import fingerprints
 
         key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
         if key not in self._data:
@@ -114,7 +115,7 @@ def is_over(run: PlannedRun) -> bool:
 
 
 def has_checkpoint(run: PlannedRun) -> bool:
-    return any((run.folder / "checkpoints").glob("step-*"))
+    return bool(checkpoint_steps(run.folder))
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:

@@ -12,9 +12,10 @@ from enum import IntEnum
 from pathlib import Path
 
 from tst_study import run_lock, run_record
-from tst_study.config import Config
-from tst_study.config_toml import to_toml
+from tst_study.atomic_files import write_json
+from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
+from tst_study.rank_environment import rank_variables
 
 
 class Exit(IntEnum):
@@ -59,9 +60,7 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
     if rank.of > 1:
-        number, count = str(rank.number), str(rank.of)
-        os.environ |= {"RANK": number, "LOCAL_RANK": number, "MASTER_PORT": str(rank.port)}
-        os.environ |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= rank_variables(rank.number, rank.of, rank.port)
     status = train_rank(config, folder, rank.number)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -114,7 +113,7 @@ def mark(folder: Path, config: Config, state: run_record.State, message: str) ->
         "heartbeat": time.time(),
         "message": message,
     }
-    run_record.write_json(folder / "status.json", status)
+    write_json(folder / "status.json", status)
 
 
 def one_line(error: BaseException) -> str:

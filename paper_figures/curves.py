@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from analysis import published
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from paper_figures.drawing import CLAIMED, DOTTED, lines, log_axis, point, step_axis, switch_line
+from paper_figures.drawing import DOTTED, is_hollow, lines, log_axis, point, step_axis, switch_line
 from paper_figures.groups import Group
 from paper_figures.style import BASELINE, MUTED, Look, Mark, cycle_mark
 
@@ -137,7 +137,7 @@ def draw(
         if quantity == "next_token":
             lines(axes, rows, looks, solid=solid)
         elif quantity == "bag_loss":
-            lines(axes, rows.assign(low=None), looks, solid=True, linewidth=0.7, alpha=0.45)
+            lines(axes, rows, looks, solid=True, band=False, linewidth=0.7, alpha=0.45)
     draw_ends(axes, data, looks)
     axes.set_xlim(*window)
     if loss is None:
@@ -152,9 +152,8 @@ def draw(
 
 def draw_ends(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark]) -> None:
     for row in rows_of(data[data["quantity"] == "held_out"]):
-        hollow = not row["label"].startswith("baseline") and row["verdict"] not in CLAIMED
         words = f"{said(row)} held-out, {row['seeds']:.0f} seeds"
-        look: Look = {"hollow": hollow, "words": words, "clip_on": False, "markersize": 3.5}
+        look: Look = {"hollow": is_hollow(row), "words": words, "clip_on": False, "markersize": 3.5}
         point(
             axes,
             (row["step"], row["loss"]),

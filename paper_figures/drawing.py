@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -40,6 +40,7 @@ def lines(
     y: str = "loss",
     by: str = "label",
     solid: bool = False,
+    band: bool = True,
     **look: Any,
 ) -> None:
     """A line for each value of `by`, and a band from `low` to `high` where the data has them."""
@@ -59,7 +60,7 @@ def lines(
         ax=axes,
         **{"linewidth": 0.9, **look},
     )
-    for key, rows in data[data["low"].notna()].groupby(by) if "low" in data else ():
+    for key, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
         low, high = rows["low"].astype(float), rows["high"].astype(float)
         axes.fill_between(rows[x], low, high, color=looks[str(key)].colour, alpha=0.13, lw=0)
     axes.set_xlabel("")
@@ -89,6 +90,30 @@ def point(
     more = {"markeredgewidth": 0.9, "zorder": 4, **look}
     (drawn,) = axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
     say(drawn, words)
+
+
+def means(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    words: Callable[[dict[str, Any]], str],
+    *,
+    x: str = "step",
+    y: str = "loss",
+    by: str = "label",
+    **look: Any,
+) -> None:
+    """Means with their intervals, a line through those of each value of `by`."""
+    lines(axes, data, looks, x=x, y=y, by=by, band=False, **look)
+    for row in rows_of(data[data[y].notna()]):
+        at, bar = (row[x], row[y]), (row["low"], row["high"])
+        point(axes, at, looks[row[by]], bar, hollow=is_hollow(row, by), words=words(row))
+
+
+def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
+    """Whether a mean shows no difference from the baseline, which is the measure itself."""
+    compared = "verdict" in row and not row[by].startswith("baseline")
+    return compared and row["verdict"] not in CLAIMED
 
 
 def key(owner: Axes | Figure, entries: Mapping[str, Mapping[str, Any]], **place: Any) -> None:
@@ -151,8 +176,13 @@ def heat_map(
         annot=False if words is None else words,
         fmt="",
         annot_kws={"fontsize": 7},
+        xticklabels=False,  # seaborn's own are rendered to see whether they overlap
+        yticklabels=False,
         ax=axes,
     )
+    for axis, names in ((axes.xaxis, wide.columns), (axes.yaxis, wide.index)):
+        shown = range(0, len(names), 1 + len(names) // 16)
+        axis.set_ticks([place + 0.5 for place in shown], [str(names[place]) for place in shown])
     axes.invert_yaxis()
     (mesh,) = axes.collections
     for text in axes.texts:

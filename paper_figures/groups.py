@@ -14,11 +14,10 @@ import pandas as pd
 from analysis import published
 from analysis.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, group_label, is_plain, number
+from analysis.wording import big, group_label, number
+from tst_study.superposition_setting import SuperpositionSetting
 
 KEY = ("group", "learning_rate", "eval_set")
-PLAIN = {"mode": "full", "weighting": "uniform", "reinitialized": False}
-"""Columns that some figures let vary, as the plain method has them."""
 TOLERANCE = 0.1
 """Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
 
@@ -66,18 +65,19 @@ class Group:
     @property
     def seeds(self) -> str:
         """`3 seeds`, `1 to 3 seeds`."""
-        least, most = int(self.rows["seeds"].min()), int(self.rows["seeds"].max())
-        return number(most, "seed") if least == most else f"{least} to {number(most, 'seed')}"
+        return span(self.rows["seeds"], "seed")
+
+    @property
+    def model(self) -> str:
+        """`363k parameters, books-bpe1024`."""
+        first = self.members.iloc[0]
+        return f"{big(first['parameters'])} parameters, {first['corpus']}"
 
     @property
     def scale(self) -> str:
         """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`."""
-        first = self.members.iloc[0]
         made = " (made to show the mechanism)" if self.is_generated else ""
-        return (
-            f"{big(first['parameters'])} parameters, {first['corpus']}{made}, "
-            f"{self.steps:,} steps, {self.seeds}"
-        )
+        return f"{self.model}{made}, {self.steps:,} steps, {self.seeds}"
 
     @functools.cached_property
     def slug(self) -> str:
@@ -91,11 +91,11 @@ class Group:
         return replace(self, rows=rows.reset_index(drop=True))
 
     def plain(self, *free: str, weighting: str = "uniform") -> Group:
-        """Its settings of the paper's method, whatever these columns (of `PLAIN`) are, or with
-        another weighting of the bag."""
-        plain = {column: PLAIN[column] for column in (*free, "weighting")}
+        """Its settings of the paper's method, whatever these columns say, or with another
+        weighting of the bag."""
         keep = [
-            is_plain({**row, **plain}) and ("weighting" in free or row["weighting"] == weighting)
+            SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
+            and ("weighting" in free or row["weighting"] == weighting)
             for row in rows_of(self.rows)
         ]
         return self.only(self.rows.loc[keep])
@@ -151,6 +151,12 @@ def main_groups(summary: Summary) -> list[Group]:
         most = counts[counts == counts.max()].index.max()
         found.append(Group(summary, rows[rows["steps"] == most]))
     return sorted(found, key=lambda group: group.slug)
+
+
+def span(counts: Iterable[int], noun: str) -> str:
+    """`3 seeds`, `1 to 3 seeds`."""
+    least, most = min(counts), max(counts)
+    return number(most, noun) if least == most else f"{least:,} to {number(most, noun)}"
 
 
 def folders_of(found: Iterable[Group]) -> tuple[str, ...]:

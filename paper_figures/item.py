@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import pandas as pd
 import tst_study
 from analysis import published
 from analysis.run_row import rows_of
+from tst_study.atomic_files import written_atomically
 
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
@@ -144,9 +144,8 @@ def write_bytes(path: Path, content: bytes) -> bool:
     """Write whole or not at all; False where the very same content is there already."""
     if path.is_file() and path.read_bytes() == content:
         return False
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+    with written_atomically(path) as file:
+        file.write(content)
     return True
 
 

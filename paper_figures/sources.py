@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.run_row import COLUMNS
-from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
-from analysis.summary import Summary, summarise, summarise_tables
+from analysis.run_table import read_tables
+from analysis.summary import Summary, summarise_tables
 from paper_figures.accuracies import accuracies
 from paper_figures.groups import Group, all_groups, main_groups
 from tst_study.errors import UserError
@@ -26,7 +25,7 @@ class Sources:
     @functools.cached_property
     def summary(self) -> Summary:
         """Of no runs at all, where no folder was named."""
-        return _of_nothing() if self.folder is None else summarise(self.folder)
+        return summarise_tables(read_tables(self.folder or []))
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -43,14 +42,3 @@ class Sources:
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
         return accuracies(self.runs)
-
-
-def _of_nothing() -> Summary:
-    return summarise_tables(
-        Tables(
-            runs=pd.DataFrame(columns=list(COLUMNS)),
-            curves=pd.DataFrame(columns=["folder", *CURVE_COLUMNS]),
-            evaluations=pd.DataFrame(columns=["folder", *EVALUATION_COLUMNS]),
-            problems=(),
-        )
-    )

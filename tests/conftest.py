@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,10 @@ import pytest
 @pytest.fixture(scope="session")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of a generated language of 64 words."""
-    from tst_study.data.generated_language import generate
+    from tst_study.data.generated_language import LanguageParameters, generate
 
     folder = tmp_path_factory.mktemp("corpora") / "words"
-    generate(folder, 20_000, 500, words=64, classes=8, topics=4)
+    generate(folder, 20_000, 500, LanguageParameters(words=64, classes=8, topics=4))
     return folder
 
 
@@ -23,6 +25,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of short texts in bytes: ids below 257, each text with its end."""
     from tst_study.data.prepare import prepare
+    from tst_study.data.request import Request
 
     folder = tmp_path_factory.mktemp("corpora")
     letters = random.Random(0)
@@ -31,5 +34,19 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = "".join(letters.choices("abcdefgh ", k=letters.randrange(5, 60)))
             file.write(json.dumps({"text": text}) + "\n")
     to = folder / "documents"
-    prepare([str(folder / "texts.jsonl")], to, "bytes", workers=1, progress=False)
+    prepare(Request([str(folder / "texts.jsonl")], "bytes"), to, workers=1, progress=False)
     return to
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 500 kB, where this process may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(place)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -9,7 +9,7 @@ import torch
 
 from tests.tiny_runs import assert_same_run, last_tensors, run, tiny
 from tst_study import run_record
-from tst_study.data.of_config import open_stream
+from tst_study.data.run_data import open_stream
 from tst_study.megatron.optimizer import ModelOptimizer
 
 BASELINE = ("superposition.bag_size=4", "superposition.step_ratio=0.0")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from tests.distributed import run_ranks
 from tests.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
 from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny
+from tst_study.checkpoint_places import DIGESTS, checkpoint_place, digests_of, write_digests
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.errors import UserError
 from tst_study.huggingface.tensor_names import entries
@@ -49,6 +49,22 @@ def test_it_reads_what_megatron_reads(trained: Path) -> None:
     name = "decoder.layers.mlp.linear_fc1.weight"
     part = reader.read(name, (1, 20, 3), (1, 30, 5))  # over the border of gate and up
     assert torch.equal(part, expected[name][1:2, 20:50, 3:8])
+
+
+def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Path) -> None:
+    """By `export` and `evaluate`, which both begin here; torch itself would not notice."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    place = checkpoint_folders(folder)[-1]
+    content = bytearray((place / "__0_0.distcp").read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / "__0_0.distcp").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        open_run(folder)
+    assert str(raised.value).startswith(
+        f"{place}: cannot be used (__0_0.distcp is not what was written); name another --step "
+        "(there are: 2)"
+    )
+    assert open_run(folder, 2).step == 2
 
 
 def test_what_is_not_there_is_named(trained: Path) -> None:
@@ -85,7 +101,7 @@ def test_every_layout_holds_the_same_tensors(
     split, whole = tmp_path / "split", tmp_path / "whole"
     run_ranks(ranks, save, split, *model, *layout)
     save(whole, *model)
-    readers = [CheckpointReader(folder / "step-00000001") for folder in (split, whole)]
+    readers = [CheckpointReader(checkpoint_place(folder, 1)) for folder in (split, whole)]
     names = {entry.source for entry in entries(tiny(words, *model).model)}
     assert names
     for name in names:
@@ -108,6 +124,8 @@ WHERE = {
     "poison_description": ".metadata: it would run ",
     "poison_common": "Weights only load failed",
     "poison_tensor": "Weights only load failed",
+    "lead_out_of_the_folder": "which is no file of this folder; it is refused",
+    "add_an_object": ".metadata: object is no tensor",
 }
 
 
@@ -132,19 +150,47 @@ def poison_tensor(place: Path, mark: Path) -> None:
         pickle.dump(metadata, file)
 
 
+def lead_out_of_the_folder(place: Path, mark: Path) -> None:
+    metadata = FileSystemReader(place).read_metadata()
+    for index, stored in metadata.storage_data.items():
+        path = f"../../checkpoints/{place.name}/{stored.relative_path}"
+        metadata.storage_data[index] = dataclasses.replace(stored, relative_path=path)
+    with open(place / ".metadata", "wb") as file:
+        pickle.dump(metadata, file)
+
+
+def add_an_object(place: Path, mark: Path) -> None:
+    metadata = FileSystemReader(place).read_metadata()
+    metadata.state_dict_metadata["object"] = BytesStorageMetadata()
+    with open(place / ".metadata", "wb") as file:
+        pickle.dump(metadata, file)
+
+
 POISONS = {
-    function.__name__: function for function in (poison_description, poison_common, poison_tensor)
+    function.__name__: function
+    for function in (
+        poison_description,
+        poison_common,
+        poison_tensor,
+        lead_out_of_the_folder,
+        add_an_object,
+    )
 }
 
 
 @pytest.mark.parametrize("poison", POISONS)
-def test_a_hostile_pickle_is_refused_in_one_line(
-    trained: Path, words: Path, tmp_path: Path, poison: str
+@pytest.mark.parametrize("forged", [False, True], ids=["without digests", "digests forged"])
+def test_a_hostile_checkpoint_is_refused_in_one_line(
+    trained: Path, words: Path, tmp_path: Path, poison: str, forged: bool
 ) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "checkpoints" / "step-00000004").rename(tmp_path / "newer")
     mark = tmp_path / "executed"
-    POISONS[poison](checkpoint_folders(folder)[-1], mark)
+    place = checkpoint_folders(folder)[-1]
+    POISONS[poison](place, mark)
+    (place / DIGESTS).unlink()
+    if forged:
+        write_digests(place, digests_of(place, os.listdir(place)))
     with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
         run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
     assert "step-00000002: cannot be read" in str(raised.value)
@@ -153,20 +199,11 @@ def test_a_hostile_pickle_is_refused_in_one_line(
     assert not mark.exists()
 
 
-def test_objects_beside_the_tensors_are_data_as_well(tmp_path: Path) -> None:
-    """Our checkpoints have none; should there ever be any, torch must not run them."""
-    place = tmp_path / "checkpoint"
-    checkpoint.save({"object": Hostile(tmp_path / "executed")}, checkpoint_id=place, no_dist=True)
-    with pytest.raises(CheckpointException, match="object: is not plain data; it is refused"):
-        checkpoint.load({"object": "something"}, checkpoint_id=place, no_dist=True)
-    assert not (tmp_path / "executed").exists()
-
-
 def test_an_export_refuses_it_as_well(trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="exports need tst-study[export]")
     from tst_study.huggingface.export import export
 
-    for poison in (poison_description, poison_tensor):
+    for poison in (poison_description, poison_tensor, lead_out_of_the_folder, add_an_object):
         folder = shutil.copytree(trained, tmp_path / poison.__name__)
         opened = open_run(folder)
         poison(opened.checkpoint, tmp_path / "executed")

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from tests.examples import example
-from tst_study.config import from_dict
-from tst_study.config_toml import to_toml
-from tst_study.data.generated_language import generate
+from tst_study.config import from_dict, to_toml
+from tst_study.data.generated_language import LanguageParameters, generate
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +43,7 @@ def tst_study(
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "topical"
-    generate(folder, 20_000, 4_000, words=64, classes=8, topics=2)
+    generate(folder, 20_000, 4_000, LanguageParameters(words=64, classes=8, topics=2))
     return folder
 
 
@@ -62,6 +61,11 @@ def test_help_starts_in_under_half_a_second(tmp_path: Path) -> None:
         assert tst_study("--help", cwd=tmp_path).returncode == 0
         seconds.append(time.perf_counter() - began)
     assert min(seconds) < 0.5
+
+
+def test_help_warns_of_task_definitions(tmp_path: Path) -> None:
+    shown = " ".join(tst_study("evaluate", "--help", cwd=tmp_path).stdout.split())
+    assert "They can run code on this machine: use none that you do not trust" in shown
 
 
 def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
@@ -123,7 +127,7 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
             ["submit", "headline", "--scale", "paper", "--launcher", "slurm"],
             "dclm-llama3: not prepared; first: tst-study data prepare --source hf://mlfoundations",
         ),
-        (["plan", "headline", "--device", "B2000"], "B2000: its peak FLOP/s are not known here"),
+        (["plan", "headline", "--device", "B2000"], "B2000: its speeds are not known here"),
         (["plan", "headline", "--profile", "none.toml"], "none.toml: cannot be read"),
         (["logs", "nowhere"], "error: nowhere: no such folder"),
         (["cancel", "nowhere"], "error: nowhere: no such folder"),
@@ -192,6 +196,19 @@ def test_generate_names_what_it_wrote(tmp_path: Path) -> None:
     assert "out: train: 9,000 tokens" in shown.stdout
 
 
+def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus: Path) -> None:
+    folder = shutil.copytree(corpus, tmp_path / "out")
+    shown = tst_study("data", "verify", "out", corpus, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("every byte as it was prepared") == 4
+    with open(folder / "train.bin", "r+b") as file:
+        file.write(b"\xff")
+    shown = tst_study("data", "verify", corpus, "out", cwd=tmp_path)
+    assert shown.returncode == 2
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("error: out/train.bin: what lies at bytes 0 to 4,194,304 is not what")
+
+
 def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
     from tests.test_run_record import open_run
 
@@ -235,4 +252,4 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
         ["make", "setup"], cwd=clone, env={"PATH": str(tools)}, capture_output=True, text=True
     )
     assert shown.returncode != 0
-    assert "error: no Python 3.11 or 3.12 with venv and pip" in shown.stderr
+    assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr

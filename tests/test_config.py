@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from tests.examples import EXAMPLE, example
 from tst_study import config
-from tst_study.config import from_dict, load, to_dict
-from tst_study.config_toml import to_toml
+from tst_study.config import from_dict, load, to_dict, to_toml
 from tst_study.errors import UserError
 
 FILE = """
@@ -94,10 +93,21 @@ def test_override_wins_over_file_and_last_override_wins(tmp_path: Path) -> None:
     assert read.name == "a=b"
 
 
+@pytest.mark.parametrize("key", ["study", "name"])
+@pytest.mark.parametrize(
+    "text", ["", "../../x", "/tmp/x", "a/b", ".hidden", "-rf", "a\nb", "a\0", "x" * 300]
+)
+def test_what_names_a_folder_cannot_lead_elsewhere(key: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"config: {key}: '.*names a folder") as raised:
+        from_dict({**EXAMPLE, key: text})
+    assert "\n" not in str(raised.value)
+
+
 def test_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(FILE)
-    first = load(path, ["superposition.weighting=[1, 0.5, 0.25, 0.125]", 'name="ü\\\\\\"x"'])
+    weighting = "superposition.weighting=[1, 0.5, 0.25, 0.125]"
+    first = load(path, [weighting, 'data.validation="ü\\\\\\"x"'])
     path.write_text(to_toml(first))
     assert load(path) == first
     assert from_dict(to_dict(first)) == first

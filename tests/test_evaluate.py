@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
 from tst_study import evaluate as evaluation
 from tst_study.data.held_out import HeldOut
-from tst_study.data.of_config import open_held_out
+from tst_study.data.run_data import open_held_out
 from tst_study.evaluate import evaluate
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
 

@@ -13,7 +13,7 @@ from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.data.manifest import token_prefix
-from tst_study.data.of_config import open_held_out
+from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluate_domains import losses_of_tokens

@@ -14,8 +14,9 @@ import pytest
 
 from tests.tiny_runs import logged_step, tiny
 from tst_study import run_record
-from tst_study.config_toml import to_toml
-from tst_study.rank_environment import adopt_slurm_ranks, first_host
+from tst_study.config import to_toml
+from tst_study.errors import UserError
+from tst_study.rank_environment import adopt_slurm_ranks, first_host, rank_variable
 
 ROOT = Path(__file__).parent.parent
 LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
@@ -84,13 +85,14 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     assert "did not come to its end" in json.loads((folder / "status.json").read_text())["message"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
-    words: Path, tmp_path: Path
+    words: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     launcher = start(words, folder, *LONG)
     wait_for_steps(folder, launcher)
-    launcher.terminate()
+    launcher.send_signal(number)
     output, errors = launcher.communicate(timeout=60)
     assert output.splitlines()[-1] == f"preempted: {folder}", errors
     assert run_record.read(folder).state == "preempted"
@@ -128,6 +130,12 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     assert environment == SLURM | change
+
+
+def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is no number"):
+        rank_variable("WORLD_SIZE")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.step_gradients import assert_same_steps, standing_still, step_gradients
 from tests.tiny_runs import MIXTURE, run, tiny
-from tst_study.data.of_config import open_stream
+from tst_study.data.run_data import open_stream
 
 # Bags end with their documents: padded labels are ignored, unevenly over sequences and offsets.
 ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")

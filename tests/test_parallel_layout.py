@@ -11,7 +11,8 @@ from tst_study import config
 from tst_study.config import Parallel
 from tst_study.errors import UserError
 from tst_study.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
-from tst_study.parallel_layout import check, first_problem, layout_of
+from tst_study.model_presets import PRESETS
+from tst_study.parallel_layout import check, first_problem, layout_of, tensor_sizes
 
 REFUSALS = [
     (2, ("tensor=2", "pipeline=2"), (), "does not divide the 2 processes"),
@@ -79,3 +80,13 @@ def test_the_layout_of_experts_follows_the_table() -> None:
     assert Parallel(tensor=2).expert_tensor_ranks == 2
     assert Parallel(tensor=2, expert=2).expert_tensor_ranks == 1
     assert config.Parallel().expert_tensor_ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes"),
+    [("270m", [1, 3]), ("600m", [1]), ("3b", [1, 2, 4, 8, 16]), ("moe-10b-a1b", [1, 2, 4])],
+)
+def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
+    preset: str, sizes: list[int]
+) -> None:
+    assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes

@@ -19,7 +19,7 @@ from tests.test_parallel_layouts import (
     TENSOR,
     assert_same_run_closely,
 )
-from tests.tiny_runs import MIXTURE, last_tensors, run, tiny, when_step_begins
+from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny, when_step_begins
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.train import train
@@ -79,6 +79,21 @@ def test_a_run_goes_on_under_another_layout(
     assert [segment["resumed_from"] for segment in record.segments] == [None, stopped_at + 1]
     assert_same_run_closely(record, run_record.read(reference))
     assert_close_tensors(last_tensors(tmp_path), last_tensors(reference), 1e-4)
+
+
+@pytest.mark.parametrize(("ranks", "layout"), [(1, ()), (2, TENSOR)], ids=["one", "two ranks"])
+def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
+    words: Path, tmp_path: Path, ranks: int, layout: tuple[str, ...]
+) -> None:
+    every_five = "execution.checkpoint_every=5"
+    run_ranks(2, train, tiny(words, *TENSOR, every_five), tmp_path, timeout=60.0)
+    newest = checkpoint_folders(tmp_path)[-1]
+    content = bytearray((newest / "__1_0.distcp").read_bytes())
+    content[len(content) // 2] ^= 16
+    (newest / "__1_0.distcp").write_bytes(content)
+    config = tiny(words, *layout, every_five)
+    assert run_ranks(ranks, train, config, tmp_path, timeout=60.0) == ["done"] * ranks
+    assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
 
 
 def stopped(config: Config, folder: Path, step: int) -> str:

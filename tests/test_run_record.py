@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.examples import example
-from tst_study import run_record
+from tst_study import run_record, trained_run
 from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
@@ -175,6 +175,29 @@ def test_damaged_or_missing_header_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"schema_version": 1}')
     with pytest.raises(UserError, match=r"run\.json: run_id: .*damaged"):
         run_record.read(tmp_path)
+
+
+def test_a_record_of_a_later_schema_is_not_guessed_at(tmp_path: Path) -> None:
+    """Neither trained on, exported nor evaluated: all of them read the header first."""
+    writer = open_run(tmp_path)
+    writer.close()
+    header = {**writer.header, "schema_version": 99, "something": "new"}
+    (tmp_path / "run.json").write_text(json.dumps(header))
+    for read in (run_record.read, trained_run.open_run, open_run):
+        with pytest.raises(UserError) as refused:
+            read(tmp_path)
+        assert str(refused.value) == (
+            f"{tmp_path}/run.json: schema_version = 99, but this version of tst_study knows 1; use "
+            "the version that wrote it"
+        )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"schema_version": 1', b"\xff\xfe"])
+def test_a_header_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.json: .*the file is damaged") as refused:
+        run_record.read(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:

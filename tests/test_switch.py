@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
 from tst_study.config import Parallel
-from tst_study.data.of_config import open_stream
+from tst_study.data.run_data import open_stream
 from tst_study.learning_rate import learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
@@ -89,7 +89,7 @@ def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_r
 ) -> None:
     config = tiny(words, "execution.checkpoint_every=10")
     record = run(words, tmp_path, "execution.checkpoint_every=10")
-    places = Checkpoints(tmp_path / "checkpoints", keep=2)
+    places = Checkpoints(tmp_path, keep=2)
     places.steps = lambda: [10]  # type: ignore[method-assign]
     with built(config) as (model, _):
         optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)

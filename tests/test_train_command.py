@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -15,8 +17,10 @@ from pathlib import Path
 
 from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study import run_record
+from tst_study.checkpoint_places import checkpoint_steps
 from tst_study.command_line import main
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
+from tst_study.stop_request import listening
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
@@ -69,6 +73,39 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
     ]
     run(words, tmp_path / "unbroken", *SETTINGS)
     assert_same_run(folder, tmp_path / "unbroken")
+
+
+def test_a_terminal_that_hangs_up_stops_a_run_with_a_checkpoint(
+    words: Path, tmp_path: Path
+) -> None:
+    """As a dropped ssh session does: its terminal is gone, for the live line as well."""
+    file, folder = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(to_toml(tiny(words, "schedule.steps=100000")))
+    process, terminal = pty.fork()
+    if process == 0:
+        command = [sys.executable, "-m", "tst_study", "train", str(file), "--folder", str(folder)]
+        os.chdir(ROOT)
+        os.execve(sys.executable, command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    while logged_step(folder) < 10:
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 2**16)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    status = run_record.read_status(folder)
+    assert status is not None
+    assert status["state"] == "preempted"
+    assert status["message"].startswith("SIGHUP at step")
+    assert checkpoint_steps(folder) == [status["last_checkpoint"]]
+
+
+def test_under_nohup_a_run_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def forked(

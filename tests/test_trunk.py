@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,20 @@ def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(trunk: Path) -> Non
     assert record.status is not None
     assert (record.status["step"], record.status["steps"]) == (10, 10)
     assert record.header["flops"]["total"] == record.metrics[-1]["flops"]
+
+
+def test_nothing_forks_from_a_damaged_checkpoint(words: Path, trunk: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(trunk, tmp_path / "damaged")
+    place = damaged / "checkpoints" / "step-00000010"
+    with open(place / "__0_0.distcp", "r+b") as file:
+        file.seek(place.joinpath("__0_0.distcp").stat().st_size // 2)
+        file.write(b"!")
+    with pytest.raises(UserError) as refused:
+        run(words, tmp_path / "run", *LOGGED, forked(damaged, 10))
+    assert str(refused.value) == (
+        f"{place}: cannot be read (__0_0.distcp is not what was written); delete it and start its "
+        "run again, to go on from the one before"
+    )
 
 
 def refusal(words: Path, trunk: Path, step: int, *overrides: str) -> str:

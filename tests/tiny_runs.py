@@ -17,9 +17,9 @@ from megatron.core import dist_checkpointing
 from torch import Tensor
 
 from tst_study import config, run_record
+from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps
 from tst_study.config import Config
 from tst_study.data.token_stream import TokenStream
-from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT, build_model
 from tst_study.megatron.process_groups import Ranks, process_groups
 from tst_study.run_record import RunRecord
@@ -105,8 +105,7 @@ def _flat(state: Any, name: str = "") -> dict[str, Tensor]:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """In the order of their steps."""
-    places = Checkpoints(folder / "checkpoints", 1)
-    return [places.folder / f"step-{step:08d}" for step in places.steps()]
+    return [checkpoint_place(folder, step) for step in checkpoint_steps(folder)]
 
 
 def assert_same_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

@@ -1,21 +1,19 @@
 """The pickles inside a distributed checkpoint are read as data: none of them can run anything.
 
-torch describes a checkpoint's tensors in a pickle (`.metadata`) and stores small objects as
-pickles beside them, and would run whatever these name. Here a pickle may name what a description
-is made of and nothing else.
+torch describes a checkpoint's tensors in a pickle (`.metadata`), could store objects as pickles
+beside them, and would run whatever these name. Here the description may name what one is made of
+and nothing else, tensors and no objects, files of the checkpoint's own folder alone; what torch is
+given to read has passed this.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from tst_study.errors import UserError
 
@@ -59,7 +57,8 @@ class _DescriptionUnpickler(pickle.Unpickler):
 def read_description(place: str | Path) -> Metadata:
     """What `.metadata` of a checkpoint folder says: tensors, their chunks, where each lies.
 
-    Raises `UserError` where it is missing, damaged, or names anything that could be run.
+    Raises `UserError` where it is missing, damaged, names anything that could be run, holds an
+    object that is no tensor, or points out of the folder.
     """
     path = Path(place) / ".metadata"
     try:
@@ -73,35 +72,13 @@ def read_description(place: str | Path) -> Metadata:
         raise UserError(f"{path}: cannot be read ({error!r}); the file is damaged") from None
     if not isinstance(found, Metadata):
         raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
+    for name, value in found.state_dict_metadata.items():
+        if not isinstance(value, TensorStorageMetadata):
+            raise UserError(f"{path}: {name} is no tensor; no checkpoint of ours has others")
+    for index, stored in found.storage_data.items():
+        if Path(stored.relative_path).name != str(stored.relative_path):
+            raise UserError(
+                f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is no file of "
+                "this folder; it is refused, and nothing in this folder is to be trusted"
+            )
     return found
-
-
-_TORCHS_LOAD_BYTES = DefaultLoadPlanner.load_bytes
-
-
-def read_pickles_as_data() -> None:
-    """Make torch and Megatron read checkpoints this way, for the whole program."""
-    FileSystemReader.read_metadata = _read_metadata  # type: ignore[method-assign]
-    DefaultLoadPlanner.load_bytes = _load_bytes  # type: ignore[method-assign]
-
-
-def _read_metadata(self: FileSystemReader, *args: Any, **kwargs: Any) -> Metadata:
-    """Same contract as torch's."""
-    metadata = read_description(str(self.path))
-    if metadata.storage_meta is None:
-        metadata.storage_meta = StorageMeta()
-    metadata.storage_meta.load_id = self.load_id
-    return metadata
-
-
-def _load_bytes(self: DefaultLoadPlanner, read_item: Any, value: io.BytesIO) -> None:
-    """Same contract as torch's."""
-    try:
-        torch.load(value, weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{read_item.dest_index.fqn}: is not plain data; it is refused ({reason})"
-        ) from None
-    value.seek(0)
-    _TORCHS_LOAD_BYTES(self, read_item, value)  # where it goes in the state is torch's matter

@@ -19,6 +19,7 @@ from tst_study.errors import OtherRankError, UserError
 
 if TYPE_CHECKING:
     from tst_study.config import Config
+    from tst_study.data.manifest import Manifest
 
 app = typer.Typer(
     help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(help="Make token files.", no_args_is_help=True, rich_markup_mode=None)
+data = typer.Typer(help="Make and verify token files.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
 
@@ -60,7 +61,7 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config, run_lock
-    from tst_study.rank_environment import adopt_slurm_ranks
+    from tst_study.rank_environment import adopt_slurm_ranks, rank_variable
 
     resolved = config.load(config_file, overrides or [])
     if dry_run:
@@ -75,7 +76,7 @@ def train(
         raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
     adopt_slurm_ranks()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
-    first = os.environ.get("RANK", "0") == "0"
+    first = rank_variable("RANK") == 0
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
@@ -186,19 +187,18 @@ def data_prepare(
 ) -> None:
     """Turn text into token files. Goes on where an interrupted call left off."""
     from tst_study.data.prepare import prepare
+    from tst_study.data.request import Request
 
-    made = prepare(
+    request = Request(
         source,
-        to,
         tokenizer,
         validation=validation or [],
         validation_share=validation_share,
         text_field=text_field,
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
-        workers=workers,
     )
-    _say_prepared(made.folder)
+    _say_prepared(to, prepare(request, to, workers=workers).manifest)
 
 
 @data.command("generate")
@@ -212,10 +212,21 @@ def data_generate(
     seed: Annotated[int, typer.Option(min=0, help="Of the language and the text.")] = 0,
 ) -> None:
     """Generate a topical language of known entropy rate."""
-    from tst_study.data.generated_language import generate
+    from tst_study.data.generated_language import LanguageParameters, generate
 
-    generate(to, tokens, validation_tokens, words=words, classes=classes, topics=topics, seed=seed)
-    _say_prepared(to)
+    language = LanguageParameters(words, classes, topics, seed=seed)
+    _say_prepared(to, generate(to, tokens, validation_tokens, language))
+
+
+@data.command("verify")
+def data_verify(
+    folder: Annotated[list[Path], typer.Argument(help="Prepared folders.")],
+) -> None:
+    """Compare every byte of prepared folders with their manifests. (Training compares a sample.)"""
+    from tst_study.data.integrity import verify
+
+    for one in folder:
+        _say_prepared(one, verify(one), ", every byte as it was prepared")
 
 
 def main() -> NoReturn:
@@ -242,7 +253,8 @@ def main() -> NoReturn:
 
 def _rank() -> str:
     """Whose error it is, where there are several processes."""
-    return f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    rank = os.environ.get("RANK")
+    return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 
 def _end(line: str, status: int, debug: bool) -> NoReturn:
@@ -263,18 +275,17 @@ def _without_processes(arguments: list[str]) -> list[str]:
 
 
 def _run_folder(config: Config) -> Path:
-    from tst_study.data.of_config import fingerprints
+    from tst_study.data.run_data import fingerprints
     from tst_study.run_identity import fingerprint, run_id
 
     identity = fingerprint(config, fingerprints(config))
     return Path("runs") / config.study / run_id(config, identity)
 
 
-def _say_prepared(folder: Path) -> None:
-    from tst_study.data.manifest import read_manifest
-
-    for split, record in read_manifest(folder).splits.items():
-        print(f"{folder}: {split}: {record.tokens:,} tokens in {record.documents:,} documents")
+def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
+    for split, record in manifest.splits.items():
+        held = f"{record.tokens:,} tokens in {record.documents:,} documents"
+        print(f"{folder}: {split}: {held}{more}")
 
 
 if __name__ == "__main__":

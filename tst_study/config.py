@@ -6,13 +6,22 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import tomli_w
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tst_study.errors import UserError
 from tst_study.optimizer_kinds import OptimizerName
@@ -29,6 +38,15 @@ NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _fit_for_a_folder(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name):
+        raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
 
 
 @dataclass(frozen=True)
@@ -305,8 +323,8 @@ class InitialWeights(Strict):
 class Config(Strict):
     """One training run, whole."""
 
-    study: str = "single"
-    name: str = "run"
+    study: FolderName = "single"
+    name: FolderName = "run"
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     seed: NotNegative = 0
     """Of the initial weights; arms of a pair share them."""
@@ -409,6 +427,20 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 def to_dict(config: Config) -> dict[str, Any]:
     """Plain JSON values of every key, defaults included: what a run record stores."""
     return config.model_dump(mode="json")
+
+
+def to_toml(config: Config) -> str:
+    """TOML that `load` reads back to the same config: every key, defaults included, but for those
+    that are not set (None, which TOML lacks)."""
+    return tomli_w.dumps(_without_none(to_dict(config)))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _to_json(values: Mapping[str, Any]) -> str:

@@ -190,7 +190,7 @@ def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
     length = trained.run.sequence_length
     sums, counts, size = [], [], 0
     for text, ids in zip(texts, tokenizer.tokenizer.encode_batch(texts), strict=True):
-        # As in training, a document begins behind the end of another.
+        # As in training, a document begins after the end of another.
         rows = -(-len(ids) // length)
         labels = np.full(rows * length, IGNORE)
         labels[: len(ids)] = ids

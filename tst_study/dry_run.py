@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tst_study.compute_cost import count_flops, count_parameters
-from tst_study.config import Config
-from tst_study.config_toml import to_toml
+from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
 from tst_study.memory_model import estimate_memory
 from tst_study.parallel_layout import check, layout_of, least_ranks
@@ -77,7 +76,7 @@ def _bytes(size: int) -> str:
 
 
 def _run_id(config: Config) -> str:
-    from tst_study.data.of_config import fingerprints
+    from tst_study.data.run_data import fingerprints
     from tst_study.run_identity import fingerprint, run_id
 
     try:

@@ -79,12 +79,7 @@ def evaluate_domains(
 
 def losses_of_tokens(trained: TrainedModel, held: HeldOut) -> NDArray[np.float32]:
     """(N, L) nats of every held-out token, in the order of `held.labels`; 0 where none counts."""
-    highest = int(max(held.ids.max(), held.labels.max()))
-    if highest >= trained.run.model.vocabulary_size:
-        raise UserError(
-            f"{held.name}: has token ids up to {highest}, but the model's vocabulary has "
-            f"{trained.run.model.vocabulary_size}; prepare the text with the model's tokenizer"
-        )
+    held.check_vocabulary(trained.run.model.vocabulary_size)
     at_once = max(1, POSITIONS_AT_ONCE // held.ids.shape[1])
     losses = [
         trained.next_token_losses(

@@ -153,7 +153,8 @@ def evaluate_tasks(
         tasks: names of tasks or groups.
         shots: solved examples in front of each question.
         limit: only the first questions of each task.
-        definitions: a folder with tasks of one's own, in lm-eval's YAML.
+        definitions: a folder with tasks of one's own, in lm-eval's YAML. They can run code: by
+            `!function`, which loads a Python file, and in Jinja templates.
         data: a folder with the data sets by their hub names (`allenai/ai2_arc`), as `hf download
             --repo-type dataset --local-dir` writes them; nothing is fetched then.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -36,7 +36,11 @@ class EvaluationOptions:
         Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
     ] = None
     task_definitions: Annotated[
-        Path | None, typer.Option(help="Folder of tasks of your own, in lm-eval's YAML.")
+        Path | None,
+        typer.Option(
+            help="Folder of tasks of your own, in lm-eval's YAML. They can run code on this "
+            "machine: use none that you do not trust."
+        ),
     ] = None
     shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0
     limit: Annotated[
@@ -56,19 +60,9 @@ def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[...
     """Give a command, in the place of its `**options`, those that a dataclass's fields describe."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        kinds = get_type_hints(options, include_extras=True)
-        named = [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=kinds[field.name],
-            )
-            for field in fields(options)
-        ]
-        signature = inspect.signature(command, eval_str=True)
-        own = list(signature.parameters.values())[:-1]
-        command.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+        its_own, described = (inspect.signature(x, eval_str=True) for x in (command, options))
+        parameters = [*list(its_own.parameters.values())[:-1], *described.parameters.values()]
+        command.__signature__ = its_own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

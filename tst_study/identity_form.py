@@ -28,7 +28,7 @@ def identity_form(
 
     Args:
         config: resolved, as `config.to_dict` gives it and `run.json` holds it.
-        data: fingerprints of the text (`data.of_config.fingerprints`); they stand in place of
+        data: fingerprints of the text (`data.run_data.fingerprints`); they stand in place of
             the paths in the config's own section.
         without: dotted keys that do not matter to the question, such as `"schedule.steps"`.
     """

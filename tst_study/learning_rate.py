@@ -17,7 +17,7 @@ def decay_steps(schedule: Schedule) -> int:
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
     """Learning rate of step `step` (from 0) over the peak learning rate.
 
-    Warm-up rises linearly and reaches 1 at its last step; the decay ends at `final_ratio` behind
+    Warm-up rises linearly and reaches 1 at its last step; the decay ends at `final_ratio` after
     the last step, so that the last step still moves the weights.
     """
     if step < schedule.warmup_steps:

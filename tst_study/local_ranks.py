@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tst_study.launch_facts import cores
+from tst_study.rank_environment import rank_variables
+from tst_study.stop_request import signals_handled
 
 GRACE_SECONDS = 10.0
 """How long ranks may take to end by themselves once one of them has failed."""
@@ -33,16 +35,14 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> int:
             if rank.poll() is None:
                 rank.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return _wait(ranks, received)
+        with signals_handled(pass_on):
+            return _wait(ranks, received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
             rank.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
@@ -61,14 +61,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
 
 def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     threads = max(1, cores() // count)
-    ours = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(count),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    ours = rank_variables(rank, count, port)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
     return subprocess.Popen([sys.executable, "-m", "tst_study", *arguments], env=environment)
 

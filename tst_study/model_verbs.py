@@ -58,7 +58,7 @@ def import_model(
     ] = None,
 ) -> None:
     """Write the configuration of a run that starts from a Hugging Face model."""
-    from tst_study.config_toml import to_toml
+    from tst_study.config import to_toml
     from tst_study.huggingface.import_model import config_from_model
 
     config = config_from_model(model, config_file, overrides or [])

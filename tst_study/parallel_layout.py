@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tst_study.config import Config, Parallel
+from tst_study.config import Config, Model, Parallel
 from tst_study.errors import UserError
 from tst_study.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.optimizer_kinds import OPTIMIZER_KINDS
@@ -83,8 +83,13 @@ def _attention_problems(config: Config, parallel: Parallel) -> Iterator[Problem]
         )
 
 
-def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    model, size = config.model, parallel.tensor
+def tensor_sizes(model: Model) -> list[int]:
+    """How many tensor ranks the model's numbers allow."""
+    common = math.gcd(*_shared_by_tensor_ranks(model).values())
+    return divisors(common, at_most=common)
+
+
+def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
     shared = {
         "model.attention_heads": model.attention_heads,
         "model.key_value_heads": model.key_value_heads,
@@ -92,6 +97,12 @@ def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
     }
     if model.experts is None:
         shared["model.feed_forward_size"] = model.feed_forward_size
+    return shared
+
+
+def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
+    model, size = config.model, parallel.tensor
+    shared = _shared_by_tensor_ranks(model)
     for key, number in shared.items():
         if number % size:
             yield _problem(
@@ -225,6 +236,11 @@ def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[P
 
 def _problem(key: str, value: Any, reason: str, **nearest: Any) -> Problem:
     return Problem(f"execution.parallel.{key}", value, reason, nearest)
+
+
+def divisors(number: int, at_most: int) -> list[int]:
+    """In order."""
+    return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]
 
 
 def _largest_divisor(at_most: int, *numbers: int) -> int:

@@ -3,69 +3,37 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from tst_study.run_record import RunWriter
+from rich import progress
 
 
-class Progress:
-    """A rich progress line where a terminal is; the run's heartbeat in `status.json` anywhere."""
+class Progress(progress.Progress):
+    """A rich progress line where a terminal is."""
 
     def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
-        self.name, self.steps, self.enabled = name, steps, enabled
-        self._bar: Any = None
-        self._task: Any = None
-        self._began = time.perf_counter()
-        self._first_step: int | None = None
-        self._last_heartbeat = 0.0
-        self._now: dict[str, Any] = {}
+        super().__init__(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[facts]}"),
+            progress.TimeRemainingColumn(),
+            disable=not enabled,
+        )
+        self._steps = steps
+        self._line = self.add_task(name, total=steps, facts="")
+        self._first: tuple[int, float] | None = None
 
-    def __enter__(self) -> Progress:
-        if self.enabled:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[facts]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self.name, total=self.steps, facts="")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, step: int, phase: str, loss_name: str, loss: float, speed: float) -> None:
-        if self._first_step is None:
-            self._first_step, self._began = step, time.perf_counter()
-        done = step - self._first_step
-        seconds = time.perf_counter() - self._began
-        self._now = {
-            "step": step,
-            "phase": phase,
-            "loss": loss,
-            "tokens_per_second": speed,
-            "seconds_left": seconds / done * (self.steps - step) if done else None,
+    def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
+        step, now = row["step"], time.perf_counter()
+        first, began = self._first = self._first or (step, now)
+        seconds_per_step = (now - began) / (step - first) if step > first else None
+        facts = f"{row['phase']}  {row['loss_name']} {row['loss']:.4f}  "
+        facts += f"{row['tokens_per_second']:,.0f} tokens/s"
+        self.update(self._line, completed=step, facts=facts)
+        return {
+            **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},
+            "seconds_left": seconds_per_step and seconds_per_step * (self._steps - step),
         }
-        if self._bar is not None:
-            facts = f"{phase}  {loss_name} {loss:.4f}  {speed:,.0f} tokens/s"
-            self._bar.update(self._task, completed=step, facts=facts)
-
-    def heartbeat(self, writer: RunWriter, every: float, *, force: bool = False) -> None:
-        """Tell `status.json`, at most once in `every` seconds."""
-        now = time.monotonic()
-        if force or now - self._last_heartbeat >= every:
-            self._last_heartbeat = now
-            writer.status("running", **self._now)

@@ -6,7 +6,43 @@ import os
 import re
 from collections.abc import MutableMapping
 
+from tst_study.errors import UserError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ALONE = dict(zip(VARIABLES[:4], (0, 1, 0, 1), strict=True))
 FIRST_PORT, PORTS = 20_000, 10_000
+
+
+def rank_variables(
+    rank: int,
+    ranks: int,
+    port: int,
+    *,
+    local_rank: int | None = None,
+    local_ranks: int | None = None,
+    address: str = "127.0.0.1",
+) -> dict[str, str]:
+    """torchrun's variables for one of `ranks` ranks; by default all of them are on this machine."""
+    values = (
+        rank,
+        ranks,
+        rank if local_rank is None else local_rank,
+        ranks if local_ranks is None else local_ranks,
+        address,
+        port,
+    )
+    return dict(zip(VARIABLES, map(str, values), strict=True))
+
+
+def rank_variable(name: str, default: int | None = None) -> int:
+    """RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; what holds of a process alone by default.
+
+    Raises `UserError` where the variable is no number.
+    """
+    text = os.environ.get(name, str(ALONE[name] if default is None else default))
+    if not text.isdecimal():
+        raise UserError(f"{name} = {text!r}: is no number of ranks; torchrun sets it, or unset it")
+    return int(text)
 
 
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -19,15 +55,14 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
         return
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID", "0"))
-    ours = {
-        "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": str(tasks),
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": re.split(r"\D", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0],
-        "MASTER_ADDR": first_host(nodes),
-        # Of jobs that share a node no two steps meet.
-        "MASTER_PORT": str(FIRST_PORT + (job * 16 + step) % PORTS),
-    }
+    ours = rank_variables(
+        int(environment["SLURM_PROCID"]),
+        tasks,
+        FIRST_PORT + (job * 16 + step) % PORTS,  # of jobs that share a node no two steps meet
+        local_rank=int(environment["SLURM_LOCALID"]),
+        local_ranks=int(re.split(r"\D", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0]),
+        address=first_host(nodes),
+    )
     for name, value in ours.items():
         environment.setdefault(name, value)
 

@@ -13,7 +13,7 @@ from tst_study.run_record import RunHeader
 
 
 def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
-    """`data`: what `data.of_config.fingerprints` returns."""
+    """`data`: what `data.run_data.fingerprints` returns."""
     plan = plan_phases(config)
     end = config.schedule.last_step
     digest = fingerprint(config, data)

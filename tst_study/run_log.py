@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ class RunLog:
         self._writer = writer
         self._line = line
         self._mirror: TensorBoardMirror | None = None
+        self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
         """A new segment of the run."""
@@ -48,10 +50,10 @@ class RunLog:
         self._writer.metrics({"segment": self._writer.segment, **row})
         if self._mirror is not None:
             self._mirror.row(row, "training")
-        self._line.show(
-            row["step"], row["phase"], row["loss_name"], row["loss"], row["tokens_per_second"]
-        )
-        self._line.heartbeat(self._writer, HEARTBEAT_SECONDS, force=last)
+        now = self._line.show(row)
+        if last or time.monotonic() - self._last_heartbeat >= HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
+            self._writer.status("running", **now)
 
     def evaluation(self, row: dict[str, Any]) -> None:
         if self._writer is None:

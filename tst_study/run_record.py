@@ -26,9 +26,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
+from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
+from tst_study.identity_form import SCHEMA_VERSION
 from tst_study.task_results import TaskResult
 
 if TYPE_CHECKING:
@@ -214,11 +217,20 @@ def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 def read_header(folder: str | Path) -> RunHeader:
     path = Path(folder) / "run.json"
     try:
-        return _HEADER.validate_json(path.read_bytes())
+        values = from_json(path.read_bytes())
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if version not in (SCHEMA_VERSION, None):
+            raise UserError(
+                f"{path}: schema_version = {version!r}, but this version of tst_study knows "
+                f"{SCHEMA_VERSION}; use the version that wrote it"
+            )
+        return _HEADER.validate_python(values)
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {folder} is not a run folder") from None
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
 
 
 def read_status(folder: str | Path) -> Status | None:
@@ -251,21 +263,6 @@ def find_run_folders(root: str | Path) -> list[Path]:
             found.append(Path(path))
             folders.clear()
     return sorted(found)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write whole or not at all: to a file beside it, flushed to disk, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", encoding="utf8") as file:
-            json.dump(value, file, indent=1, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
 
 
 class RunWriter:
@@ -364,17 +361,11 @@ class RunWriter:
         self._files.clear()
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        file = self._files.get(name)
-        if file is None:
-            file = self._files[name] = _open_for_append(self.folder / name)
-        try:
-            file.write(_line(row).encode())
-            file.flush()
-        except OSError as error:
-            raise UserError(
-                f"{self.folder / name}: cannot be written ({error.strerror}); free some space and "
-                "start the run again: it goes on from its last checkpoint"
-            ) from None
+        with disk_errors_named(self.folder / name):
+            if name not in self._files:
+                self._files[name] = _open_for_append(self.folder / name)
+            self._files[name].write(_line(row).encode())
+            self._files[name].flush()
 
 
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -391,11 +382,8 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
     for row in whole:
         _EVALUATION.validate_python(row)
     lines = "".join(map(_line, whole))
-    try:
-        with _open_for_append(path) as file:
-            file.write(lines.encode())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); free some space") from None
+    with disk_errors_named(path), _open_for_append(path) as file:
+        file.write(lines.encode())
 
 
 def _line(row: Mapping[str, Any]) -> str:

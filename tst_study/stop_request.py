@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 class StopRequest:
@@ -16,7 +17,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: str | None = None
 
-    def ask(self, number: int, frame: object = None) -> None:
+    def ask(self, number: int, frame: FrameType | None = None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait for the checkpoint
         self.signal = signal.Signals(number).name
@@ -29,9 +30,19 @@ def listening() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request.ask) for number in SIGNALS}
-    try:
+    with signals_handled(request.ask):
         yield request
+
+
+@contextmanager
+def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Whatever asks a process to stop calls `handle` instead; a hang-up that `nohup` has turned
+    off stays off."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [number for number in SIGNALS if number != signal.SIGHUP or not ignored]
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

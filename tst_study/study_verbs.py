@@ -53,14 +53,17 @@ def plan(
         str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
     ] = None,
     mfu: Annotated[
-        float | None, typer.Option(min=0.01, max=1.0, help="Its model FLOPs utilisation.")
+        float | None,
+        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else a step is modelled."),
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
         int | None,
         typer.Option(min=1, help="Plan for so many GPUs a run; shows layout and memory by part."),
     ] = None,
-    gpu_memory: Annotated[float, typer.Option(min=1.0, help="GB of each of them.")] = 141.0,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1.0, help="GB of each of them; the device's, or 141.")
+    ] = None,
     noise: Annotated[
         float | None,
         typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
@@ -79,21 +82,21 @@ def plan(
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
     prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
+    gpu = prices.gpu()
+    memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
 
     def allocation(run_name: str) -> Allocation:
         given = trains.allocation(run_name)
-        return (
-            given
-            if gpus is None
-            else replace(given, ranks=gpus, on_gpu=True, memory=int(gpu_memory * 1e9))
-        )
+        if gpus is None:
+            return given
+        return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
 
     print(*lines(planner, allocation, prices, noise=noise), sep="\n")
     if gpus is not None:
         from experiments.cluster_sheet import lines as cluster_lines
 
         configs = [run.config for run in planner.whole()]
-        print(*cluster_lines(chosen, configs, gpus, gpu_memory), sep="\n")
+        print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
     if check:
         print(*trains.check(planner.decided(), planner.root), sep="\n")
 

@@ -20,7 +20,7 @@ class TensorBoardMirror:
                 "execution.tensorboard = true: tensorboard is not installed; "
                 "pip install 'tst-study[tensorboard]' or set it to false"
             ) from None
-        # Steps behind the resume point are dropped from the curves, as the reader of runs does.
+        # Steps after the resume point are dropped from the curves, as the reader of runs does.
         purge = None if resumed_from is None else resumed_from + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 

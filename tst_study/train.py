@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from tst_study.compute_cost import count_flops
 from tst_study.config import Config
-from tst_study.data.of_config import fingerprints, open_held_out, open_stream
+from tst_study.data.run_data import fingerprints, open_held_out, open_stream
 from tst_study.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.learning_rate import is_annealed, learning_rate_factor
@@ -99,9 +100,11 @@ def _run(
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
+
         done = step + 1
         due = _Due(config, plan, done, last=done == end)
         loss, norm = trainer.step(step, recording=due.logs)
+
         stopped = ranks.any(stop.signal is not None) and not due.last
         saves = due.saves or stopped
         if due.logs or due.evaluates or saves:
@@ -152,9 +155,7 @@ class _Trainer:
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
-        self.checkpoints = Checkpoints(
-            folder / "checkpoints", execution.keep_checkpoints, execution.keep_steps
-        )
+        self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         flops = count_flops(config).per_step
         self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
 
@@ -170,7 +171,9 @@ class _Trainer:
             load_weights(self.model, initial_weights(config))
             self.optimizer.copy_from_model()
         done = restored["step"] if restored else None
-        self.log.start(config, done, layout_chosen=why_layout, **_devices(self.ranks))
+        damaged = self.checkpoints.damaged
+        facts = {"layout_chosen": why_layout, "damaged_checkpoints": damaged}
+        self.log.start(config, done, **facts, **_devices(self.ranks))
         return done or 0
 
     def objective(self, step: int) -> Objective:
@@ -229,10 +232,8 @@ class _Trainer:
         result = evaluate(self.model, held_out, self.ranks, self.micro_batch)
         row = {
             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
-            "nats_per_token": result.nats_per_token,
+            **asdict(result),
             "bits_per_byte": held_out.bits_per_byte(result.nats_per_token),
-            "standard_error": result.standard_error,
-            "tokens": result.tokens,
             "annealed": is_annealed(self.config.schedule, done),
             "seconds": time.perf_counter() - began,
             "training_seconds": self.clock.training_seconds,

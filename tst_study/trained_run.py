@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tst_study.checkpoint_places import FOLDER, place_of, steps_below
+from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config import Config, Model, from_dict
 from tst_study.errors import UserError
 from tst_study.learning_rate import is_annealed
@@ -64,7 +64,7 @@ class TrainedRun:
 def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     """The last checkpoint of a run folder, or that after `step` steps.
 
-    Raises `UserError` where it is no run folder or has no such checkpoint.
+    Raises `UserError` where it is no run folder, has no such checkpoint, or its files have changed.
     """
     folder = Path(folder)
     header = read_header(folder)
@@ -74,12 +74,19 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
         config = from_dict(values, source=str(folder / "run.json"))
     except ValidationError as error:
         raise UserError(f"{folder / 'run.json'}: {error}") from None
-    checkpoints = folder / FOLDER
-    steps = steps_below(checkpoints)
+    steps = checkpoint_steps(folder)
     if not steps:
         raise UserError(f"{folder}: has no checkpoint; train the run first")
     if step is not None and step not in steps:
         there = ", ".join(map(str, steps))
         raise UserError(f"{folder}: has no checkpoint after step {step}; there are {there}")
     chosen = steps[-1] if step is None else step
-    return TrainedRun(folder, header, config, chosen, place_of(checkpoints, chosen))
+    place = checkpoint_place(folder, chosen)
+    problem = damage(place)
+    if problem is not None:
+        others = ", ".join(str(other) for other in steps if other != chosen) or "none"
+        raise UserError(
+            f"{place}: cannot be used ({problem}); name another --step (there are: {others}), or "
+            "delete it and train the run again from the one before"
+        )
+    return TrainedRun(folder, header, config, chosen, place)

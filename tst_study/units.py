@@ -16,6 +16,6 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:,.1f} h"
 
 
-def gigabytes(size: float) -> str:
-    """Of a number of bytes, 10^9 of them each: as memory of GPUs is sold."""
-    return f"{size / 1e9:,.1f} GB"
+def memory_size(size: float) -> str:
+    """`79.6 GB`, `34 MB`: of 10^9 and 10^6 bytes, as memory of GPUs is sold."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Sequence
 
 from tst_study.errors import UserError
+from tst_study.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
-OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SECONDS = 30
 
 
@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(INHERITED) and name not in OF_A_JOB
+        if not name.startswith(INHERITED) and name not in VARIABLES
     }
     if "SLURM_CONF" in os.environ:
         kept["SLURM_CONF"] = os.environ["SLURM_CONF"]

@@ -29,7 +29,7 @@ from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known
 from experiments.study import Study
 from experiments.submitters_lock import the_only_submitter
 from tst_study import run_lock
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 
 SECOND_LOOK = 2.0
 """Seconds after which a job that was not in the queue is looked for again: a requeued one may be

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.jobs import Key, SlurmJob, in_the_queue, same_jobs
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import write_json
 
 FOLDER = "slurm"
 COLLECT, REST = "collect", "submit-rest"

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from analysis.paired import mean_interval
 from analysis.run_row import rows_of
 from analysis.wording import number, signed
-from paper_figures.drawing import DOTTED, lines, log_axis, point, rows_below
+from paper_figures.drawing import DOTTED, log_axis, means, point, rows_below
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
@@ -182,12 +182,9 @@ def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
         # An octave is named by its end; marks of several settings stand side by side.
         rows = rows.assign(at=rows["x"].astype(float) * 2 ** (0.08 * place - 0.5))
-        look = {"x": "at", "y": "value", "by": "setting"}
-        lines(axes, rows.assign(low=None), {str(setting): mark}, **look)  # type: ignore[arg-type]
+        looks = {str(setting): mark}
+        means(axes, rows, looks, _read, x="at", y="value", by="setting")
         axes.plot([], [], mark.marker, color=mark.colour, label=setting)
-        for row in rows_of(rows):
-            words = f"{setting}, {row['x']} tokens read: {row['value']:.3f}"
-            point(axes, (row["at"], row["value"]), mark, (row["low"], row["high"]), words=words)
     if training_length:
         axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=DOTTED)
     if len(data):
@@ -195,6 +192,10 @@ def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
     octaves = sorted({int(x) for x in data["x"]})[:: max(1, data["x"].nunique() // 7)]
     log_axis(axes, "x", octaves, [f"{x:,}" for x in octaves])
     axes.set_xlabel("tokens read (log scale)")
+
+
+def _read(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['x']} tokens read: {row['value']:.3f}"
 
 
 def _frame(data: pd.DataFrame, zero: bool = False) -> tuple[float, float]:

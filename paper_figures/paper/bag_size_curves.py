@@ -48,9 +48,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         own = group.beside_baseline().assign(source="measured")
         own["step_ratio"] = own["step_ratio"].round(3)
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
-        scales["measured"] = group.scale.rpartition(",")[0].replace(
-            " (made to show the mechanism)", ""
-        )
+        scales["measured"] = f"{group.model}, {group.steps:,} steps"
     found = optima(data, group)
     return Picture(
         title=f"Figure {FIGURE[which.table]}. Final loss over bag size, {which.words}",

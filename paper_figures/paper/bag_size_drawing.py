@@ -58,7 +58,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> N
     looks = {name: ratio_mark(float(name)) for name in names}
     markers = {name: mark.marker for name, mark in looks.items()}
     drawn = data.assign(label=names)
-    lines(axes, drawn.assign(low=None), looks, x="bag_size", markers=markers, markersize=3)
+    lines(axes, drawn, looks, x="bag_size", band=False, markers=markers, markersize=3)
     for line, (name, rows) in zip(axes.lines, drawn.groupby("label", sort=False), strict=True):
         colour = looks[str(name)].colour
         axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)

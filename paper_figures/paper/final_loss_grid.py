@@ -18,7 +18,7 @@ from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, gain_entry, grid_over_s_and_r, number_entry
+from paper_figures.table import Grid, Table, gain_entry, grid_over_s_and_r, number_as, number_entry
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _grids(which: PublishedGrid, data: pd.DataFrame, group: Group | None) -> tup
     top = there["measured_gain"].max()
     columns = {
         "s": lambda row: number_entry(row["bag_size"]),
-        "r": lambda row: number_entry(row["step_ratio"], 3),
+        "r": lambda row: number_as(row["step_ratio"], f"{row['step_ratio']:.3g}"),
         "gain, measured [95%]": lambda row: gain_entry(
             row, "measured_gain", best=row["measured_gain"] == top
         ),

@@ -18,7 +18,7 @@ from analysis.comparison import SETTING
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number, setting_label, setting_order
-from paper_figures.drawing import key_above, lines, log_axis, point
+from paper_figures.drawing import key_above, log_axis, means, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -138,20 +138,17 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     sizes = data.drop_duplicates("setting").set_index("setting")["bag_size"]
     looks = {str(setting): bag_size_mark(int(size)) for setting, size in sizes.items()}
-    known = data[data["loss"].notna()]
-    lines(axes, known.assign(low=None), looks, x="learning_rate", by="setting")
-    for row in rows_of(data):
-        mark = looks[row["setting"]]
-        if pd.notna(row["loss"]):
-            words = f"{row['setting']}, {row['learning_rate']:g}: {row['loss']:.4f}"
-            at = (row["learning_rate"], row["loss"])
-            point(axes, at, mark, (row["low"], row["high"]), words=words)
-        if row["diverged"]:
-            edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-            axes.plot(row["learning_rate"], 1.0, "x", color=mark.colour, **edge)
+    means(axes, data, looks, _said, x="learning_rate", by="setting")
+    for row in rows_of(data[data["diverged"] > 0]):
+        edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
     log_axis(axes, "x", sorted(set(data["learning_rate"])))
     axes.set_xlabel("peak learning rate (log scale)")
     key_above(axes, f"measured: {panel}", looks, 3)
+
+
+def _said(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['learning_rate']:g}: {row['loss']:.4f}"
 
 
 def _finding(sweeps: pd.DataFrame) -> Finding:

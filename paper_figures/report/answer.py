@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pandas as pd
 
 from analysis.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import gain_sentence, number, signed
-from paper_figures.groups import Group, all_groups
+from paper_figures.groups import Group, all_groups, span
 from paper_figures.report.html_parts import paragraph, text
 from tst_study.units import duration
 
@@ -39,19 +37,18 @@ def lead(summary: Summary) -> str:
     kinds = by_kind(summary)
     parts = [paragraph(_facts(summary), "facts"), paragraph(ASKED, "lead")]
     for name, found in kinds:
-        words = f"<b>{text(name)}</b> ({text(_scales(found))}): {text(_answer(found))}"
+        words = f"<b>{text(name)}</b> ({text(_scale(found))}): {text(_answer(found))}"
         parts.append(f'<p class="lead answer">{words}</p>\n')
     if not kinds:
         parts.append(paragraph(summary.headline(), "lead"))
     return "".join(parts) + paragraph(GLOSSARY, "note")
 
 
-def _scales(found: Iterable[Group]) -> str:
+def _scale(found: list[Group]) -> str:
     """`232k parameters, books-bpe1024, 1,500 to 20,000 steps, 3 seeds`."""
-    first, *rest = sorted(found, key=lambda group: group.steps)
-    if not rest:
-        return first.scale
-    return f"{first.scale} to {rest[-1].scale.split(', ', 2)[2]}"
+    models = " and ".join(dict.fromkeys(group.model for group in found))
+    seeds = [count for group in found for count in group.rows["seeds"]]
+    return f"{models}, {span([group.steps for group in found], 'step')}, {span(seeds, 'seed')}"
 
 
 def _answer(found: list[Group]) -> str:

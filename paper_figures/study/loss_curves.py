@@ -16,7 +16,7 @@ from analysis.paired import mean_interval
 from analysis.run_row import rows_of
 from analysis.wording import group_details
 from paper_figures import curves
-from paper_figures.drawing import CLAIMED, key_above, lines, point, step_axis
+from paper_figures.drawing import key_above, means, step_axis
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
@@ -108,7 +108,9 @@ def held_out_data(group: Group) -> pd.DataFrame:
     return pd.DataFrame([*sorted(own, key=lambda row: row["step"]), *rows], columns=columns)
 
 
-def draw_whole(axes: Axes, data: pd.DataFrame, looks: dict[str, Mark], title: str = "") -> None:
+def draw_whole(
+    axes: Axes, data: pd.DataFrame, looks: dict[str, Mark], title: str = "", columns: int = 1
+) -> None:
     """All of the run, bag losses pale; the axis starts where the steepest part is over."""
     steps = curves.end_of(data)
     late = data[data["step"] > 0.04 * steps]
@@ -124,7 +126,7 @@ def draw_whole(axes: Axes, data: pd.DataFrame, looks: dict[str, Mark], title: st
         inset.set_xlabel("")
         inset.locator_params(nbins=2)
         inset.tick_params(colors=MUTED)
-    key_above(axes, title, curves.legend_looks(data, looks), 2 if len(looks) <= INSET else 1)
+    key_above(axes, title, curves.legend_looks(data, looks), columns)
 
 
 def _whole(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
@@ -139,11 +141,7 @@ def _end(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
     spread = 0.012 * (data["step"].max() - data["step"].min() or data["step"].max())
     shift = {name: spread * (i - len(labels) / 2) for i, name in enumerate(labels)}
     data = data.assign(step=data["step"] + data["label"].map(shift))
-    lines(axes, data.assign(low=None), looks, linewidth=0.7, alpha=0.6)
-    for row in rows_of(data):
-        hollow = row["label"] != "baseline" and row["verdict"] not in CLAIMED
-        at, bar = (row["step"], row["loss"]), (row["low"], row["high"])
-        point(axes, at, looks[row["label"]], bar, hollow=hollow, words=curves.said(row))
+    means(axes, data, looks, curves.said, linewidth=0.7, alpha=0.6)
     step_axis(axes)
     axes.set_ylabel("held-out loss (nats per token)")
     key_above(axes, "", looks, 3, markers=True)

@@ -6,10 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
 from analysis.wording import group_details
 from paper_figures.curves import said
-from paper_figures.drawing import CLAIMED, DOTTED, lines, log_axis, point
+from paper_figures.drawing import DOTTED, log_axis, means
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
@@ -64,14 +63,10 @@ def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
     for index, ratio in enumerate(ratios):
         rows, mark = data[data["step_ratio"] == ratio], cycle_mark(index)
         shift = 2 ** (0.06 * (index - (len(ratios) - 1) / 2))  # so that bars do not overlap
-        rows = rows.assign(x=rows["bag_size"] * shift, label=f"r = {ratio:.3g}")
         name = f"r = {ratio:.3g}"
-        lines(axes, rows.assign(low=None), {name: mark}, x="x")
+        rows = rows.assign(x=rows["bag_size"] * shift, label=name)
+        means(axes, rows, {name: mark}, lambda row: said({**row, "label": row["setting"]}), x="x")
         axes.plot([], [], mark.marker, color=mark.colour, label=name)
-        for row in rows_of(rows):
-            hollow, bar = row["verdict"] not in CLAIMED, (row["low"], row["high"])
-            words = said({**row, "label": row["setting"]})
-            point(axes, (row["x"], row["loss"]), mark, bar, hollow=hollow, words=words)
     low, high = axes.get_ylim()
     if optimum is not None and low - optimum < 2 * (high - low):
         _named_line(axes, optimum, "entropy of the language", MUTED, linestyle=DOTTED)

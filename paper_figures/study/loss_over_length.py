@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
-from analysis.wording import gain, number
-from paper_figures.drawing import CLAIMED, lines, log_axis, point
-from paper_figures.groups import Group, file_part
+from analysis.wording import gain
+from paper_figures.drawing import log_axis, means
+from paper_figures.groups import Group, file_part, span
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -61,18 +62,10 @@ def _figure(data: pd.DataFrame) -> Figure:
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
         shift = 2 ** (0.05 * (index - (len(settings) - 1) / 2))
         rows = rows.assign(x=rows["steps"] * shift)
-        drawn_rows = rows.assign(low=None)
-        lines(axes, drawn_rows, {setting: mark}, x="x", y="gain", by="setting")
+        means(axes, rows, {setting: mark}, _said, x="x", y="gain", by="setting")
         axes.plot([], [], mark.marker, color=mark.colour, label=setting)
-        for row in rows_of(rows):
-            hollow, bar = row["verdict"] not in CLAIMED, (row["low"], row["high"])
-            words = f"{setting}, {row['steps']:,} steps: {gain(row)} nats, {row['verdict']}"
-            point(axes, (row["x"], row["gain"]), mark, bar, hollow=hollow, words=words)
-    by_steps = data.groupby("steps")["seeds"].agg(["min", "max"])
-    texts = [
-        f"{steps:,}\n{_seeds(*ends)}"
-        for steps, ends in zip(by_steps.index, by_steps.to_numpy(), strict=True)
-    ]
+    by_steps = data.groupby("steps")["seeds"].agg(list)
+    texts = [f"{steps:,}\n{span(seeds, 'seed')}" for steps, seeds in by_steps.items()]
     log_axis(axes, "x", list(by_steps.index), texts)
     axes.margins(x=0.08)
     axes.set_xlabel("steps (log scale)")
@@ -81,5 +74,5 @@ def _figure(data: pd.DataFrame) -> Figure:
     return drawn
 
 
-def _seeds(least: int, most: int) -> str:
-    return number(most, "seed") if least == most else f"{least}–{most} seeds"
+def _said(row: dict[str, Any]) -> str:
+    return f"{row['setting']}, {row['steps']:,} steps: {gain(row)} nats, {row['verdict']}"

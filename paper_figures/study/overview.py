@@ -47,6 +47,6 @@ def overview(sources: Sources) -> list[Item]:
 
 def _figure(data: pd.DataFrame, looks: dict[str, Mark], table: pd.DataFrame, label: str) -> Figure:
     drawn, ((left, right),) = new_figure(PAGE, 2.7, 2)
-    draw_whole(left, data, looks, f"Held-out loss at the end: {label}")
+    draw_whole(left, data, looks, f"Held-out loss at the end: {label}", 2)
     forest(right, table, "group")
     return drawn

@@ -1,5 +1,7 @@
 """The generated language is the one it says it is, and its optimum is one."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -90,10 +92,10 @@ def test_knowing_the_topic_gives_the_stated_entropy():
 
 
 def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
-    settings = {"words": 24, "classes": 4, "topics": 3, "seed": 5}
-    generate(tmp_path / "one", 5000, 3000, **settings)
+    parameters = LanguageParameters(words=24, classes=4, topics=3, seed=5)
+    generate(tmp_path / "one", 5000, 3000, parameters)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "one").iterdir()}
-    manifest = generate(tmp_path / "one", 5000, 3000, **settings)
+    manifest = generate(tmp_path / "one", 5000, 3000, parameters)
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()} == before
     assert manifest == read_manifest(tmp_path / "one")
     assert manifest.tokenizer.vocabulary_size == 24
@@ -105,13 +107,13 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.tokens.max() < 24
     limited = optimal_validation_loss(tmp_path / "one", 16)
     assert limited >= manifest.generated["entropies"]["optimal_validation_loss"]
-    generate(tmp_path / "two", 5000, 3000, **settings)
+    generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     with pytest.raises(UserError, match="another corpus"):
-        generate(tmp_path / "one", 5000, 3000, **{**settings, "seed": 6})
+        generate(tmp_path / "one", 5000, 3000, dataclasses.replace(parameters, seed=6))
 
 
 def test_words_that_do_not_divide_into_classes_are_an_error(tmp_path):
     with pytest.raises(UserError, match="words 10, classes 4"):
-        generate(tmp_path / "x", 100, 100, words=10, classes=4)
+        generate(tmp_path / "x", 100, 100, LanguageParameters(words=10, classes=4))

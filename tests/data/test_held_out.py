@@ -7,6 +7,7 @@ import pytest
 
 from tst_study.data.held_out import held_out
 from tst_study.data.prepare import prepare
+from tst_study.data.request import Request
 from tst_study.data.token_file import write_token_file
 from tst_study.errors import UserError
 
@@ -49,14 +50,8 @@ def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
     assert held_out(prefix, 10).bits_per_byte(1.0) is None  # made by Megatron: no manifest
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("four words of text\n" * 9)
-    prepare(
-        [str(tmp_path / "a.txt")],
-        tmp_path / "out",
-        "bytes",
-        validation=[str(tmp_path / "b.txt")],
-        workers=1,
-        progress=False,
-    )
+    request = Request([str(tmp_path / "a.txt")], "bytes", validation=[str(tmp_path / "b.txt")])
+    prepare(request, tmp_path / "out", workers=1, progress=False)
     evaluation = held_out(tmp_path / "out" / "validation", 10)
     text_bytes = 9 * 19
     assert evaluation.bytes_per_token == text_bytes / (text_bytes + 1)

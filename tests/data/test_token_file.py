@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tst_study.data.token_file import (
     TokenFile,
-    TokenFileWriter,
     dtype_for_vocabulary,
     write_token_file,
+    writing_tokens,
 )
 from tst_study.errors import UserError
 
@@ -87,7 +87,7 @@ def test_the_id_type_is_megatrons_choice(megatron):
 def test_an_id_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path):
     with (
         pytest.raises(ValueError, match="65536 does not fit uint16"),
-        TokenFileWriter(tmp_path / "train", np.dtype(np.uint16)) as writer,
+        writing_tokens(tmp_path / "train", np.dtype(np.uint16)) as writer,
     ):
         writer.add_documents(np.array([65_536]), [1])
     assert list(tmp_path.iterdir()) == []

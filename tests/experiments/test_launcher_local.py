@@ -28,7 +28,7 @@ from tests.experiments.fake_training import config
 from tests.test_run_record import DATA
 from tst_study import run_lock, run_record
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     context = multiprocessing.get_context("forkserver")
     monkeypatch.setattr(local_queue, "_context", lambda: context)
 
@@ -254,10 +254,10 @@ from pathlib import Path
 from tests.experiments.fake_training import config
 from tests.experiments.test_launcher_local import study_of, submit
 from tests.test_run_record import DATA
-from tst_study.data import of_config
+from tst_study.data import run_data
 
 if __name__ == "__main__":
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     root, *names = sys.argv[1:]
     configs = [config(name, f"seed={n}") for n, name in enumerate(names)]
     submit(study_of(*configs), Path(root))

@@ -10,6 +10,7 @@ import pytest
 from experiments.cluster_sheet import lines
 from experiments.study import Study, load
 from tst_study.compute_cost import count_parameters
+from tst_study.devices import device_named
 from tst_study.errors import UserError
 from tst_study.phase_plan import plan_phases
 
@@ -55,6 +56,13 @@ def test_it_fits_sixty_four_gpus_without_recomputing(paper: Study, gigabytes: fl
     assert "does not fit" not in text
     assert "17.7% MFU" in text
     assert "18.3% MFU" in text
+
+
+def test_the_plan_says_which_tensor_sizes_divide_and_how_long_a_step_takes(paper: Study) -> None:
+    text = "\n".join(lines(paper, paper.runs(None), 64, 180.0, device_named("B200")))  # type: ignore[arg-type]
+    assert "Tensor sizes that divide it: 1, 2, 4; pipeline stages: those that divide 32" in text
+    assert "a step, modelled: " in text
+    assert "MFU (products" in text
 
 
 def test_gpus_that_the_layout_cannot_use_are_refused(paper: Study) -> None:

@@ -20,10 +20,12 @@ from experiments.study import Study
 from tests.examples import example
 from tests.test_run_record import DATA, evaluation, metrics
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
+from tst_study.devices import device_named
 from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
+from tst_study.step_time import assumptions, step_time
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
@@ -66,7 +68,7 @@ def finish(run: PlannedRun, loss: float) -> None:
 def test_noise_is_that_of_the_pairs_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     planning = Planner(study_of(seeded(3)), tmp_path)
     before = detectable(planning.asked_for())
     assert before is not None
@@ -113,6 +115,35 @@ def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
     assert math.isclose(hours, flops / (989e12 * 0.5 * 3600), rel_tol=0.1)
 
 
+def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: Path) -> None:
+    chosen = study.load("equal-cost", "paper")
+    planner = Planner(chosen, tmp_path, unprepared=True)
+    given = Allocation(64, on_gpu=True)
+    text = lines(planner, lambda name: given, Prices("B200", per_gpu_hour=3.0))
+    run = planner.decided()[0]
+    b200 = device_named("B200")
+    assert b200 is not None
+    step = step_time(run.config, 64, b200)
+    hours = step.total * run.steps * 64 / 3600
+    assert text[4].split()[4] == f"{hours:,.0f}"
+    (sums,) = [line for line in text if "GPU-hours of B200" in line]
+    assert f"at {step.mfu:.0%} MFU" in sums
+    assert any("modelled, not measured" in line and assumptions(b200) in line for line in text)
+
+
+def test_hours_of_runs_that_do_not_fit_their_ranks_are_not_known(tmp_path: Path) -> None:
+    planner = Planner(study.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
+    text = lines(planner, prices=Prices("B200"))  # eight expert ranks on one
+    assert text[4].split()[4] == "–"
+    assert any("hours not known: say --gpus" in line for line in text)
+
+
+def test_a_device_of_unknown_speed_is_named(tmp_path: Path) -> None:
+    planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
+    with pytest.raises(UserError, match="--device Voodoo2: its speeds are not known"):
+        lines(planner, prices=Prices("Voodoo2"))
+
+
 def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
     """More ranks than sequences used to end the plan with a ZeroDivisionError."""
     planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
@@ -126,7 +157,7 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
 def test_no_launcher_trains_what_its_layout_forbids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     chosen = study_of(seeded(1))
     planner = Planner(chosen, tmp_path, unprepared=True)
     local = launcher_of("local", Options(processes=3))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tst_study import run_record
-from tst_study.data.generated_language import generate
+from tst_study.data.generated_language import LanguageParameters, generate
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,8 @@ def submit(folder: Path, runs: str, processes: int) -> None:
 
 
 def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Path) -> None:
-    generate(tmp_path / "topical", 20_000, 4_000, words=64, classes=8, topics=2)
+    parameters = LanguageParameters(words=64, classes=8, topics=2)
+    generate(tmp_path / "topical", 20_000, 4_000, parameters)
     (tmp_path / "submit.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
     for _ in range(2):
         submit(tmp_path, "runs", processes=1)

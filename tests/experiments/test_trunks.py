@@ -17,14 +17,14 @@ from tests.examples import example
 from tests.test_run_record import DATA
 from tst_study import run_record
 from tst_study.config import Config
-from tst_study.data import of_config
+from tst_study.data import run_data
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
 
 
 @pytest.fixture(autouse=True)
 def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 
 def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:

@@ -15,7 +15,7 @@ from experiments.logs import log_tails
 from tests.examples import example
 from tests.test_run_record import evaluation, open_run
 from tst_study import run_record
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.errors import UserError
 
 

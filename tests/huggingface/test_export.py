@@ -14,7 +14,7 @@ from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.data.held_out import HeldOut
-from tst_study.data.of_config import open_held_out
+from tst_study.data.run_data import open_held_out
 from tst_study.errors import UserError
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
@@ -127,6 +127,23 @@ def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
     _, folder = train_and_export(documents, tmp_path, "numerics.dtype=bfloat16")
     assert {entry.get("dtype") for entry in header(folder).values()} == {None, "BF16"}
     assert stock_model(folder).dtype == torch.bfloat16
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    llama: tuple[Path, Path], small_disk: Path
+) -> None:
+    (small_disk / "other").write_bytes(bytes(470_000))
+    opened = open_run(llama[0])
+    to = small_disk / "exported"
+    with pytest.raises(UserError) as refused:
+        export(opened, to, tokenizer_of_run(opened))
+    assert str(refused.value) == (
+        f"{to}: cannot be written (No space left on device); free some space and run the same "
+        "command again"
+    )
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
+    (small_disk / "other").unlink()
+    assert files(export(opened, to, tokenizer_of_run(opened))) == files(llama[1])
 
 
 def test_a_superposition_checkpoint_is_refused_until_one_insists(

@@ -13,9 +13,8 @@ from analysis.identity import training_group
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
-from tst_study.config import load
-from tst_study.config_toml import to_toml
-from tst_study.data.of_config import fingerprints
+from tst_study.config import load, to_toml
+from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_identity import canonical_form, fingerprint

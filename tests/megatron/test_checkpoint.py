@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,14 @@ from tests.tiny_runs import (
     assert_same_tensors,
     built,
     checkpoint_folders,
+    fork,
     last_tensors,
     run,
     tiny,
+    when_step_begins,
 )
 from tst_study import run_record
+from tst_study.checkpoint_places import DIGESTS
 from tst_study.config import Parallel
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
@@ -30,6 +34,7 @@ from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
 
 EVERY_FIVE = "execution.checkpoint_every=5"
+WRITTEN = "not what was written"
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -92,46 +97,107 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FILES = [".metadata", "metadata.json", "__0_0.distcp"]
+FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
 if megatron_version() < COMMON_STATE_AMONG_SHARDS:
     FILES.append("common.pt")
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", ["cut off", "missing", "garbage"])
-def test_a_damaged_checkpoint_is_named_in_one_line(
-    words: Path, finished: Path, tmp_path: Path, file: str, damage: str
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def flipped(path: Path) -> None:
+    """One bit in the middle: of a tensor, where torch itself would not notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {function.__name__: function for function in (cut_off, garbage, flipped, Path.unlink)}
+DAMAGED = [
+    (file, damage)
+    for file in FILES
+    for damage in DAMAGES
+    if (file, damage) != (DIGESTS, "unlink")  # as in a checkpoint from before there were digests
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
+    words: Path,
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    damage: str,
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "damaged")
-    newest = checkpoint_folders(folder)[-1]
-    content = (newest / file).read_bytes()
-    (newest / file).write_bytes(
-        content[: len(content) // 2] if damage == "cut off" else b"x" * len(content)
-    )
-    if damage == "missing":
-        (newest / file).unlink()
+    before, newest = checkpoint_folders(folder)
+    DAMAGES[damage](newest / file)
+    record = run(words, folder, EVERY_FIVE)
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if str(newest) in line]
+    what = "missing" if damage == "unlink" else WRITTEN
+    # A flipped digest seems to be another file's fault.
+    name = r"\S+" if (file, damage) == (DIGESTS, "flipped") else re.escape(file)
+    pattern = rf"{newest}: cannot be read \({name} is {what}\); going on from step 15"
+    assert re.fullmatch(pattern, said)
+    assert record.segments[-1]["resumed_from"] == 15
+    assert record.segments[-1]["damaged_checkpoints"] == [said.partition("; ")[0]]
+    assert checkpoint_folders(folder) == [before, newest]  # which was written again
+    assert_same_run(folder, finished)
+
+
+def test_where_no_checkpoint_is_whole_none_is_used(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    for place in checkpoint_folders(folder):
+        flipped(place / "__0_0.distcp")
     with pytest.raises(UserError) as raised:
         run(words, folder, EVERY_FIVE)
-    message = str(raised.value)
-    assert message.startswith(f"{newest}: cannot be read")
-    assert "\n" not in message
+    assert str(raised.value) == (
+        f"{folder}/checkpoints/step-00000020: cannot be read (__0_0.distcp is {WRITTEN}), nor is a "
+        f"checkpoint before it whole; delete {folder}/checkpoints to train from the first step"
+    )
     record = run_record.read(folder)
     assert record.state == "failed"
     assert [segment["ended"] for segment in record.segments] == ["done"]
 
 
-def test_without_its_damaged_checkpoint_a_run_goes_on_from_the_one_before(
+def test_a_checkpoint_from_before_there_were_digests_is_read_as_ever(
     words: Path, finished: Path, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(finished, tmp_path / "damaged")
-    newest = checkpoint_folders(folder)[-1]
-    for path in newest.iterdir():
-        path.unlink()
-    with pytest.raises(UserError, match="delete it to go on from the one before"):
-        run(words, folder, EVERY_FIVE)
-    newest.rmdir()
+    folder = shutil.copytree(finished, tmp_path / "older")
+    for place in checkpoint_folders(folder):
+        (place / DIGESTS).unlink()
+    shutil.rmtree(checkpoint_folders(folder)[-1])
     record = run(words, folder, EVERY_FIVE)
     assert record.segments[-1]["resumed_from"] == 15
+    assert_same_run(folder, finished)
+
+
+def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
+    """Else the only whole one would be deleted for it."""
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    newest = checkpoint_folders(folder)[-1]
+    flipped(newest / "__0_0.distcp")
+
+    def stop() -> None:
+        when_step_begins(16, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=1")
+        os._exit(0)
+
+    process = fork(stop)
+    process.join(120)
+    assert process.exitcode == 0
+    assert [place.name for place in checkpoint_folders(folder)] == ["step-00000017"]
+    run(words, folder, EVERY_FIVE)
     assert_same_run(folder, finished)
 
 
@@ -161,20 +227,6 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     assert record.segments[0]["ended"] == message
     run(words, tmp_path / "full", EVERY_FIVE)
     assert_same_run(tmp_path / "full", finished)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 500 kB, where this process may mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(place)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Path) -> None:

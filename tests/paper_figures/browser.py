@@ -75,6 +75,16 @@ class Browser:
         self.click(selector)
         self.call("Input.insertText", text=words)
 
+    def press(self, key: str) -> None:
+        """A key by its name (`Tab`, `Enter`, `ArrowRight`), wherever the focus is."""
+        code = {"Tab": 9, "Enter": 13, "ArrowRight": 39}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            more = text if kind == "keyDown" else {}
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more
+            )
+
     def screenshot(self, path: Path, whole: bool = False) -> bytes:
         """A PNG of what is seen, or of the whole page."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 RUNS = "#runs-table"
-SIZES = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
+SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,137 @@ def test_words_typed_into_the_field_filter_the_rows(browser: Browser, report: Pa
     assert all("s8-seed1" in name for name in names)
 
 
+def test_one_setting_is_found_by_its_name_and_nothing_is_said_to_be_nothing(
+    browser: Browser, report: Path
+) -> None:
+    browser.open(report, 1280)
+    field = f'input[data-filters="{RUNS[1:]}"]'
+    said = f"document.querySelector('{field}').nextElementSibling.textContent"
+    browser.type(field, "s = 16")
+    assert browser.run(said) == "3 of 23 rows"
+    assert all("s16" in name for name in column(browser, 0))
+    browser.type(field, "7")
+    assert column(browser, 0) == []
+    assert browser.run(said) == "No row has this."
+    browser.open(report, 1280)
+    browser.type(field, "s = 1")
+    assert column(browser, 0) == []
+
+
+def test_the_page_answers_before_it_lists(browser: Browser, report: Path) -> None:
+    """Question, answer and sureness for prose and for made-up language, on the first screen."""
+    browser.open(report, 1280)
+    top = browser.run(
+        "[...document.querySelectorAll('header .lead')].map(part => "
+        "[part.textContent, part.getBoundingClientRect().bottom])"
+    )
+    words = [text for text, _ in top]
+    assert words[0].startswith("Asked: ")
+    assert words[1].startswith("Prose (232k parameters, books-bpe1024")
+    assert "no difference shown" in words[1]
+    assert "95% interval" in words[1]
+    assert words[2].startswith("Made-up language (")
+    assert "4 settings: " in words[2]
+    assert max(bottom for _, bottom in top) < 900
+    assert "s: tokens per bag; r:" in browser.run("document.querySelector('header').textContent")
+    headings = browser.run(
+        "[...document.querySelectorAll('#comparisons h3')].map(head => head.textContent)"
+    )
+    assert headings == ["Prose", "Made-up language"]
+
+
+@pytest.mark.parametrize(
+    ("table", "own"),
+    [
+        ("#headline-table", ["held-out loss", "gain"]),
+        ("#comparison-table", ["gain", "superposed"]),
+        ("#table1-0", ["loss, measured", "gain, measured [95%]"]),
+    ],
+)
+def test_own_loss_and_gain_are_seen_without_scrolling(
+    browser: Browser, report: Path, table: str, own: list[str]
+) -> None:
+    browser.open(report, 1280)
+    browser.run("document.querySelectorAll('details').forEach(part => part.open = true)")
+    ends = dict(
+        browser.run(
+            f"[...document.querySelectorAll('{table} th')].map(head => "
+            "[head.textContent, head.getBoundingClientRect().right])"
+        )
+    )
+    assert max(ends[name] for name in own) < 1000
+
+
+def test_what_scrolls_has_a_name_and_is_reached_and_moved_by_keyboard(
+    browser: Browser, report: Path
+) -> None:
+    browser.open(report, 390)
+    boxes = browser.run(
+        "[...document.querySelectorAll('.scroll')].map(box => "
+        "[box.tabIndex, box.getAttribute('role'), box.getAttribute('aria-label')])"
+    )
+    assert len(boxes) > 10
+    assert all(place == 0 and role == "region" and name for place, role, name in boxes)
+    focused = "document.activeElement.className"
+    for _ in range(60):
+        browser.press("Tab")
+        wide = "document.activeElement.scrollWidth > document.activeElement.clientWidth"
+        if browser.run(focused) == "scroll" and browser.run(wide):
+            break
+    browser.press("ArrowRight")
+    for _ in range(50):
+        if browser.run("document.activeElement.scrollLeft") > 0:
+            break
+    assert browser.run("document.activeElement.scrollLeft") > 0
+    assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_heading_shows_that_it_sorts_and_sorts_by_keyboard(
+    browser: Browser, report: Path
+) -> None:
+    browser.open(report, 1280)
+    button = f"document.querySelector('{RUNS} th:nth-child(2) button')"
+    mark = f"getComputedStyle({button}, '::after').content"
+    assert "↕" in browser.run(mark)
+    browser.run(f"{button}.focus()")
+    browser.press("Enter")
+    assert "↑" in browser.run(mark)
+    values = [float(value) for value in column(browser, 1)]
+    assert values == sorted(values)
+
+
+def test_a_wide_figure_scrolls_on_a_telephone_and_says_so(browser: Browser, report: Path) -> None:
+    hints = "[...document.querySelectorAll('figure.wide:not(.twice) .hint')]"
+    browser.open(report, 1280)
+    assert browser.run(f"{hints}.every(hint => hint.offsetHeight === 0)")
+    browser.open(report, 390)
+    assert browser.run(f"{hints}.length") >= 3
+    assert browser.run(f"{hints}.every(hint => hint.offsetHeight > 0)")
+    boxes = "[...document.querySelectorAll('figure.wide:not(.twice) .scroll')]"
+    assert browser.run(f"{boxes}.every(box => box.scrollWidth > box.clientWidth)")
+
+
+def test_a_mark_under_the_pointer_says_its_value(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    mark = "document.querySelector('figure[id^=gains-generated] .said')"
+    browser.run(f"{mark}.scrollIntoView({{block: 'center'}})")
+    found = browser.run(
+        f"(() => {{ const box = {mark}.getBoundingClientRect();"
+        "const at = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);"
+        "return at.closest('.said').querySelector('title').textContent; })()"
+    )
+    assert found.startswith("s = ")
+    assert "nats, better" in found
+
+
+def test_each_figure_links_to_its_numbers_and_its_print(browser: Browser, report: Path) -> None:
+    browser.open(report, 1280)
+    links = browser.run("[...document.querySelectorAll('figcaption a')].map(link => link.href)")
+    assert len(links) == 2 * browser.run("document.querySelectorAll('figure').length")
+    assert {Path(link).suffix for link in links} == {".csv", ".pdf"}
+    assert all(Path(link.removeprefix("file://")).is_file() for link in links)
+
+
 def test_links_lead_to_run_folders(browser: Browser, report: Path) -> None:
     browser.open(report, 1280)
     links = browser.run(f"[...document.querySelectorAll('{RUNS} a')].map(link => link.href)")
@@ -138,7 +269,7 @@ def test_links_lead_to_run_folders(browser: Browser, report: Path) -> None:
 
 
 def test_it_asks_for_nothing_and_complains_of_nothing(browser: Browser, report: Path) -> None:
-    browser.open(report, 400)
+    browser.open(report, 390)
     inside = ("data:",)  # pictures within pictures
     asked = {url for url in browser.requests if not url.startswith(inside)}
     assert asked == {report.as_uri()}

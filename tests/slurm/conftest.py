@@ -12,7 +12,7 @@ import pytest
 from experiments.slurm.profile import Profile, Resources
 from tests.slurm.cluster import Cluster
 from tests.slurm.packages import NoSlurmError
-from tst_study.data import of_config
+from tst_study.data import run_data
 
 REQUIRED = "TST_STUDY_REQUIRE_SLURM"
 """Set by `.ci/run`: there, a cluster that does not come up is a failure."""
@@ -69,7 +69,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies whose runs read nothing: their trainer is `fake_site`'s."""
     from tests.slurm.fake_site.sitecustomize import DATA
 
-    monkeypatch.setattr(of_config, "fingerprints", lambda config: DATA)
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 
 
 def profile(**settings: object) -> Profile:

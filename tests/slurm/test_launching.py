@@ -73,9 +73,9 @@ from pathlib import Path
 from tests.slurm.test_launching import seeded, submit
 from tests.slurm.conftest import profile
 from tests.slurm.fake_site.sitecustomize import DATA
-from tst_study.data import of_config
+from tst_study.data import run_data
 
-of_config.fingerprints = lambda config: DATA
+run_data.fingerprints = lambda config: DATA
 submit(seeded(*sys.argv[2:]), Path(sys.argv[1]), profile(sbatch={"begin": "now+2"}))
 """
 

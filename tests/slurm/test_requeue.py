@@ -23,7 +23,7 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tst_study import run_record
-from tst_study.data import of_config
+from tst_study.data import run_data
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 TIMED = "seconds_34"
@@ -36,7 +36,7 @@ def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     root = tmp_path_factory.mktemp("timed")
     with pytest.MonkeyPatch.context() as patch:
         enter(running_cluster, patch)
-        patch.setattr(of_config, "fingerprints", lambda config: DATA)
+        patch.setattr(run_data, "fingerprints", lambda config: DATA)
         submit(seeded(TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
     return root
 

@@ -24,7 +24,7 @@ from tst_study.errors import UserError
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 SEEDS, RATIOS = range(8), (0.2, 0.3, 0.4, 0.5)
-SETTINGS = ("schedule.steps=300", "execution.log_every=20", "execution.checkpoint_every=20")
+SETTINGS = ("schedule.steps=200", "execution.log_every=20", "execution.checkpoint_every=20")
 MINUTES = 60
 TASKS = (b"-m\0experiments.slurm.task", b"slurm_script")
 """Ranks with their srun; the batch script."""

@@ -19,8 +19,8 @@ from experiments.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
-from tst_study.run_record import write_json
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 NAMES = ("a", "b", "seconds_0.2")

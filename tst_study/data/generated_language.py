@@ -19,24 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.data.integrity import is_intact, record_of
 from tst_study.data.manifest import (
     MANIFEST,
     SCHEMA_VERSION,
     Manifest,
     SplitRecord,
     TokenizerRecord,
-    file_sha256,
-    fingerprint,
     read_manifest,
     write_manifest,
 )
-from tst_study.data.token_file import (
-    TokenFile,
-    TokenFileWriter,
-    bin_path,
-    dtype_for_vocabulary,
-    idx_path,
-)
+from tst_study.data.token_file import TokenFile, dtype_for_vocabulary, idx_path, writing_tokens
 from tst_study.errors import UserError
 
 GRAIN = 4096
@@ -160,7 +153,7 @@ class Language:
 
     @property
     def entropy_given_topic(self) -> float:
-        """Entropy of the next word for one who is told its topic: no loss can be lower. Exact."""
+        """Entropy of the next word for one who knows its topic: no loss can be lower. Exact."""
         classes = (self._next_topic * _entropy(self.transitions)).sum()
         return float(classes + _entropy(self._zipf))
 
@@ -218,16 +211,7 @@ def generate(
     to: str | Path,
     tokens_train: int,
     tokens_validation: int,
-    *,
-    words: int = 2048,
-    classes: int = 64,
-    topics: int = 16,
-    seed: int = 0,
-    document_tokens: float = 300.0,
-    zipf_exponent: float = 1.0,
-    transition_concentration: float = 1.0,
-    favoured_share: float = 0.1,
-    favour: float = 50.0,
+    parameters: LanguageParameters = LanguageParameters(),
 ) -> Manifest:
     """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
 
@@ -240,59 +224,31 @@ def generate(
         UserError: parameters are out of range, the folder holds something else, the disk is full.
     """
     folder = Path(to)
-    parameters = LanguageParameters(
-        words,
-        classes,
-        topics,
-        document_tokens,
-        zipf_exponent,
-        transition_concentration,
-        favoured_share,
-        favour,
-        seed,
-    )
     parameters.check()
     if min(tokens_train, tokens_validation) < 2:
         raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
     sizes = {"train": tokens_train, "validation": tokens_validation}
     request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
-    if (folder / MANIFEST).exists():
-        there = read_manifest(folder)
-        if there.request != json.loads(json.dumps(request)):
-            raise UserError(
-                f"{folder}: holds another corpus; choose another folder, or delete this one"
-            )
-        if all(
-            bin_path(folder / split).exists()
-            and idx_path(folder / split).exists()
-            and fingerprint(folder / split) == record.fingerprint
-            for split, record in there.splits.items()
-        ):
-            return there
-    elif folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
-        raise UserError(f"{folder}: holds something else; choose an empty or new folder")
+    there = _generated_before(folder, request)
+    if there is not None:
+        return there
     language = Language(parameters)
-    dtype = dtype_for_vocabulary(words)
     splits: dict[str, SplitRecord] = {}
     for part, (split, tokens) in enumerate(sizes.items()):
-        with TokenFileWriter(folder / split, dtype) as writer:
-            line, lengths = language.text(tokens, part)
-            writer.add_documents(line, lengths)
-        splits[split] = SplitRecord(
-            documents=lengths.size,
-            tokens=tokens,
-            text_bytes=None,
-            dtype=str(dtype),
-            fingerprint=fingerprint(folder / split),
-            sha256=file_sha256(bin_path(folder / split)),
-        )
-    losses = language.optimal_losses(line)
+        text, lengths = language.text(tokens, part)
+        with writing_tokens(folder / split, dtype_for_vocabulary(parameters.words)) as writer:
+            writer.add_documents(text, lengths)
+        splits[split] = record_of(folder / split, writer)
+    losses = language.optimal_losses(text)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         request=request,
         sources=(),
         tokenizer=TokenizerRecord(
-            kind="generated", fingerprint=None, vocabulary_size=words, end_of_document=None
+            kind="generated",
+            fingerprint=None,
+            vocabulary_size=parameters.words,
+            end_of_document=None,
         ),
         splits=splits,
         licence="CC0-1.0",
@@ -311,6 +267,20 @@ def generate(
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def _generated_before(folder: Path, request: dict[str, Any]) -> Manifest | None:
+    """The manifest of an intact folder of the same request; None if there is work to do."""
+    if (folder / MANIFEST).exists():
+        there = read_manifest(folder)
+        if there.request != json.loads(json.dumps(request)):
+            raise UserError(
+                f"{folder}: holds another corpus; choose another folder, or delete this one"
+            )
+        return there if is_intact(folder, there) else None
+    if folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
+        raise UserError(f"{folder}: holds something else; choose an empty or new folder")
+    return None
 
 
 def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:

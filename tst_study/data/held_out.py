@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.manifest import fingerprint, manifest_of
+from tst_study.data.integrity import fingerprint
+from tst_study.data.manifest import manifest_of
 from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -35,6 +36,15 @@ class HeldOut:
     def predicted_tokens(self) -> int:
         """Labels that count."""
         return int((self.labels != IGNORE).sum())
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raises `UserError` where an id lies outside a model's vocabulary."""
+        highest = int(max(self.ids.max(), self.labels.max()))
+        if highest >= size:
+            raise UserError(
+                f"{self.name}: has token ids up to {highest}, but the model's vocabulary has "
+                f"{size}; prepare the text with the model's tokenizer"
+            )
 
     def bits_per_byte(self, nats_per_token: float) -> float | None:
         """Nats per token / ln 2 / bytes per token; None where the text's bytes are unknown."""

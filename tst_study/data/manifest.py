@@ -1,22 +1,19 @@
-"""What a prepared folder says about itself, and how token files are told apart."""
+"""What a prepared folder says about itself."""
 
-import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tst_study.data.atomic_files import written_atomically
-from tst_study.data.token_file import bin_path, idx_path
+from tst_study.atomic_files import written_atomically
+from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
-SAMPLED_BLOCKS, BLOCK_BYTES = 256, 16_384
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -56,9 +53,11 @@ class SplitRecord(Strict):
     """UTF-8 bytes of the documents' text; None where there never was a text."""
     dtype: str
     fingerprint: str
-    """See `fingerprint`."""
+    """See `integrity.fingerprint`."""
     sha256: str
     """Of the whole `.bin`."""
+    blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")] | None = None
+    """CRC-32 of each 4 MiB of the `.bin`, 8 hex digits each; older folders have none."""
     text_sha256: str | None = None
     """sha256 over the documents' own sha256 digests, in order."""
     empty_documents: Count = 0
@@ -68,6 +67,13 @@ class SplitRecord(Strict):
     def bytes_per_token(self) -> float | None:
         """UTF-8 bytes of text per token: turns nats per token into bits per byte."""
         return None if self.text_bytes is None else self.text_bytes / self.tokens
+
+    @property
+    def block_crcs(self) -> list[int] | None:
+        """`blocks` as numbers."""
+        if self.blocks is None:
+            return None
+        return [int(self.blocks[at : at + 8], 16) for at in range(0, len(self.blocks), 8)]
 
 
 class Manifest(Strict):
@@ -141,54 +147,3 @@ def manifest_of(prefix: str | Path) -> Manifest | None:
     """The manifest beside a token file, or None where Megatron's own tools made the file."""
     folder = Path(prefix).parent
     return read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-def fingerprint(prefix: str | Path) -> str:
-    """What tells a token file from another: a sha256 in milliseconds, also for terabytes.
-
-    Of `.idx` and `.bin` each, the size and 256 blocks of 16 KiB, evenly spaced from the first byte
-    to the last, are hashed (everything, up to 4 MiB). Another text, order, tokenizer or split
-    shifts what follows and so changes it; a few altered bytes between the blocks would not. For
-    those there is `sha256` in the manifest, which `verify` checks.
-
-    Raises:
-        UserError: a file of the pair cannot be read.
-    """
-    digest = hashlib.sha256()
-    for path in (idx_path(prefix), bin_path(prefix)):
-        try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                digest.update(size.to_bytes(8, "little"))
-                if size <= SAMPLED_BLOCKS * BLOCK_BYTES:
-                    digest.update(file.read())
-                    continue
-                for number in range(SAMPLED_BLOCKS):
-                    file.seek((size - BLOCK_BYTES) * number // (SAMPLED_BLOCKS - 1))
-                    digest.update(file.read(BLOCK_BYTES))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    return digest.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a whole file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def verify(folder: str | Path) -> None:
-    """Compare every byte of a prepared folder's token files with its manifest.
-
-    Raises:
-        UserError: a file is missing or has changed.
-    """
-    folder = Path(folder)
-    for split, record in read_manifest(folder).splits.items():
-        path = bin_path(folder / split)
-        same = path.exists() and file_sha256(path) == record.sha256
-        if not same or fingerprint(folder / split) != record.fingerprint:
-            raise UserError(
-                f"{path}: is not what {folder / MANIFEST} describes; delete {folder} and prepare"
-                " it again"
-            )

@@ -1,14 +1,12 @@
 """The progress bar of a preparation: how much of the sources is done."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-class PreparationProgress:
+class PreparationProgress(Progress):
     """Counts bytes of sources, as they lie on disk, whose shards are under way or finished.
 
     Args:
@@ -18,11 +16,7 @@ class PreparationProgress:
     """
 
     def __init__(self, shown: bool, sizes: Sequence[int | None]) -> None:
-        known = [size for size in sizes if size is not None]
-        self._sizes = list(sizes)
-        self._total = sum(known) if len(known) == len(sizes) else None
-        self._done = 0
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
@@ -30,39 +24,25 @@ class PreparationProgress:
             console=Console(stderr=True),
             disable=not shown,
         )
-        self._task = self._bar.add_task("prepare", total=self._total)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+        self._sizes = list(sizes)
+        known = [size for size in sizes if size is not None]
+        self._total = sum(known) if len(known) == len(sizes) else None
+        self._done = 0
+        self._bar = self.add_task("prepare", total=self._total)
 
     def say(self, what: str) -> None:
         """Name what is going on."""
-        self._bar.update(self._task, description=what)
+        self.update(self._bar, description=what)
 
     def read(self, record_bytes: int, bytes_read: int) -> None:
-        """The reader is so far into its source."""
+        """The reader has got another `record_bytes` and is `bytes_read` into its source."""
         if self._total is None:
-            self._done += record_bytes
-            self._bar.update(self._task, completed=self._done)
-        else:
-            self._bar.update(self._task, completed=self._done + bytes_read)
+            self._done, bytes_read = self._done + record_bytes, 0
+        self.update(self._bar, completed=self._done + bytes_read)
 
     def source_done(self) -> None:
         """The reader is through with its source."""
         size = self._sizes.pop(0)
         if self._total is not None and size is not None:
             self._done += size
-            self._bar.update(self._task, completed=self._done)
-
-    def tick(self) -> None:
-        """A shard is finished."""
-        self._bar.refresh()
+            self.update(self._bar, completed=self._done)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.atomic_files import written_atomically
+from tst_study.atomic_files import written_atomically
 from tst_study.data.text_sources import Kind, text_of_record
 from tst_study.data.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary
@@ -40,7 +40,7 @@ class Part:
     """What one shard adds to one split."""
 
     tokens: NDArray[Any]
-    """Ids of all documents, (T,), an end-of-document id behind each."""
+    """Ids of all documents, (T,), each followed by an end-of-document id."""
     lengths: NDArray[np.int32]
     """Tokens per document, (D,)."""
     digests: NDArray[np.uint8]

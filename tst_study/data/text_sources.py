@@ -6,20 +6,41 @@ workers parse the records. Both halves are here.
 
 import bz2
 import glob
-import gzip
 import hashlib
 import io
 import json
 import lzma
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Protocol
+
+import zstandard
 
 from tst_study.errors import UserError
 
 HUGGING_FACE = "hf://"
-PACKED = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+class Frame(Protocol):
+    """One stretch of packed bytes that can be unpacked by itself; a file may hold several."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+PACKED: dict[str, Callable[[], Frame]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
+    ".xz": lzma.LZMADecompressor,
+    ".bz2": bz2.BZ2Decompressor,
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+PACKED_BYTES = 1 << 14
+"""Unpacked at once: a few bytes can stand for a thousand times as many."""
 JSONL = (".jsonl", ".ndjson", ".json")
 Kind = Literal["text", "jsonl", "huggingface"]
 
@@ -84,7 +105,7 @@ def _file_source(path: Path) -> Source:
 
 
 def _kind(path: Path) -> Kind | None:
-    name = path.with_suffix("") if path.suffix in (*PACKED, ".zst") else path
+    name = path.with_suffix("") if path.suffix in PACKED else path
     if name.suffix in JSONL:
         return "jsonl"
     return "text" if name.suffix in (".txt", ".md", ".text") else None
@@ -120,19 +141,16 @@ def records(source: Source, reading: Reading, text_field: str, skip: int = 0) ->
     try:
         with open(source.path, "rb") as raw:
             hashed = _HashedFile(raw, reading)
-            with _unpacked(source.path, io.BufferedReader(hashed, 1 << 20)) as file:
-                if source.kind == "text":
-                    yield file.read()
-                else:
-                    yield from file
-            while hashed.read(1 << 20):  # a reader may stop before the last packed byte
-                pass
-    except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-        raise UserError(f"{source.path}: cannot be read or unpacked ({error})") from error
-    except Exception as error:
-        if type(error).__name__ != "ZstdError":  # importing it needs zstandard
-            raise
-        raise UserError(f"{source.path}: cannot be unpacked ({error})") from error
+            file: IO[bytes] = io.BufferedReader(hashed, 1 << 20)
+            if source.path.suffix in PACKED:
+                unpacked = _Unpacked(file, PACKED[source.path.suffix], source.path)
+                file = io.BufferedReader(unpacked, 1 << 20)
+            if source.kind == "text":
+                yield file.read()
+            else:
+                yield from file
+    except OSError as error:
+        raise UserError(f"{source.path}: cannot be read ({error.strerror})") from error
     reading.sha256 = reading._hash.hexdigest()
 
 
@@ -159,7 +177,7 @@ def text_of_record(record: bytes, kind: Kind, text_field: str, place: str) -> st
         has = ", ".join(document) if isinstance(document, dict) else type(document).__name__
         raise UserError(
             f"{place}: has no text in the field {text_field!r} (it has: {has});"
-            " name the field with --field"
+            " name the field with --text-field"
         )
     return str(document[text_field])
 
@@ -183,7 +201,7 @@ def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[byt
             if not isinstance(text, str):
                 raise UserError(
                     f"source {name}: has no text in the field {text_field!r} (it has:"
-                    f" {', '.join(row)}); name the field with --field"
+                    f" {', '.join(row)}); name the field with --text-field"
                 )
             yield text.encode()
     except UserError:
@@ -193,15 +211,66 @@ def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[byt
         raise UserError(f"source {name}: cannot be streamed ({reason})") from error
 
 
-def _unpacked(path: Path, file: io.BufferedReader) -> IO[bytes]:
-    if path.suffix == ".zst":
-        import zstandard
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file. Raises `UserError` where it is damaged or ends too early.
 
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return io.BufferedReader(reader, 1 << 20)
-    if path.suffix in PACKED:
-        return PACKED[path.suffix](file, "rb")  # type: ignore[no-any-return, operator]
-    return file
+    The libraries' own readers pass over what follows a whole frame and is none, and zstandard's
+    over a frame that is cut off: text would be missing and no one would know.
+    """
+
+    def __init__(self, file: IO[bytes], new_frame: Callable[[], Frame], path: Path) -> None:
+        self._file = file
+        self._new_frame = new_frame
+        self._path = path
+        self._frame: Frame | None = None
+        self._frame_begin = 0
+        self._packed_read = 0
+        self._packed = b""
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and self._next_packed():
+            self._ready = memoryview(self._unpack())
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _next_packed(self) -> bool:
+        """Whether there is more to unpack."""
+        while True:
+            if self._frame is None:
+                self._packed = self._packed.lstrip(b"\0")  # padding, which gzip and xz allow
+            if self._packed:
+                return True
+            self._packed = self._file.read(PACKED_BYTES)
+            self._packed_read += len(self._packed)
+            if not self._packed:
+                break
+        if self._frame is not None:
+            raise UserError(
+                f"{self._path}: is cut off: it ends at byte {self._packed_read:,}, inside what is "
+                f"packed from byte {self._frame_begin:,} on; get the whole file"
+            )
+        return False
+
+    def _unpack(self) -> bytes:
+        begin = self._packed_read - len(self._packed)
+        if self._frame is None:
+            self._frame, self._frame_begin = self._new_frame(), begin
+        try:
+            content = self._frame.decompress(self._packed)
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+            raise UserError(
+                f"{self._path}: cannot be unpacked from byte {begin:,} on ({error}); it is damaged "
+                "or no such file, get it again"
+            ) from error
+        ended = self._frame.eof
+        self._packed = self._frame.unused_data if ended else b""
+        self._frame = None if ended else self._frame
+        return content
 
 
 class _HashedFile(io.RawIOBase):

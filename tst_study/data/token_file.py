@@ -11,21 +11,24 @@ feed Megatron's own tools and files made by its `preprocess_data.py` are read he
 Everything is memory-mapped: opening a file costs the same memory whatever its size.
 """
 
+import hashlib
 import os
 import struct
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.atomic_files import disk_errors_named, written_atomically
+from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
+BLOCK_BYTES = 1 << 22
 HEADER = struct.Struct("<9sQBQQ")
 DTYPE_OF_CODE: dict[int, type[np.integer[Any]]] = {
     1: np.uint8,
@@ -117,14 +120,22 @@ class TokenFile:
         start, stop = self.document_starts(index, index + 2).tolist()
         return self.tokens[start:stop]
 
-    def __len__(self) -> int:
-        return self.token_count
-
-    def __repr__(self) -> str:
-        return (
-            f"TokenFile({str(self.prefix)!r}, {self.token_count:,} tokens,"
-            f" {self.document_count:,} documents, {self.dtype})"
-        )
+    def check_index(self) -> None:
+        """Raises `UserError` unless every length, offset and document of the index agrees."""
+        documents = self._document_sequences
+        whole = bool((documents[1:] >= documents[:-1]).all())
+        end = 0
+        for first in range(0, self._lengths.size, 1 << 20):
+            lengths = self._lengths[first : first + (1 << 20)].astype(np.int64)
+            ends = end + np.cumsum(lengths) * self.dtype.itemsize
+            begins = self._byte_offsets[first : first + lengths.size]
+            whole &= bool((lengths >= 0).all() and (begins == np.append(end, ends[:-1])).all())
+            end = int(ends[-1])
+        if not whole or end != self.tokens.nbytes:
+            raise UserError(
+                f"{idx_path(self.prefix)}: its lengths and offsets do not agree; the index is "
+                "damaged, prepare it again"
+            )
 
     def _mapped(self, path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         try:
@@ -173,28 +184,49 @@ class TokenFile:
             )
 
 
-class TokenFileWriter:
-    """Writes a token file document by document; both files appear at the end, or neither.
+class ContentDigests:
+    """sha256 of ids as they lie on disk, and CRC-32 of each 4 MiB of them."""
 
-    Use as a context manager. The ids go to `.<name>.bin.tmp` and are renamed when the block ends
-    without an error, the index last: a pair whose `.idx` exists is complete.
+    def __init__(self) -> None:
+        self._whole = hashlib.sha256()
+        self._blocks: list[int] = []
+        self._size = 0
 
-    Raises:
-        UserError: the disk is full, or nothing was written.
-    """
+    def update(self, ids: NDArray[Any]) -> None:
+        """The next ids, contiguous and in the type that they have on disk."""
+        data = ids.data.cast("B") if ids.size else memoryview(b"")
+        self._whole.update(data)
+        while data:
+            if self._size % BLOCK_BYTES == 0:
+                self._blocks.append(0)
+            part = data[: BLOCK_BYTES - self._size % BLOCK_BYTES]
+            self._blocks[-1] = zlib.crc32(part, self._blocks[-1])
+            self._size += len(part)
+            data = data[len(part) :]
 
-    def __init__(self, prefix: str | Path, dtype: np.dtype[Any]) -> None:
-        self.prefix = Path(prefix)
+    @property
+    def sha256(self) -> str:
+        return self._whole.hexdigest()
+
+    @property
+    def blocks(self) -> str:
+        return "".join(f"{crc:08x}" for crc in self._blocks)
+
+
+class TokenWriter:
+    """Takes documents for a token file; see `writing_tokens`."""
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype[Any]) -> None:
         self.dtype = np.dtype(dtype)
+        self.digests = ContentDigests()
+        self.token_count = 0
+        self._file = file
         self._lengths: list[NDArray[np.int32]] = []
-        self._temporary = self.prefix.with_name(f".{self.prefix.name}.bin.tmp")
-        self._token_count = 0
 
-    def __enter__(self) -> Self:
-        with disk_errors_named(self._temporary):
-            self.prefix.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._temporary, "wb")
-        return self
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each document so far, (documents,)."""
+        return np.concatenate([np.zeros(0, dtype=np.int32), *self._lengths])
 
     def add_documents(self, tokens: NDArray[Any], lengths: Sequence[int] | NDArray[Any]) -> None:
         """Append documents: their ids one after the other, and how many ids each one has.
@@ -209,32 +241,35 @@ class TokenFileWriter:
             limits = np.iinfo(self.dtype)
             if tokens.min() < limits.min or tokens.max() > limits.max:
                 raise ValueError(f"an id up to {tokens.max()} does not fit {self.dtype}")
-        with disk_errors_named(bin_path(self.prefix)):
-            self._file.write(np.ascontiguousarray(tokens, dtype=self.dtype).data)
+        ids = np.ascontiguousarray(tokens, dtype=self.dtype)
+        self._file.write(ids.data)
+        self.digests.update(ids)
         self._lengths.append(counts)
-        self._token_count += tokens.size
+        self.token_count += tokens.size
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            with disk_errors_named(bin_path(self.prefix)), self._file:
-                if kind is None:
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if kind is not None:
-                return
-            if self._token_count == 0:
-                raise UserError(f"{self.prefix}: there is no token to write; the source is empty")
-            # A stale index must not vouch for the new ids if we die between the two renames.
-            idx_path(self.prefix).unlink(missing_ok=True)
-            os.replace(self._temporary, bin_path(self.prefix))
-            write_index(self.prefix, np.concatenate(self._lengths), self.dtype)
-        finally:
-            self._temporary.unlink(missing_ok=True)
+
+@contextmanager
+def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWriter]:
+    """Write a token file document by document; both its files appear at the end, or neither.
+
+    The index comes last: a pair whose `.idx` exists is complete.
+
+    Raises:
+        UserError: the disk is full, or nothing was written.
+    """
+    binary, index = bin_path(prefix), idx_path(prefix)
+    with disk_errors_named(binary):
+        binary.parent.mkdir(parents=True, exist_ok=True)
+    with written_atomically(binary) as file:
+        writer = TokenWriter(file, dtype)
+        yield writer
+        if writer.token_count == 0:
+            raise UserError(f"{prefix}: there is no token to write; the source is empty")
+        file.flush()
+        os.fsync(file.fileno())
+        # A stale index must not vouch for the new ids if we die between the two renames.
+        index.unlink(missing_ok=True)
+    write_index(prefix, writer.lengths, dtype)
 
 
 def write_index(prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
@@ -253,6 +288,6 @@ def write_token_file(
     prefix: str | Path, documents: Iterable[NDArray[Any]], dtype: np.dtype[Any]
 ) -> None:
     """Write documents, each an array of ids of shape (length,), as `<prefix>.bin/.idx`."""
-    with TokenFileWriter(prefix, dtype) as writer:
+    with writing_tokens(prefix, dtype) as writer:
         for document in documents:
             writer.add_documents(np.asarray(document), [len(document)])

@@ -46,6 +46,7 @@ class TokenStream:
         align_bags_to_documents: pad every document to whole bags (in both phases, so that the
             switch keeps the position), instead of letting bags straddle documents as the paper
             does. Counters then count addresses, pads included; `padding_share` says how many.
+        vocabulary_size: ids outside are an error where they are read, not in the model.
 
     Raises:
         UserError: a corpus is shorter than its share of one step, or a setting is out of range.
@@ -62,6 +63,7 @@ class TokenStream:
         seed: int = 0,
         bag_size: int = 1,
         align_bags_to_documents: bool = False,
+        vocabulary_size: int | None = None,
     ) -> None:
         superposed_length = sequence_length if superposed_length is None else superposed_length
         if not corpora:
@@ -80,6 +82,7 @@ class TokenStream:
         self.superposed_steps = superposed_steps
         self.superposed_length = superposed_length
         self.corpora = tuple(corpora)
+        self._vocabulary_size = vocabulary_size
         self._blend = Blend([corpus.weight for corpus in corpora])
         aligned_to = bag_size if align_bags_to_documents else 1
         if superposed_length % aligned_to:
@@ -136,6 +139,15 @@ class TokenStream:
                     addresses.fill(begin, ids[row, :length], labels[row, :length])
                     if wrapped:
                         addresses.fill(0, ids[row, length:], labels[row, length:])
+        size = self._vocabulary_size
+        # As unsigned numbers, a negative id is a large one. Labels are ids but for the last ones.
+        if size and (ids.view(np.uint64).max() >= size or labels[:, -1].max() >= size):
+            row = int(np.argmax(((ids < 0) | (np.maximum(ids, labels) >= size)).any(axis=1)))
+            raise UserError(
+                f"{self.corpora[corpus_of[row]].file.prefix}.bin: sequence {start + row} of step "
+                f"{step} has ids outside the vocabulary of {size}; `tst-study data verify` says "
+                "where, prepare the text again"
+            )
         return ids, labels
 
     def sequence(self, step: int, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

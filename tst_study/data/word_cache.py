@@ -1,7 +1,7 @@
 """Byte-level BPE at dictionary speed.
 
 The `tokenizers` library spends most of its time splitting text into words, again and again the
-same ones. GPT-2's splitting never joins a character to white space behind it; so a text can be cut
+same ones. GPT-2's splitting never joins a character to white space after it; so a text can be cut
 before every run of white space and its segments encoded one by one, which a dictionary remembers.
 The ids are exactly the library's (a property test compares them).
 """

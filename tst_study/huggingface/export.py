@@ -6,9 +6,11 @@ safetensors files of at most a gigabyte: no more than one of these is in memory 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoint_reader import CheckpointReader
 from tst_study.config import Model
 from tst_study.errors import UserError
@@ -69,21 +72,21 @@ def export(
     end = tokenizer.end_of_document if tokenizer else None
     beside = to.with_name(f".{to.name}.partial")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        write_weights(reader, run.model, wanted, dtype, beside)
-        config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
-        _write_json(beside / "config.json", config)
-        _write_json(beside / "generation_config.json", _generation(end))
-        for name, content in (tokenizer.files(run.sequence_length) if tokenizer else {}).items():
-            (beside / name).write_bytes(content)
-        card = model_card(run, read(run.folder), _name(dtype), tokenizer)
-        (beside / "README.md").write_text(card, encoding="utf8")
-        if to.exists():
-            to.rmdir()
-        os.rename(beside, to)
-    except OSError as error:
-        raise UserError(f"{to}: cannot be written ({error.strerror}); free some space") from None
+        with disk_errors_named(to):
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            write_weights(reader, run.model, wanted, dtype, beside)
+            config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
+            _write_json(beside / "config.json", config)
+            _write_json(beside / "generation_config.json", _generation(end))
+            files = tokenizer.files(run.sequence_length) if tokenizer else {}
+            for name, content in files.items():
+                (beside / name).write_bytes(content)
+            card = model_card(run, read(run.folder), _name(dtype), tokenizer)
+            (beside / "README.md").write_text(card, encoding="utf8")
+            if to.exists():
+                to.rmdir()
+            os.rename(beside, to)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return to
@@ -93,6 +96,7 @@ def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:
     """`model.safetensors`, or files of at most `FILE_BYTES` with the index that lists them."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     files = _split(wanted, dtype.itemsize)
@@ -103,7 +107,12 @@ def write_weights(
         if len(files) == 1:
             name = "model.safetensors"
         tensors = {entry.name: parts.read(entry) for entry in group}
-        save_file(tensors, to / name, metadata={"format": "pt"})
+        try:
+            save_file(tensors, to / name, metadata={"format": "pt"})
+        except SafetensorError as error:  # it says "… (os error 28)" for a full disk
+            said = re.search(r"os error (\d+)", str(error))
+            code = int(said[1]) if said else errno.EIO
+            raise OSError(code, os.strerror(code)) from error
         (to / name).chmod(0o644)  # the library's files are for their owner alone
         index |= dict.fromkeys(tensors, name)
         del tensors  # before the next file's are read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tst_study.config_toml import to_toml
+from tst_study.config import to_toml
 from tst_study.data.manifest import manifest_of, token_prefix
 from tst_study.errors import UserError
 from tst_study.huggingface.architecture import architecture_of

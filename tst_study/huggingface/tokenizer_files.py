@@ -16,7 +16,7 @@ from tst_study.trained_run import TrainedRun
 class RunTokenizer:
     tokenizer: Tokenizer
     json: bytes
-    """tokenizer.json as the run used it: it puts nothing in front of a text, nor behind it."""
+    """tokenizer.json as the run used it: it puts nothing before a text, nor after it."""
     changed: bool
     """Whether the original put tokens there, which the run's text never had."""
 

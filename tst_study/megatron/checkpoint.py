@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
@@ -15,8 +16,15 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tst_study.checkpoint_pickles import read_pickles_as_data
-from tst_study.checkpoint_places import place_of, steps_below
+from tst_study.checkpoint_pickles import read_description
+from tst_study.checkpoint_places import (
+    checkpoint_folder,
+    checkpoint_place,
+    checkpoint_steps,
+    damage,
+    digests_of,
+    write_digests,
+)
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import write_in_this_process
 from tst_study.megatron.model import SuperposedGPT
@@ -28,7 +36,6 @@ PARTIAL = "partial-"
 FAILURES = (Exception, CheckpointException)
 
 write_in_this_process()
-read_pickles_as_data()
 
 
 class Checkpoints:
@@ -38,15 +45,18 @@ class Checkpoints:
     leaves at most a folder that no one reads and the next save removes.
     """
 
-    def __init__(self, folder: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
-        """`keep`: how many of the last ones stay; those of `keep_steps` always do."""
-        self.folder = folder
+    def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
+        """`run`: its folder; `keep`: how many of the last ones stay; `keep_steps` always do."""
+        self.run = run
+        self.folder = checkpoint_folder(run)
         self.keep = keep
         self.keep_steps = keep_steps
+        self.damaged: list[str] = []
+        """Those that `load_last` has passed over, and why."""
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
-        return steps_below(self.folder)
+        return checkpoint_steps(self.run)
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
@@ -55,7 +65,7 @@ class Checkpoints:
 
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
-        place = place_of(self.folder, step)
+        place = checkpoint_place(self.run, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         first = dist.get_rank() == 0
         try:
@@ -72,6 +82,9 @@ class Checkpoints:
             }
             dist_checkpointing.save(state, str(beside), validate_access_integrity=False)
             dist.barrier()
+            digests = _from_all_ranks(digests_of(beside, _written_by_this_rank(beside)))
+            if first:
+                write_digests(beside, {name: one for part in digests for name, one in part.items()})
         except FAILURES as error:
             if first:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -86,28 +99,64 @@ class Checkpoints:
             _sync(*beside.iterdir(), beside)
             os.rename(beside, place)
             _sync(self.folder)
-            passing = [step for step in self.steps() if step not in self.keep_steps]
-            for old in passing[: -self.keep]:
-                shutil.rmtree(place_of(self.folder, old))
+            for old in self._not_kept(step):
+                shutil.rmtree(checkpoint_place(self.run, old))
         dist.barrier()
 
+    def _not_kept(self, step: int) -> list[int]:
+        passing = [there for there in self.steps() if there not in self.keep_steps]
+        # What lies beyond this step was damaged, so that the run went on from before it.
+        beyond = [there for there in passing if there > step]
+        return beyond + passing[: -self.keep - len(beyond)]
+
     def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
-        """Restore model and optimizer in place; returns `common`, or None without a checkpoint."""
-        steps = self.steps()
-        return self.load(steps[-1], model, optimizer) if steps else None
+        """Restore model and optimizer in place; returns `common`, or None without a checkpoint.
+
+        A damaged checkpoint is passed over, which is said; the one before it takes its place.
+        Raises `UserError` where all are damaged.
+        """
+        for step in reversed(self.steps()):
+            problem = self._problem(step)
+            if problem is None:
+                if self.damaged and dist.get_rank() == 0:
+                    print(f"{self.damaged[0]}; going on from step {step}", file=sys.stderr)
+                return self._restore(step, model, optimizer)
+            self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
+        if self.damaged:
+            raise UserError(
+                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
+                "train from the first step"
+            )
+        return None
 
     def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
         """Restore the checkpoint after `step` in place; returns its `common`."""
-        place = place_of(self.folder, step)
+        problem = self._problem(step)
+        if problem is not None:
+            raise _unreadable(checkpoint_place(self.run, step), problem)
+        return self._restore(step, model, optimizer)
+
+    def _problem(self, step: int) -> str | None:
+        """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
+        place = checkpoint_place(self.run, step)
+        found = damage(place, dist.get_rank(), dist.get_world_size())
+        if found is None:
+            try:
+                read_description(place)
+            except UserError as error:
+                found = str(error).removeprefix(f"{place}/")
+        return next(filter(None, _from_all_ranks(found)), None)
+
+    def _restore(
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
+    ) -> dict[str, Any]:
+        place = checkpoint_place(self.run, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
             state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
         except FAILURES as error:
-            raise UserError(
-                f"{place}: cannot be read ({_reason(error)}); delete it to go on from the one "
-                "before"
-            ) from error
+            raise _unreadable(place, _reason(error)) from error
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["common"]["random_state"])
@@ -119,6 +168,30 @@ def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """Without the empty extra states that some of Megatron's classes have, and others have not."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if not name.endswith("_extra_state")}
+
+
+def _written_by_this_rank(place: Path) -> list[str]:
+    """File names; those that are no rank's own are the first one's."""
+    names = [path.name for path in place.iterdir()]
+    rank = dist.get_rank()
+    return [
+        name
+        for name in names
+        if name.startswith(f"__{rank}_") or (rank == 0 and not name.startswith("__"))
+    ]
+
+
+def _from_all_ranks(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _unreadable(place: Path, reason: str) -> UserError:
+    return UserError(
+        f"{place}: cannot be read ({reason}); delete it and start its run again, to go on from the "
+        "one before"
+    )
 
 
 def _sync(*paths: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tst_study import run_record
 from tst_study.config import Config
-from tst_study.data.of_config import fingerprints
+from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
@@ -28,7 +28,7 @@ def fork_from_trunk(
         return None
     folder = Path(fork.folder)
     check_fork(config, fingerprints(config), run_record.read_header(folder), fork.step)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    checkpoints = Checkpoints(folder, keep=1)
     if fork.step not in checkpoints.steps():
         raise UserError(
             f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "

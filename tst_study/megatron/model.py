@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config import Config, Superposition
-from tst_study.config import Model as ModelConfig
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.kernels.rotary import RotaryTable
@@ -92,7 +91,7 @@ class Targets:
     """(b, l·stride) next-token labels of the raw sequence."""
     valid_counts: Tensor
     """(s,) valid targets per offset in the whole step."""
-    objective: Objective = field(default=NEXT_TOKEN)
+    objective: Objective = NEXT_TOKEN
 
 
 class SuperposedGPT(GPTModel):
@@ -193,10 +192,12 @@ def transformer_config(config: Config) -> TransformerConfig:
     model, parallel = config.model, layout_of(config)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
+    width = model.feed_forward_size
     if model.experts is not None:
+        width = model.experts.feed_forward_size
         experts = {
             "num_moe_experts": model.experts.count,
-            "moe_ffn_hidden_size": model.experts.feed_forward_size,
+            "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
             # Per sequence, so that it does not depend on how sequences are spread over ranks.
             "moe_router_load_balancing_type": "seq_aux_loss",
@@ -211,7 +212,7 @@ def transformer_config(config: Config) -> TransformerConfig:
         num_attention_heads=model.attention_heads,
         num_query_groups=model.key_value_heads,
         kv_channels=model.head_size,
-        ffn_hidden_size=_feed_forward_size(model),
+        ffn_hidden_size=width,
         layernorm_epsilon=model.norm_epsilon,
         normalization="RMSNorm",
         qk_layernorm=model.qk_norm,
@@ -240,10 +241,6 @@ def transformer_config(config: Config) -> TransformerConfig:
         moe_router_fusion=False,
         **experts,
     )
-
-
-def _feed_forward_size(model: ModelConfig) -> int:
-    return model.feed_forward_size if model.experts is None else model.experts.feed_forward_size
 
 
 def build_model(config: Config) -> SuperposedGPT:

@@ -8,13 +8,14 @@ so that AdamW's learning rate and weight decay serve.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
-
-from tst_study.megatron.projections import Projections
 
 QUINTIC = 3.4445, -4.7750, 2.0315
 """Coefficients of the iteration: steepest at zero, at the price of singular values that end
@@ -77,3 +78,43 @@ def working_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 is precise enough, but without instructions for it a processor takes thirty times
     as long as in float32."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+@dataclass(frozen=True)
+class Projections:
+    """What Megatron joins in one tensor: queries, keys and values, group by group of heads; gate
+    and upward projection; the experts of a rank.
+
+    The tensor is (`blocks`, sum of `rows`, columns): every block has rows of every projection.
+    """
+
+    blocks: int
+    rows: tuple[int, ...]
+    joined: bool
+    """Whether a projection's rows of all blocks are one matrix (groups of heads) or each block's
+    are one (experts)."""
+
+    def split(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor in any shape -> a view (blocks, rows, columns) per projection."""
+        blocks = tensor.view(self.blocks, sum(self.rows), -1)
+        return list(blocks.split(self.rows, dim=1))
+
+    def matrices(self, part: Tensor) -> Tensor:
+        """One of `split`'s views -> (matrices, rows, columns), copied where it has to be."""
+        return part.reshape(1, -1, part.shape[-1]) if self.joined else part
+
+
+def projections_of(
+    name: str, shape: tuple[int, ...], config: TransformerConfig
+) -> Projections | None:
+    """Of a parameter by its name in the model; None for what is no hidden projection."""
+    found = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
+    if found is None:
+        return None
+    rows, experts = shape[-2], shape[0] if len(shape) == 3 else 1
+    if found[1] == "qkv":
+        key, groups = config.kv_channels, config.num_query_groups
+        assert key is not None
+        return Projections(groups, (rows // groups - 2 * key, key, key), joined=True)
+    parts = 2 if found[1] == "fc1" else 1
+    return Projections(experts, (rows // parts,) * parts, joined=False)

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from tst_study.config import Optimizer
 from tst_study.megatron.gradient_buffers import GradientBuffers
+from tst_study.megatron.muon import projections_of
 from tst_study.megatron.optimizer_shards import gather_shards, shards_of_buffers
-from tst_study.megatron.projections import projections_of
 from tst_study.megatron.update_rules import RULES, STATES, STEP, MainWeight
 
 
@@ -38,9 +38,8 @@ class ModelOptimizer:
         self.config = config
         self.is_distributed = model.ddp_config.use_distributed_optimizer
         named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-        named.sort(
-            key=lambda entry: not _decays(entry[0], entry[1], config)
-        )  # the decayed ones first
+        decays = {p: _decays(name, p, config) for name, p in named}
+        named.sort(key=lambda entry: not decays[entry[1]])  # the norm's last bit depends on it
         self.parameters: list[Tensor] = [p for _, p in named]
         # What this rank updates of each parameter, as a range of its numbers in a row.
         self._ranges = shards_of_buffers(model) if self.is_distributed else {}
@@ -53,15 +52,11 @@ class ModelOptimizer:
             device=self.main[0].device,
         )
         self.steps_taken = 0
-        self._optimizers = RULES[config.kind](
-            [
-                MainWeight(
-                    main, _decays(name, p, config), projections_of(name, p.shape, model.config)
-                )
-                for main, (name, p) in zip(self.main, named, strict=True)
-            ],
-            config,
-        )
+        weights = [
+            MainWeight(main, decays[p], projections_of(name, p.shape, model.config))
+            for main, (name, p) in zip(self.main, named, strict=True)
+        ]
+        self._optimizers = RULES[config.kind](weights, config)
         self._optimizer_of = {
             main: optimizer
             for optimizer in self._optimizers

@@ -21,6 +21,7 @@ from tst_study.config import Config, Execution, Parallel
 from tst_study.errors import UserError
 from tst_study.megatron.cpu_backend import working_on
 from tst_study.parallel_layout import check, layout_of
+from tst_study.rank_environment import rank_variable
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,14 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 def with_layout(config: Config) -> tuple[Config, str]:
     """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
-    ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        gpu = torch.cuda.get_device_properties(device)
+        choice = resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
     else:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-        memory = psutil.virtual_memory().total // here
-    choice = resolve(config, ranks, memory, on_gpu=device.type == "cuda")
+        here = rank_variable("LOCAL_WORLD_SIZE", ranks)
+        choice = resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
     return choice.config, choice.reason
 
 
@@ -160,8 +161,8 @@ def choose_device(execution: Execution) -> torch.device:
         if execution.device == "cuda":
             raise UserError("execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'")
         return torch.device("cpu")
-    rank = int(os.environ.get("LOCAL_RANK", 0))
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    rank = rank_variable("LOCAL_RANK")
+    ranks = rank_variable("LOCAL_WORLD_SIZE")
     # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
     if there < ranks and not (there == 1 and "SLURM_PROCID" in os.environ):
         raise UserError(
@@ -177,7 +178,7 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     if device.type == "cuda":
         settings |= {"backend": "nccl", "device_id": device}
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if rank_variable("WORLD_SIZE") == 1:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**settings)

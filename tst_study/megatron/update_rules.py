@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from tst_study.config import Optimizer
-from tst_study.megatron.muon import Muon
-from tst_study.megatron.projections import Projections
+from tst_study.megatron.muon import Muon, Projections
 from tst_study.optimizer_kinds import OptimizerName
 
 

@@ -73,7 +73,3 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULE_OF_TORCH_NAME[name]}"), name)
     globals()[name] = value  # the next access does not come here
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

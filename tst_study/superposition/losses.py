@@ -13,11 +13,7 @@ from torch.distributed import ProcessGroup
 from tst_study.superposition.bags import bag_targets, distinct_members
 from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import BagLossKind, check_loss_kind
-from tst_study.superposition.one_vs_rest import (
-    BINARY_CROSS_ENTROPY,
-    HINGE,
-    one_vs_rest_means,
-)
+from tst_study.superposition.one_vs_rest import one_vs_rest_means
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 from tst_study.superposition.weighting import Weighting, offset_weights
 
@@ -174,8 +170,8 @@ SET_LOSSES: dict[
     BagLossKind, Callable[[Tensor, Tensor, Tensor, VocabularyShard | None, bool], Tensor]
 ] = {
     "sum_to_one": _sum_to_one,
-    "binary_cross_entropy": partial(one_vs_rest_means, BINARY_CROSS_ENTROPY),
-    "hinge": partial(one_vs_rest_means, HINGE),
+    "binary_cross_entropy": partial(one_vs_rest_means, "binary_cross_entropy"),
+    "hinge": partial(one_vs_rest_means, "hinge"),
 }
 """Losses that see a bag as a set. Of logits (N, V or this rank's part of it), targets (N, s),
 members (N, s) bool: one occurrence of each token of the set, the shard, and whether the backward

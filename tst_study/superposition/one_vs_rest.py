@@ -5,8 +5,6 @@ Both did worse than the baseline in the paper's ablation; they are here to repea
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,46 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_
+from tst_study.superposition.loss_kinds import BagLossKind
 from tst_study.superposition.row_chunks import chunk_rows, row_chunks
 from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
 
 
-@dataclass(frozen=True)
-class YesNoLoss:
-    """phi(t · z) of a logit z and its answer t, +1 for the tokens of the bag and -1 for others."""
-
-    absent: Callable[[Tensor], Tensor]
-    """phi(-z)."""
-    change: Callable[[Tensor], Tensor]
-    """phi(z) - phi(-z): what being in the bag adds."""
-    absent_slope_: Callable[[Tensor, Tensor], Any]
-    """The slope of `absent` at the first, written into the second."""
-    change_slope: Callable[[Tensor], Tensor]
-
-
-BINARY_CROSS_ENTROPY = YesNoLoss(  # phi(x) = log(1 + exp(-x))
-    absent=F.softplus,
-    change=torch.neg,
-    absent_slope_=lambda z, out: torch.sigmoid(out.copy_(z), out=out),
-    change_slope=lambda z: torch.full_like(z, -1.0),
-)
-HINGE = YesNoLoss(  # phi(x) = max(0, 1 - x)
-    absent=lambda z: (z + 1.0).relu_(),
-    change=lambda z: (1.0 - z).relu() - (1.0 + z).relu(),
-    absent_slope_=lambda z, out: torch.gt(z, -1.0, out=out),
-    change_slope=lambda z: -(z < 1.0).float() - (z > -1.0).float(),
-)
-
-
 def one_vs_rest_means(
-    loss: YesNoLoss,
+    kind: BagLossKind,
     logits: Tensor,
     targets: Tensor,
     members: Tensor,
     shard: VocabularyShard | None = None,
     inplace: bool = False,
 ) -> Tensor:
-    """The mean over the vocabulary of `loss`, for each position.
+    """1/V sum_v phi(t_v · z_v) per row, with t_v = +1 for the tokens of the bag, -1 for all others.
+
+    phi(x) = log(1 + exp(-x)) for `binary_cross_entropy` and max(0, 1 - x) for `hinge`.
 
     Args:
         logits: (N, V), or this rank's V columns under `shard`.
@@ -70,7 +44,7 @@ def one_vs_rest_means(
         targets, here = shard.to_local(targets)
         members, vocabulary = members & here, shard.vocabulary_size
     sums: Tensor = _OneVsRestSums.apply(  # type: ignore[no-untyped-call]
-        logits, targets, members, loss, inplace
+        logits, targets, members, kind == "hinge", inplace
     )
     return (sums if shard is None else sum_over_group(sums, shard.group)) / vocabulary
 
@@ -80,19 +54,22 @@ class _OneVsRestSums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, loss: YesNoLoss, inplace: bool
+        ctx: Any, logits: Tensor, targets: Tensor, members: Tensor, hinge: bool, inplace: bool
     ) -> Tensor:
         ctx.save_for_backward(logits, targets, members)
-        ctx.loss, ctx.inplace = loss, inplace
-        sums = logits.new_empty(
-            logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32)
-        )
+        ctx.hinge, ctx.inplace = hinge, inplace
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        sums = logits.new_empty(logits.shape[0], dtype=dtype)
         for rows in row_chunks(logits):
-            z = logits[rows].to(sums.dtype)
-            change = loss.change(z.gather(1, targets[rows]))
-            sums[rows] = loss.absent(z).sum(dim=1) + torch.where(members[rows], change, 0.0).sum(
-                dim=1
-            )
+            z = logits[rows].to(dtype)
+            z_members = z.gather(1, targets[rows])
+            if hinge:
+                absent = (z + 1.0).relu_()
+                correction = (1.0 - z_members).relu() - (1.0 + z_members).relu()
+            else:
+                absent = F.softplus(z)
+                correction = -z_members  # softplus(-z) - softplus(z)
+            sums[rows] = absent.sum(dim=1) + torch.where(members[rows], correction, 0.0).sum(dim=1)
         return sums
 
     @staticmethod
@@ -104,9 +81,14 @@ class _OneVsRestSums(torch.autograd.Function):
         scratch = logits.new_empty(chunk_rows(logits), logits.shape[1], dtype=grad.dtype)
         for rows in row_chunks(logits):
             z = logits[rows]
-            slopes = scratch[: rows.stop - rows.start]
-            ctx.loss.absent_slope_(z, slopes)
-            change = ctx.loss.change_slope(z.gather(1, targets[rows])).to(slopes.dtype)
-            add_at_targets_(slopes, targets[rows], torch.where(members[rows], change, 0.0))
-            grad_logits[rows] = slopes.mul_(grad[rows])
+            chunk = scratch[: rows.stop - rows.start]
+            if ctx.hinge:
+                z_members = z.gather(1, targets[rows])
+                correction = -(z_members < 1.0).to(grad.dtype) - (z_members > -1.0).to(grad.dtype)
+                torch.gt(z, -1.0, out=chunk)
+            else:
+                correction = grad.new_full(targets[rows].shape, -1.0)
+                torch.sigmoid(chunk.copy_(z), out=chunk)
+            add_at_targets_(chunk, targets[rows], torch.where(members[rows], correction, 0.0))
+            grad_logits[rows] = chunk.mul_(grad[rows])
         return grad_logits, None, None, None, None

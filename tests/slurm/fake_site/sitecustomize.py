@@ -116,6 +116,8 @@ def _other_rank(folder: Path) -> str:
 
     killer = folder.parent / "kill_a_rank"
     if killer.exists():
+        while not (folder / "launches").exists():  # which the first rank writes as it begins
+            time.sleep(0.05)
         killer.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
     with listening() as stop:
@@ -155,9 +157,9 @@ def with_the_fake_sweep() -> None:
     import importlib
 
     from experiments import study
-    from tst_study.data import of_config
+    from tst_study.data import run_data
 
-    of_config.fingerprints = lambda config: DATA
+    run_data.fingerprints = lambda config: DATA
     study.STUDIES["fake-sweep"] = "fake_sweep"
     sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
 

@@ -1,0 +1,179 @@
+"""A corpus that is not the one its manifest describes is not trained on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tiny_runs import run, tiny
+from tst_study.data import integrity, token_file
+from tst_study.data.integrity import check_sample, fingerprint, verify
+from tst_study.data.manifest import read_manifest
+from tst_study.data.run_data import fingerprints, open_stream
+from tst_study.data.token_file import TokenFile, write_token_file
+from tst_study.errors import UserError
+
+
+@pytest.fixture
+def corpus(words: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(words, tmp_path / "words")
+
+
+def flip(path: Path, place: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
+def edit_manifest(folder: Path, change) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps(content))
+
+
+def without_blocks(manifest) -> None:
+    for split in manifest["splits"].values():
+        del split["blocks"]
+
+
+@pytest.mark.parametrize("file", ["train.bin", "train.idx", "validation.bin", "validation.idx"])
+def test_a_flipped_bit_keeps_a_run_from_its_start(corpus: Path, tmp_path: Path, file: str) -> None:
+    flip(corpus / file, (corpus / file).stat().st_size // 2)
+    with pytest.raises(UserError, match=r"words/(train|validation).*") as raised:
+        run(corpus, tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(UserError, match="words/"):
+        verify(corpus)
+
+
+def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -> None:
+    whole = (corpus / "train.bin").read_bytes()
+    (corpus / "train.bin").write_bytes(whole[:-200])
+    with pytest.raises(UserError, match=r"train\.bin: holds 19900 tokens.*announces 20000"):
+        run(corpus, tmp_path / "run")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    """Of a large file the fingerprint knows 256 parts alone: here, of 4 bytes each."""
+    monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
+    prefix = corpus / "train"
+
+    def update(manifest) -> None:
+        manifest["splits"]["train"]["fingerprint"] = fingerprint(prefix)
+
+    edit_manifest(corpus, update)
+    if older:
+        edit_manifest(corpus, without_blocks)
+    record = read_manifest(corpus).splits["train"]
+    flip(corpus / "train.bin", 60)
+    assert fingerprint(prefix) == record.fingerprint
+    fingerprints(tiny(corpus))
+    with pytest.raises(UserError, match=r"train\.bin: .*is not what .*manifest\.json describes"):
+        open_stream(tiny(corpus))
+    with pytest.raises(UserError, match=r"train\.bin: .*is not what"):
+        verify(corpus)
+
+
+def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integrity, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(token_file, "BLOCK_BYTES", 1000)
+    digests = token_file.ContentDigests()
+    digests.update(TokenFile(corpus / "train").tokens)
+    record = read_manifest(corpus).splits["train"].model_copy(update={"blocks": digests.blocks})
+    assert len(record.block_crcs) == 40
+    flip(corpus / "train.bin", 21_500)
+    file = TokenFile(corpus / "train")
+    said = []
+    for number in range(40):
+        try:
+            check_sample(file, record, 64, f"study/run/{number}")
+        except UserError as error:
+            said.append(str(error))
+    # 16 of 40 blocks are looked at by each run.
+    assert 5 < len(said) < 30
+    assert {message.partition(";")[0] for message in said} == {
+        f"{corpus}/train.bin: what lies at bytes 21,000 to 22,000 is not what"
+        f" {corpus}/manifest.json describes"
+    }
+
+
+def test_ids_outside_the_vocabulary_are_named(tmp_path: Path, words: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 64, size=40_000).astype(np.int32)
+    ids[[17, 30_000]] = 64, -3
+    write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
+    config = tiny(tmp_path / "megatron", f"data.validation={words}")
+    with pytest.raises(UserError, match=r"megatron\.bin: token 17 is 64, outside the vocabulary"):
+        open_stream(config)
+
+
+@pytest.mark.parametrize("bad", [64, -3])
+def test_ids_that_no_sample_saw_are_named_where_they_are_read(
+    tmp_path: Path, words: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    ids = np.random.default_rng(0).integers(0, 64, size=4_000).astype(np.int32)
+    ids[1234] = bad
+    write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
+    monkeypatch.setattr(integrity, "BLOCKS_AT_A_START", 0)
+    config = tiny(tmp_path / "megatron", f"data.validation={words}")
+    stream = open_stream(config)
+    said = {}
+    for step in range(config.schedule.steps):
+        try:
+            stream.batch(step)
+        except UserError as error:
+            said[step] = str(error)
+    assert 1 <= len(said) <= 2  # as an id, and maybe as the label of the sequence before
+    for step, message in said.items():
+        assert f"of step {step} has ids outside the vocabulary of 64" in message
+
+
+def test_a_vocabulary_that_the_manifest_does_not_tell_is_found(corpus: Path) -> None:
+    def fewer(manifest) -> None:
+        manifest["tokenizer"]["vocabulary_size"] = 40
+
+    edit_manifest(corpus, fewer)
+    for check in (lambda: open_stream(tiny(corpus)), lambda: verify(corpus)):
+        with pytest.raises(UserError, match=r"train\.bin: token \d+ is \d+, outside the vocab"):
+            check()
+
+
+def test_another_tokenizer_in_the_folder_is_found(documents: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(documents, tmp_path / "documents")
+    assert verify(folder) == read_manifest(folder)
+    flip(folder / "tokenizer.json", 100)
+    with pytest.raises(UserError, match=r"tokenizer\.json: is not what"):
+        verify(folder)
+
+
+def test_every_byte_of_a_folder_counts(words: Path, corpus: Path) -> None:
+    """But for those that no one reads: none are left."""
+    draw = np.random.default_rng(0)
+    for name in ("train.bin", "train.idx", "validation.bin", "validation.idx"):
+        for place in draw.integers((words / name).stat().st_size, size=15):
+            flip(corpus / name, place, 1 << int(draw.integers(8)))
+            with pytest.raises(UserError) as raised:
+                verify(corpus)
+            assert "\n" not in str(raised.value)
+            shutil.copy(words / name, corpus / name)
+    verify(corpus)
+
+
+def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 60_000, size=6_000_000).astype(np.uint16)
+    write_token_file(tmp_path / "one", [ids], np.dtype(np.uint16))
+    start = time.perf_counter()
+    one = fingerprint(tmp_path / "one")
+    assert time.perf_counter() - start < 0.5
+    shifted = np.concatenate([ids[:3_000_000], ids[-1:], ids[3_000_000:-1]])
+    write_token_file(tmp_path / "two", [shifted], np.dtype(np.uint16))
+    assert fingerprint(tmp_path / "two") != one

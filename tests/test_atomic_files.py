@@ -1,0 +1,72 @@
+"""A file is written whole or not at all, and nothing but an ordinary file is replaced by one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from analysis.answer import Answer
+from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
+from tst_study.errors import UserError
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [fifo, device, folder, loop])
+def test_what_is_no_ordinary_file_is_refused_and_left_alone(tmp_path: Path, make) -> None:
+    """As the target of `tst-study analyse --json`, for one."""
+    target = tmp_path / "answer.json"
+    make(target)
+    before = target.lstat()
+    with pytest.raises(UserError, match=r"answer\.json: ") as raised:
+        Answer("q", {}, (), {}).write_json(target)
+    assert "\n" not in str(raised.value)
+    assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["answer.json"]
+
+
+def test_through_a_link_the_file_behind_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file.json")
+    for value in (1, 2):
+        write_json(tmp_path / "link", value)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there" / "file.json").read_text() == f"{value}\n"
+
+
+def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("before")
+    halves = iter([b"half"])
+    with pytest.raises(RuntimeError), written_atomically(tmp_path / "file") as file:
+        file.writelines(next(halves) for _ in "12")
+    assert (tmp_path / "file").read_text() == "before"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose another place")],
+)
+def test_what_the_disk_refuses_is_one_line_with_a_remedy(number: int, remedy: str) -> None:
+    with pytest.raises(UserError, match=rf"^file: cannot be written \(.+\); {remedy}"):  # noqa: SIM117
+        with disk_errors_named(Path("file")):
+            raise OSError(number, os.strerror(number))

@@ -1,0 +1,87 @@
+"""Whether a folder holds a request's corpus already, or the beginning of it."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.data.integrity import file_sha256, is_intact
+from tst_study.data.manifest import MANIFEST, SPLITS, TOKENIZER, Manifest, read_manifest
+from tst_study.data.request import Job
+from tst_study.data.shards import SHARD_BYTES
+from tst_study.errors import UserError
+
+UNFINISHED = ".unfinished"
+OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
+
+
+def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:
+    """The manifest of an intact folder of the same request; None if there is work to do.
+
+    Raises:
+        UserError: the folder is of another request, or a source has changed since.
+    """
+    if not (folder / MANIFEST).exists():
+        return None
+    manifest = read_manifest(folder)
+    if manifest.request != asked:
+        raise _other_request(folder, manifest.request, asked)
+    recorded = {(record.split, record.name): record for record in manifest.sources}
+    for split, source in jobs:
+        record = recorded.get((split, source.name))
+        if source.path is None or record is None:  # a stream, or beyond the limit
+            continue
+        if record.modified_ns != source.path.stat().st_mtime_ns and (
+            record.sha256 != file_sha256(source.path)
+        ):
+            raise UserError(
+                f"{folder}: was prepared from another version of {source.path}; choose another"
+                " folder, or delete this one to prepare it again"
+            )
+    return manifest if (folder / TOKENIZER).exists() and is_intact(folder, manifest) else None
+
+
+def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Path:
+    """The folder of finished shards of this request, new or from an interrupted call.
+
+    Raises:
+        UserError: the folder holds something else, or cannot be written.
+    """
+    unfinished = folder / UNFINISHED
+    stamps = [source.path and source.path.stat().st_mtime_ns for _, source in jobs]
+    asked = {**asked, "modified_ns": stamps, "shard_bytes": SHARD_BYTES}
+    path = unfinished / "request.json"
+    with disk_errors_named(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: is a file; choose a folder to prepare into")
+        if path.exists():
+            begun = json.loads(path.read_text())
+            if begun == asked:
+                return unfinished
+            if any(unfinished.glob("*.npz")):
+                raise _other_request(unfinished, begun, asked)
+            shutil.rmtree(unfinished)  # it failed before anything was finished
+        there = {p.name for p in folder.iterdir()} if folder.exists() else set()
+        if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
+            raise UserError(
+                f"{folder}: holds files that are no prepared corpus ({min(there)}, …); choose an"
+                " empty or new folder"
+            )
+        unfinished.mkdir(parents=True, exist_ok=True)
+    write_json(path, asked)
+    return unfinished
+
+
+def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError:
+    key = next(key for key in {**wants, **had} if had.get(key) != wants.get(key))
+    return UserError(
+        f"{folder}: belongs to another preparation ({key}: {_short(had.get(key))}, now"
+        f" {_short(wants.get(key))}); choose another folder, or delete this one to prepare anew"
+    )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,138 @@
+"""The data of a run: its stream, its held-out tokens, and what identifies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tst_study.config import Config
+from tst_study.data.held_out import HeldOut, held_out
+from tst_study.data.integrity import check_sample, fingerprint
+from tst_study.data.manifest import MANIFEST, Manifest, SplitRecord, manifest_of, token_prefix
+from tst_study.data.token_file import TokenFile
+from tst_study.data.token_stream import Corpus, TokenStream
+from tst_study.errors import UserError
+from tst_study.phase_plan import plan_phases
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A token file, and the manifest beside it if there is one."""
+
+    file: TokenFile
+    manifest: Manifest | None
+
+    @property
+    def record(self) -> SplitRecord | None:
+        return self.manifest.splits.get(self.file.prefix.name) if self.manifest else None
+
+    @property
+    def tokenizer(self) -> str | None:
+        return self.manifest.tokenizer.fingerprint if self.manifest else None
+
+    def fingerprint(self) -> str:
+        """Raises `UserError` where the manifest says another one."""
+        found = fingerprint(self.file.prefix)
+        if self.record is not None and self.record.fingerprint != found:
+            folder = self.file.prefix.parent
+            raise UserError(
+                f"{self.file.prefix}: is not what {folder / MANIFEST} describes; restore its .bin "
+                f"and .idx, or delete {folder} and prepare it again"
+            )
+        return found
+
+
+def open_stream(config: Config) -> TokenStream:
+    """The token stream of a run, a sample of whose files has been compared with their manifests.
+
+    Raises `UserError` for files that are damaged or do not fit the config.
+    """
+    plan = plan_phases(config)
+    corpora = []
+    for corpus in config.data.corpora:
+        split = _open(config, corpus.path)
+        words = config.model.vocabulary_size
+        if split.manifest is not None:
+            words = split.manifest.tokenizer.vocabulary_size
+        # Runs look at different parts, so that together they look at all.
+        check_sample(split.file, split.record, words, f"{config.study}/{config.name}/{config.seed}")
+        end = split.manifest.tokenizer.end_of_document if split.manifest else None
+        corpora.append(Corpus(split.file, corpus.weight, end))
+    return TokenStream(
+        corpora,
+        sequences_per_step=plan.sequences,
+        sequence_length=plan.sequence_length,
+        superposed_steps=plan.superposed_steps,
+        superposed_length=plan.tokens_per_sequence("superposition"),
+        seed=config.order_seed,
+        bag_size=plan.bag_size,
+        align_bags_to_documents=config.superposition.align_bags_to_documents,
+        vocabulary_size=config.model.vocabulary_size,
+    )
+
+
+def open_held_out(config: Config) -> HeldOut:
+    """The tokens that the run is evaluated on."""
+    split = _open_validation(config)
+    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.validation_tokens)
+    held.check_vocabulary(config.model.vocabulary_size)
+    return held
+
+
+def fingerprints(config: Config) -> dict[str, Any]:
+    """What identifies the data, without paths: part of a run's identity and of its record.
+
+    Raises `UserError` where a file is missing, is not what its manifest describes, or has another
+    tokenizer than the others.
+    """
+    corpora = [(corpus.weight, _open(config, corpus.path)) for corpus in config.data.corpora]
+    validation = _open_validation(config)
+    validation.fingerprint()
+    tokenizers = {split.tokenizer for _, split in corpora} | {validation.tokenizer}
+    known = sorted(name for name in tokenizers if name)
+    if len(known) > 1:
+        raise UserError(
+            "data: corpora and validation were prepared with different tokenizers "
+            f"({', '.join(name[:8] for name in known)}); prepare them with one"
+        )
+    held = open_held_out(config)
+    return {
+        "corpora": [
+            {
+                "fingerprint": split.fingerprint(),
+                "weight": weight,
+                "tokens": split.file.token_count,
+            }
+            for weight, split in corpora
+        ],
+        "validation": {
+            "fingerprint": held.fingerprint,
+            "tokens": held.predicted_tokens,
+            **_known_optimum(validation.manifest),
+        },
+        "tokenizer": next(iter(known), None),
+    }
+
+
+def _known_optimum(manifest: Manifest | None) -> dict[str, float]:
+    """The loss that nothing can beat, where the language was generated and so is known."""
+    if manifest is None or manifest.generated is None:
+        return {}
+    return {"optimal_nats_per_token": manifest.generated["entropies"]["optimal_validation_loss"]}
+
+
+def _open_validation(config: Config) -> _Split:
+    return _open(config, config.data.validation or config.data.corpora[0].path, "validation")
+
+
+def _open(config: Config, path: str, name: str = "train") -> _Split:
+    prefix = token_prefix(path, name)
+    split = _Split(TokenFile(prefix), manifest_of(prefix))
+    words = config.model.vocabulary_size
+    known = split.manifest.tokenizer.vocabulary_size if split.manifest else words
+    if known > words:
+        raise UserError(
+            f"data: {path}: has token ids up to {known - 1}, but model.vocabulary_size = {words}; "
+            "raise it or prepare the text with another tokenizer"
+        )
+    return split
