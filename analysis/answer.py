@@ -93,9 +93,9 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     ]
 
 
-_ESTIMATES = ("best", "gain", "multiplier", "speed_up", "factor", "difference", "low", "high")
-_ESTIMATES += ("flat_low", "flat_high", "steps_ratio", "flops_ratio", "smallest_detectable")
-_ESTIMATES += ("params_exponent", "exponent_low", "exponent_high")
+_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "speed_up", "factor", "difference")
+_ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
+_ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
 """Columns that an interval belongs to."""
 
 

@@ -131,7 +131,7 @@ def bag_size_answer(
     ratios_tried = given.loc[given["bag_size"] > 1, "step_ratio"]
     if all(np.isclose(ratios_tried, ratio).any() for ratio in TREND_RATIOS):
         cells = [*GROUP, "step_ratio", "bag_size"]
-        means = given.groupby(cells, as_index=False)["loss"].mean() if "seed" in given else given
+        means = given.groupby(cells)[["loss"]].mean().reset_index() if "seed" in given else given
         tables["What moves the best s (factor on the parabola's optimum, 95%)"] = trends(means)
         compared = weights_compared(means)
         if len(compared):

@@ -63,7 +63,7 @@ def speed_up(
     """
     for table, name in ((baselines, "baselines"), (superposed, "superposed runs")):
         positive(table, ("steps", "loss"), name)
-    nothing = {"seeds": superposed["seed"].nunique()}
+    nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
     nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
     try:
         (table, own), said = paired_tables([baselines, superposed], "steps")

@@ -10,6 +10,7 @@ seeds, and open where the curve is too flat to say.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -87,7 +88,7 @@ class LengthCurve:
         def shown(place: float, sign: float) -> float:
             difference = self.at(place, floor) - losses
             error = float(difference.std(ddof=1)) / np.sqrt(len(losses))
-            return sign * float(difference.mean()) - critical * error
+            return float(sign * difference.mean() - critical * error)
 
         ends: list[float | None] = []
         first, last = 2 * self.x[0] - self.x[1], 2 * self.x[-1] - self.x[-2]
@@ -162,6 +163,6 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
     return [table[seeds].sort_index() for table in wide], said
 
 
-def _common(tables: list[pd.DataFrame]) -> list[object]:
+def _common(tables: list[pd.DataFrame]) -> list[Any]:
     kept = [set(table.dropna(axis=1).columns) for table in tables]
     return sorted(set.intersection(*kept))

@@ -60,7 +60,8 @@ def log_of(tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
             )
         )
         parts.append(rates.merge(losses, on="step", how="outer").assign(run=folder))
-    return pd.concat(parts, ignore_index=True).rename(columns={"nats_per_token": "loss"})
+    log: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return log.rename(columns={"nats_per_token": "loss"})
 
 
 def described(log: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
@@ -77,13 +78,12 @@ def described(log: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
     held = held_out(log)
     if len(held):
         tables["Final losses predicted from shorter runs, nats"] = held
-        error = held[["law", "power_law", "last"]].sub(held["observed"], axis=0)
-        both = error.dropna()
+        both = held[["law", "power_law", "last"]].sub(held["observed"], axis=0).dropna()
         means = np.sqrt((both**2).mean())
         said.append(
             f"Longer runs from shorter ones: {means['law']:.4f} nats by the curve, "
             f"{means['power_law']:.4f} by a power law of final losses, {means['last']:.4f} by the "
-            f"longest run's loss (root mean square over {len(both)} predictions that all three make)."
+            f"longest run's loss (root mean square, {len(both)} predictions that all three make)."
             if len(both)
             else "A power law of final losses needs four lengths; the curve needs one."
         )

@@ -73,7 +73,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = frame.reset_index(drop=True)
     for name, value in (("weighting", "uniform"), ("seed", 0)):
-        rows[name] = rows[name] if name in rows else value
+        rows[name] = rows.get(name, value)
     positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
     needs_columns(rows, ("step_ratio",), "frame")
     numbers(rows["step_ratio"], "step_ratio", above=-1e-9, below=1.0)
