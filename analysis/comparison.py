@@ -172,8 +172,11 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
         ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
         ("flops", "of equal FLOPs"),
         ("seed", f"of its seed {run['seed']}"),
+        ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
     )
     for column, words in narrowing:
+        if column not in run:  # Tables made elsewhere may not know the order of the text.
+            continue
         baselines = [baseline for baseline in baselines if baseline[column] == run[column]]
         if not baselines:
             return f"no finished baseline {words}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import cluster_sheet, study
-from experiments.detectable import detectable, smallest_in_deviations
+from experiments.detectable import detectable
 from experiments.launcher import Allocation, Options, Prices, launcher_of
 from experiments.plan_table import lines
 from experiments.planned_run import PlannedRun, total_flops
@@ -25,6 +25,7 @@ from tst_study.devices import device_named
 from tst_study.errors import UserError
 from tst_study.run_header import header_of
 from tst_study.run_record import RunWriter
+from tst_study.statistics import smallest_detectable
 from tst_study.step_time import assumptions, step_time
 
 
@@ -33,7 +34,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
 
-    effect = smallest_in_deviations(pairs)
+    effect = smallest_detectable(pairs)
     assert effect is not None
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
@@ -41,7 +42,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
 
 
 def test_one_seed_detects_nothing() -> None:
-    assert smallest_in_deviations(1) is None
+    assert smallest_detectable(1) is None
 
 
 def seeded(count: int) -> list[Config]:
