@@ -27,7 +27,7 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
     paired gain, so that a seed's luck drops out."""
     table = comparison.table
-    plain = table[[is_plain({**row, "weighting": "uniform"}) for row in rows_of(table)]]
+    plain = table.loc[[is_plain({**row, "weighting": "uniform"}) for row in rows_of(table)]]
     plain = plain.assign(size=_labels(plain), step_ratio=plain["step_ratio"].round(4))
     cells = [*GROUP, "step_ratio", "bag_size"]
     keys = ["group", "setting", "learning_rate", "eval_set"]
