@@ -18,6 +18,7 @@ from analysis.checks import needs_columns, positive
 from analysis.chinchilla import allocation, parametric
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
 from analysis.fitting.objectives import Floats
+from analysis.fitting.uncertainty import LEAST_CLUSTERS
 from analysis.power_law import fit_power_law as fit_power_law_of
 from analysis.scaling_laws import chinchilla, power_law
 from analysis.superposition_law import Law, fit_law
@@ -49,19 +50,15 @@ class FrameFit:
         rows = []
         for parameter, name in self.names.items():
             draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
-            open_ = parameter in self.found.identified.undetermined
-            low, high = (None, None) if open_ else self.drawn.interval(draws)
+            low, high = self.drawn.interval(draws)
             value = float(_printed(parameter, np.array(self.found[parameter])))
-            note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
-            rows.append(
-                {
-                    "parameter": name,
-                    "value": value,
-                    "low": low,
-                    "high": high,
-                    "note": note if open_ else "" if low is not None else "no interval",
-                }
-            )
+            note = ""
+            if self.drawn.clusters < LEAST_CLUSTERS:
+                note = f"no interval: {self.drawn.clusters} {self.drawn.resampled} are too few"
+            elif low is None or parameter in self.found.identified.undetermined:
+                low, high = None, None
+                note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
+            rows.append({"parameter": name, "value": value, "low": low, "high": high, "note": note})
         return pd.DataFrame(rows)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
