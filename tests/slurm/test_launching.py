@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cancel import cancel_runs
-from experiments.planner import Planner
+from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
+from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.profile import Profile, Resources
-from experiments.status import rows_of
 from experiments.study import Results, Study, best_of
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
@@ -253,7 +253,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
 def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: Path) -> None:
     """The checkout is edited while the job waits: the job never sees it."""
     submit_from(checkout, tmp_path / "runs", "a")
-    (checkout / "tst_study" / "run_lock.py").write_text("raise ImportError('edited')")
+    (checkout / "tst_study" / "run" / "lock.py").write_text("raise ImportError('edited')")
     wait_for_end(tmp_path / "runs")
     assert state(tmp_path / "runs", "a") == "done"
     (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runs.status import rows_of
 from experiments.slurm.profile import Profile, Resources
-from experiments.status import rows_of
 from experiments.study import Study
 from tests.slurm.cluster import GPUS, Cluster
 from tests.slurm.test_launching import ROOT, submit, wait_for_end, wait_until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cancel import cancel_runs
+from experiments.runs.cancel import cancel_runs
+from experiments.runs.status import rows_of
 from experiments.slurm.profile import Resources
-from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
 from tests.slurm.fake_site.sitecustomize import DATA
