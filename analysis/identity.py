@@ -5,8 +5,8 @@ Both functions read the resolved config and the data fingerprints of `run.json`.
 
 from __future__ import annotations
 
-from tst_study.identity_form import SEEDS, identity_form
-from tst_study.run_identity import digest
+from tst_study.run.identity import digest
+from tst_study.run.identity_form import SEEDS, identity_form
 from tst_study.run_record import RunHeader
 
 VARIED = (*SEEDS, "superposition", "optimizer.learning_rate", "data.validation")

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypedDict, cast
 import pandas as pd
 
 from analysis.identity import training_group, training_group_of_any_length
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import RunRecord
-from tst_study.superposition_setting import SuperpositionSetting
 
 
 class RunRow(TypedDict):

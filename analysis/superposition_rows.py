@@ -16,9 +16,9 @@ from analysis.comparison import eligible
 from analysis.fitting.objectives import Floats
 from analysis.run_row import rows_of
 from analysis.wording import big
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
-from tst_study.superposition_setting import SuperpositionSetting
 
 TOKENS_PER_STEP = 2**21
 """Latent tokens of a step of the published grids."""

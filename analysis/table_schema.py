@@ -15,8 +15,8 @@ from analysis.checks import needs_columns, numbers, truths
 from analysis.frames import with_tokens
 from analysis.run_row import COLUMNS, rows_of
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
+from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
 from tst_study.errors import UserError
-from tst_study.superposition_setting import DEPARTURES, SuperpositionSetting
 
 
 @dataclass(frozen=True)

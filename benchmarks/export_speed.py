@@ -27,10 +27,10 @@ from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
 from benchmarks.machine import machine_facts
 from benchmarks.steps import step_config
 from tst_study.atomic_files import write_json
-from tst_study.checkpoint_places import checkpoint_place
-from tst_study.compute_cost import count_parameters
+from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import Config
-from tst_study.run_header import header_of
+from tst_study.cost.compute import count_parameters
+from tst_study.run.header import header_of
 
 MOST_SECONDS, MOST_MEMORY = 60.0, 1.3
 """Of 600m on two cores; memory over the size of its weights."""
@@ -56,8 +56,8 @@ def write_checkpoint(config: Config, run: Path) -> None:
 
 def export_once(run: Path, to: Path) -> dict[str, float]:
     """Seconds and peak bytes of this whole process."""
+    from tst_study.evaluation.trained_run import open_run
     from tst_study.huggingface.export import export
-    from tst_study.trained_run import open_run
 
     before = _peak()
     began = time.perf_counter()

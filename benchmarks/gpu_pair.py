@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.gpu_parts import Request, Results
 from tst_study import run_record
 from tst_study.config import Config, from_dict
-from tst_study.data.prepare import prepare
-from tst_study.data.request import bundled_books
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import bundled_books
 from tst_study.train import train
 
 ARMS: dict[str, dict[str, Any]] = {

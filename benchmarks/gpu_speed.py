@@ -15,13 +15,13 @@ from benchmarks import bag_loss
 from benchmarks.gpu_parts import Request, Results
 from benchmarks.machine import device_name
 from benchmarks.steps import Compiler, PackageSteps, Step, plain_step, step_config
-from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config
-from tst_study.devices import peak_flops
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.cost.devices import peak_flops
+from tst_study.cost.memory import estimate_memory
 from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
 from tst_study.megatron.process_groups import process_groups
-from tst_study.memory_model import estimate_memory
-from tst_study.phase_plan import plan_phases
 
 LENGTH = 2048  # of the paper's dense family
 MOST_SEQUENCES = 8

@@ -14,15 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiments.plan_table import lines
-from experiments.planner import Planner
-from experiments.status import rows_of, totals
+from experiments.plan.planner import Planner
+from experiments.plan.table import lines
+from experiments.runs.status import rows_of, totals
 from experiments.studies.grid import grid
 from experiments.studies.scales import TENTHS, scale_of
 from experiments.study import Study
 from tst_study.config import Config
 from tst_study.data import run_data
-from tst_study.run_header import header_of
+from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
 
 DATA = {

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from benchmarks.plain_model import PlainModel
 from tst_study.config import Config, from_dict
+from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.forward_backward import forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import NEXT_TOKEN, Objective, build_model
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.parallel_layout import layout_of
 
 Step = Callable[[], Tensor]
 Compiler = Literal["inductor", "eager"]

@@ -28,7 +28,7 @@ from benchmarks.machine import machine_facts
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
 from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
-from tst_study.memory_reuse import keep_freed_memory
+from tst_study.process.memory_reuse import keep_freed_memory
 
 OURS, SUPERPOSED, PLAIN = "tst_study", "tst_study, superposed", "plain PyTorch"
 MOST_OF_SUPERPOSED = 1.10

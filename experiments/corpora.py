@@ -35,8 +35,8 @@ class Books:
         return PREPARED / f"books-bpe{self.vocabulary_size}{part}"
 
     def prepare(self) -> None:
-        from tst_study.data.prepare import prepare
-        from tst_study.data.request import bundled_books
+        from tst_study.data.preparation.prepare import prepare
+        from tst_study.data.preparation.request import bundled_books
 
         books = bundled_books(self.shards)
         prepare(replace(books, tokenizer=f"bpe:{self.vocabulary_size}"), self.folder)
@@ -56,8 +56,8 @@ class BooksPart:
         return PREPARED / f"{self.whole.folder.name}-{self.megabytes}MB"
 
     def prepare(self) -> None:
-        from tst_study.data.prepare import prepare
-        from tst_study.data.request import bundled_books
+        from tst_study.data.preparation.prepare import prepare
+        from tst_study.data.preparation.request import bundled_books
 
         self.whole.prepare()
         part = replace(
@@ -106,7 +106,7 @@ class TopicalLanguage:
         return PREPARED / f"topical-{self.words}-{self.tokens // 1000}k"
 
     def prepare(self) -> None:
-        from tst_study.data.generated_language import LanguageParameters, generate
+        from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
         language = LanguageParameters(self.words, self.classes, self.topics)
         generate(self.folder, self.tokens, self.validation_tokens, language)

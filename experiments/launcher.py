@@ -12,13 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from experiments.planned_run import PlannedRun
+from experiments.plan.planned_run import PlannedRun
 from experiments.study import Study, known
-from tst_study.devices import Device, device_named
+from tst_study.cost.devices import Device, device_named
 from tst_study.errors import UserError
 
 LAUNCHERS = {
-    "local": "experiments.launcher_local:Local",
+    "local": "experiments.local.launcher:Local",
     "slurm": "experiments.slurm.launcher:Slurm",
 }
 

@@ -15,7 +15,7 @@ from analysis import published
 from analysis.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import big, group_label, number
-from tst_study.superposition_setting import SuperpositionSetting
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 KEY = ("group", "learning_rate", "eval_set")
 TOLERANCE = 0.1

@@ -14,7 +14,7 @@ import pytest
 @pytest.fixture(scope="session")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of a generated language of 64 words."""
-    from tst_study.data.generated_language import LanguageParameters, generate
+    from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
     folder = tmp_path_factory.mktemp("corpora") / "words"
     generate(folder, 20_000, 500, LanguageParameters(words=64, classes=8, topics=4))
@@ -24,8 +24,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder of short texts in bytes: ids below 257, each text with its end."""
-    from tst_study.data.prepare import prepare
-    from tst_study.data.request import Request
+    from tst_study.data.preparation.prepare import prepare
+    from tst_study.data.preparation.request import Request
 
     folder = tmp_path_factory.mktemp("corpora")
     letters = random.Random(0)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tst_study import config
-from tst_study.auto_layout import resolve
 from tst_study.config import Config
-from tst_study.devices import Device, device_named
+from tst_study.configuration.presets import PRESETS
+from tst_study.cost.auto_layout import resolve
+from tst_study.cost.devices import Device, device_named
+from tst_study.cost.memory import estimate_memory
+from tst_study.cost.parallel_layout import data_ranks, layout_of
+from tst_study.cost.step_time import StepTime, step_time
 from tst_study.errors import UserError
-from tst_study.memory_model import estimate_memory
-from tst_study.model_presets import PRESETS
-from tst_study.parallel_layout import data_ranks, layout_of
-from tst_study.step_time import StepTime, step_time
 
 GUIDE = Path(__file__).parents[1] / "docs" / "gpu.md"
 

@@ -14,12 +14,15 @@ ROOT = Path(__file__).parents[1]
 TORCH_HALF = (
     "tst_study.megatron",
     "tst_study.train",
-    "tst_study.evaluate",
-    "tst_study.step_clock",
-    "tst_study.checkpoint_pickles",
-    "tst_study.checkpoint_reader",
-    "tst_study.trained_model",
-    "tst_study.context_checks",
+    "tst_study.evaluation.context_checks",
+    "tst_study.evaluation.domains",
+    "tst_study.evaluation.evaluate",
+    "tst_study.evaluation.run",
+    "tst_study.evaluation.tasks",
+    "tst_study.evaluation.trained_model",
+    "tst_study.process.step_clock",
+    "tst_study.checkpoints.pickles",
+    "tst_study.checkpoints.reader",
     "tst_study.huggingface.export",
     "tst_study.huggingface.weights",
 )
@@ -92,8 +95,10 @@ def test_imports_run_one_way_also_inside_functions(package: str, allowed: set[st
     """Verbs at the top tie layers together: the command line, and `submit` and `collect`, which
     draw at their end."""
     ours = {"tst_study", "experiments", "analysis", "paper_figures"}
-    verbs = {ROOT / "tst_study" / name for name in ("command_line.py", "study_verbs.py")}
-    verbs |= {ROOT / "experiments" / name for name in ("launcher_local.py", "collect.py")}
+    verbs = {
+        ROOT / "tst_study" / "commands" / name for name in ("command_line.py", "study_verbs.py")
+    }
+    verbs |= {ROOT / "experiments" / name for name in ("local/launcher.py", "runs/collect.py")}
     for path in set((ROOT / package).rglob("*.py")) - verbs:
         used = {name.partition(".")[0] for name in _imported(path)} & ours
         assert used <= allowed, f"{path.relative_to(ROOT)} imports {used - allowed}"
@@ -101,7 +106,7 @@ def test_imports_run_one_way_also_inside_functions(package: str, allowed: set[st
 
 def test_help_answers_without_heavy_imports() -> None:
     program = (
-        "import sys; from tst_study import command_line\n"
+        "import sys; from tst_study.commands import command_line\n"
         "sys.argv = ['tst-study', '--help']\n"
         "try: command_line.main()\n"
         "except SystemExit: pass\n"

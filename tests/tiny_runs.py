@@ -17,7 +17,7 @@ from megatron.core import dist_checkpointing
 from torch import Tensor
 
 from tst_study import config, run_record
-from tst_study.checkpoint_places import checkpoint_place, checkpoint_steps
+from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import Config
 from tst_study.data.token_stream import TokenStream
 from tst_study.megatron.model import SuperposedGPT, build_model

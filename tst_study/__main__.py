@@ -1,3 +1,3 @@
-from tst_study.command_line import main
+from tst_study.commands.command_line import main
 
 main()

@@ -23,8 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.errors import UserError
-from tst_study.optimizer_kinds import OptimizerName
 from tst_study.superposition import (
     BagLossKind,
     NamedWeighting,
@@ -214,7 +214,7 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends behind this step, for other runs to fork from (`tst_study.trunk`)."""
+    """A trunk: ends behind this step, for other runs to fork from (`tst_study.run.trunk`)."""
 
     @property
     def last_step(self) -> int:
@@ -373,7 +373,7 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
 
     Raises `UserError`, one line that names the key, the value and what is wrong with it.
     """
-    from tst_study.model_presets import expand_preset
+    from tst_study.configuration.presets import expand_preset
 
     values = {**values}
     if isinstance(values.get("model"), Mapping):

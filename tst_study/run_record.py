@@ -31,8 +31,8 @@ from typing_extensions import TypedDict
 
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
-from tst_study.identity_form import SCHEMA_VERSION
-from tst_study.task_results import TaskResult
+from tst_study.run.identity_form import SCHEMA_VERSION
+from tst_study.run.task_results import TaskResult
 
 if TYPE_CHECKING:
     from tst_study.config import Execution

@@ -22,12 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tst_study.compute_cost import count_flops
 from tst_study.config import Config
+from tst_study.configuration.learning_rate import is_annealed, learning_rate_factor
+from tst_study.configuration.phase_plan import PhasePlan, plan_phases
+from tst_study.cost.compute import count_flops
+from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.run_data import fingerprints, open_held_out, open_stream
-from tst_study.evaluate import evaluate
+from tst_study.evaluation.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
-from tst_study.learning_rate import is_annealed, learning_rate_factor
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
@@ -50,13 +52,11 @@ from tst_study.megatron.process_groups import (
     process_groups,
     with_layout,
 )
-from tst_study.memory_reuse import keep_freed_memory
-from tst_study.parallel_layout import layout_of
-from tst_study.phase_plan import PhasePlan, plan_phases
-from tst_study.run_log import RunLog, run_log
+from tst_study.process.memory_reuse import keep_freed_memory
+from tst_study.process.step_clock import StepClock
+from tst_study.process.stop_request import StopRequest, listening
+from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
-from tst_study.step_clock import StepClock
-from tst_study.stop_request import StopRequest, listening
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:

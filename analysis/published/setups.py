@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tst_study.compute_cost import count_parameters, flops_per_position
 from tst_study.config import Model
-from tst_study.model_presets import expand_preset
+from tst_study.configuration.presets import expand_preset
+from tst_study.cost.compute import count_parameters, flops_per_position
 
 PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
 LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}

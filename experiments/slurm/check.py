@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.launcher import Allocation
-from experiments.layouts import problems
-from experiments.planned_run import PlannedRun, is_over
+from experiments.plan.layouts import problems
+from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.commands import SlurmError, call

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tst_study.errors import UserError
-from tst_study.rank_environment import VARIABLES
+from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
 SECONDS = 30

@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.code_copy import keep_code
 from experiments.launcher import Allocation
-from experiments.layouts import check_layouts
-from experiments.planned_run import PlannedRun, is_over, state
-from experiments.planner import Planner
-from experiments.run_process import cancel_mark
+from experiments.local.run_process import cancel_mark
+from experiments.plan.layouts import check_layouts
+from experiments.plan.planned_run import PlannedRun, is_over, state
+from experiments.plan.planner import Planner
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
+from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
+from experiments.slurm.submitters_lock import the_only_submitter
 from experiments.study import Study
-from experiments.submitters_lock import the_only_submitter
-from tst_study import run_lock
 from tst_study.config import to_toml
+from tst_study.run import lock as run_lock
 
 SECOND_LOOK = 2.0
 """Seconds after which a job that was not in the queue is looked for again: a requeued one may be

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from experiments.code_copy import copies
 from experiments.launcher import Allocation, Job, Options, Prices
-from experiments.planned_run import PlannedRun
-from experiments.run_process import cancel_mark
+from experiments.local.run_process import cancel_mark
+from experiments.plan.planned_run import PlannedRun
 from experiments.slurm import launches, submission
 from experiments.slurm.check import check_with_slurm
+from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.jobs import explained, in_the_queue

@@ -108,7 +108,7 @@ class Profile(Strict):
     small: SmallJob = SmallJob()
     """`[small]`: for jobs that collect, or submit the rest of a study."""
     device: str | None = None
-    """GPU's name, for `plan`'s hours: as in `tst_study.devices`."""
+    """GPU's name, for `plan`'s hours: as in `tst_study.cost.devices`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
     """Measured there, in the place of what `plan` expects by its model of a step."""
     price_per_gpu_hour: PositiveFloat | None = None

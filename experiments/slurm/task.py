@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from experiments.run_process import Exit, log_path, send_output_to, train_rank
+from experiments.local.run_process import Exit, log_path, send_output_to, train_rank
 from tst_study import config
-from tst_study.rank_environment import adopt_slurm_ranks
+from tst_study.process.rank_environment import adopt_slurm_ranks
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 LOCK_SECONDS = 20.0

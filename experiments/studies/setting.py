@@ -22,8 +22,8 @@ from tst_study.config import (
     from_dict,
     to_dict,
 )
-from tst_study.model_presets import PRESETS
-from tst_study.superposition_setting import SuperpositionSetting
+from tst_study.configuration.presets import PRESETS
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
 

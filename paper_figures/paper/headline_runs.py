@@ -18,8 +18,8 @@ from paper_figures.item import Finding, judged
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
-from tst_study.compute_cost import gpu_hours
-from tst_study.devices import peak_flops
+from tst_study.cost.compute import gpu_hours
+from tst_study.cost.devices import peak_flops
 
 MFU = 0.4
 """At which the cost model's hours are given."""

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config, from_dict, to_dict
-from tst_study.phase_plan import plan_phases
-from tst_study.run_identity import SCHEMA_VERSION, fingerprint, run_id
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.run_record import RunHeader, RunWriter
 
 BOOKS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import analysis
 from analysis.questions import ask
 from analysis.table_schema import SCHEMA
-from tst_study.command_line import app
+from tst_study.commands.command_line import app
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tst_study.data.generated_language import (
+from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation.generated_language import (
     Language,
     LanguageParameters,
     generate,
     optimal_validation_loss,
 )
-from tst_study.data.manifest import read_manifest
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 

@@ -22,11 +22,11 @@ from tst_study import atomic_files
 from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
 from tst_study.data.manifest import manifest_of, read_manifest, token_prefix
-from tst_study.data.prepare import prepare
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import Request
+from tst_study.data.preparation.text_sources import Reading, Source, records
+from tst_study.data.preparation.text_tokenizers import read_tokenizer
 from tst_study.data.prepared_folder import UNFINISHED
-from tst_study.data.request import Request
-from tst_study.data.text_sources import Reading, Source, records
-from tst_study.data.text_tokenizers import read_tokenizer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
@@ -108,7 +108,7 @@ def test_a_hugging_face_dataset_is_streamed(tmp_path, monkeypatch):
     (tmp_path / "dataset" / "test.jsonl").write_bytes(jsonl(["held out"], "content"))
     name = f"hf://{tmp_path / 'dataset'}"
     settings = {"validation": [f"{name}:test"], "text_field": "content"}
-    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 1000)
+    monkeypatch.setattr("tst_study.data.preparation.prepare.SHARD_BYTES", 1000)
     killed = shards.make_shard
 
     def third_time_unlucky(work, tokenizer):
@@ -116,10 +116,10 @@ def test_a_hugging_face_dataset_is_streamed(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         killed(work, tokenizer)
 
-    monkeypatch.setattr("tst_study.data.workers.make_shard", third_time_unlucky)
+    monkeypatch.setattr("tst_study.data.preparation.workers.make_shard", third_time_unlucky)
     with pytest.raises(KeyboardInterrupt):
         quietly([name], tmp_path / "out", **settings)
-    monkeypatch.setattr("tst_study.data.workers.make_shard", killed)
+    monkeypatch.setattr("tst_study.data.preparation.workers.make_shard", killed)
     quietly([name], tmp_path / "out", **settings)  # goes on behind the second shard
     assert read_back(tmp_path / "out", "train") == texts
     assert read_back(tmp_path / "out", "validation") == ["held out"]
@@ -143,7 +143,7 @@ def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(400)))
-    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 5000)
+    monkeypatch.setattr("tst_study.data.preparation.prepare.SHARD_BYTES", 5000)
     for workers in (1, 2):
         request = Request([str(tmp_path / "a.jsonl")], "bpe:300", validation_share=0.1)
         prepare(request, tmp_path / str(workers), workers=workers, progress=False)
@@ -153,7 +153,10 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, monkeypatch):
 
 KILLED = """
 import sys, time
-from tst_study.data import prepare, request, shards, workers
+from tst_study.data import shards
+from tst_study.data.preparation import prepare
+from tst_study.data.preparation import request
+from tst_study.data.preparation import workers
 prepare.SHARD_BYTES = 5000
 if __name__ == "__main__":
     made = shards.make_shard
@@ -186,9 +189,9 @@ def test_killed_half_way_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeyp
 
     redone = []
     made = shards.make_shard
-    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 5000)
+    monkeypatch.setattr("tst_study.data.preparation.prepare.SHARD_BYTES", 5000)
     monkeypatch.setattr(
-        "tst_study.data.workers.make_shard",
+        "tst_study.data.preparation.workers.make_shard",
         lambda work, tokenizer: (redone.append(work.path), made(work, tokenizer)),
     )
     quietly([tmp_path / "a.jsonl"], out, "bpe:300", validation_share=0.1)
@@ -244,7 +247,7 @@ def test_a_damaged_result_is_made_again(tmp_path):
 def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monkeypatch, writes):
     source = tmp_path / "a.jsonl"
     source.write_bytes(jsonl(documents(300)))
-    monkeypatch.setattr("tst_study.data.prepare.SHARD_BYTES", 30_000)
+    monkeypatch.setattr("tst_study.data.preparation.prepare.SHARD_BYTES", 30_000)
     left = iter(range(writes))
     sync = os.fsync
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from tst_study.data import word_cache
-from tst_study.data.text_tokenizers import (
+from tst_study.data.preparation import word_cache
+from tst_study.data.preparation.text_tokenizers import (
     ByteTokenizer,
     FileTokenizer,
     download_tokenizer,

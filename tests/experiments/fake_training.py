@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from experiments import run_process
+from experiments.local import run_process
 from tests.examples import example
-from tests.test_run_record import DATA, evaluation
+from tests.run.test_record import DATA, evaluation
 from tst_study.config import Config
 from tst_study.errors import UserError
-from tst_study.run_header import header_of
+from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
 
 

@@ -11,10 +11,10 @@ from experiments import study
 from experiments.corpora import TopicalLanguage
 from experiments.studies import gate, laptop
 from experiments.studies.scales import scale_of
-from tst_study.compute_cost import count_flops
 from tst_study.config import Config
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
-from tst_study.phase_plan import plan_phases
 
 
 @dataclass(frozen=True)

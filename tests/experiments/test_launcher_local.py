@@ -15,21 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from experiments import local_queue
-from experiments.cancel import cancel_runs
 from experiments.launcher import Options, launcher_of
-from experiments.local_queue import Queue, StoppedError, launch, report_failures
-from experiments.planned_run import PlannedRun
-from experiments.planner import Planner
-from experiments.select import stopped
+from experiments.local import queue as local_queue
+from experiments.local.queue import Queue, StoppedError, launch, report_failures
+from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planner import Planner
+from experiments.plan.select import stopped
+from experiments.runs.cancel import cancel_runs
 from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
-from tests.test_run_record import DATA
-from tst_study import run_lock, run_record
+from tests.run.test_record import DATA
+from tst_study import run_record
 from tst_study.config import Config
 from tst_study.data import run_data
 from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
 
 ROOT = Path(__file__).parents[2]
 
@@ -220,7 +221,7 @@ def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
     def stop(*arguments: object, **more: object) -> None:
         raise StoppedError(signal.SIGINT)
 
-    monkeypatch.setattr("experiments.launcher_local.launch", stop)
+    monkeypatch.setattr("experiments.local.launcher.launch", stop)
     options = Options(parallel=3, processes=2, share=False)
     assert launcher_of("local", options).submit(study_of(config("a")), tmp_path / "r s") == 130
     again = (
@@ -253,7 +254,7 @@ import sys
 from pathlib import Path
 from tests.experiments.fake_training import config
 from tests.experiments.test_launcher_local import study_of, submit
-from tests.test_run_record import DATA
+from tests.run.test_record import DATA
 from tst_study.data import run_data
 
 if __name__ == "__main__":
@@ -326,7 +327,7 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.launcher_local, experiments.plan_table\n"
+        "import sys, experiments.local.launcher, experiments.plan.table\n"
         "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )

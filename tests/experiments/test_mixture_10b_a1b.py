@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cluster_sheet import lines
+from experiments.plan.cluster_sheet import lines
 from experiments.study import Study, load
-from tst_study.compute_cost import count_parameters
-from tst_study.devices import device_named
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_parameters
+from tst_study.cost.devices import device_named
 from tst_study.errors import UserError
-from tst_study.phase_plan import plan_phases
 
 HEADLINE = Path(__file__).parents[2] / "analysis" / "published" / "headline_runs.csv"
 

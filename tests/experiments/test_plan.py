@@ -9,24 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import cluster_sheet, study
-from experiments.detectable import detectable
+from experiments import study
 from experiments.launcher import Allocation, Options, Prices, launcher_of
-from experiments.plan_table import lines
-from experiments.planned_run import PlannedRun, total_flops
-from experiments.planner import Planner
+from experiments.plan import cluster_sheet
+from experiments.plan.detectable import detectable
+from experiments.plan.planned_run import PlannedRun, total_flops
+from experiments.plan.planner import Planner
+from experiments.plan.table import lines
 from experiments.slurm.profile import Resources
 from experiments.study import Study
 from tests.examples import example
-from tests.test_run_record import DATA, evaluation, metrics
+from tests.run.test_record import DATA, evaluation, metrics
 from tst_study.config import Config
+from tst_study.cost.devices import device_named
+from tst_study.cost.step_time import assumptions, step_time
 from tst_study.data import run_data
-from tst_study.devices import device_named
 from tst_study.errors import UserError
-from tst_study.run_header import header_of
+from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
 from tst_study.statistics import smallest_detectable
-from tst_study.step_time import assumptions, step_time
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tst_study import run_record
-from tst_study.data.generated_language import LanguageParameters, generate
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from experiments.local_queue import launch
+from experiments.local.queue import launch
 from experiments.study import Study
 from tests.examples import example
 

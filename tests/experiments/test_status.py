@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments import status
-from experiments.local_queue import Queue
-from experiments.planned_run import PlannedRun
-from experiments.progress import Progress
-from experiments.time_left import TimeLeft
+from experiments.local.progress import Progress
+from experiments.local.queue import Queue
+from experiments.plan.planned_run import PlannedRun
+from experiments.plan.time_left import TimeLeft
+from experiments.runs import status
 from tests.examples import example
-from tests.test_run_record import open_run
-from tst_study import run_lock
+from tests.run.test_record import open_run
 from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
 from tst_study.units import duration
 
 
@@ -79,7 +79,7 @@ def test_time_left_follows_measured_step_times_and_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("experiments.time_left.time.monotonic", lambda: now)
+    monkeypatch.setattr("experiments.plan.time_left.time.monotonic", lambda: now)
     runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
     queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
     left = TimeLeft()

@@ -10,9 +10,9 @@ import pytest
 
 from experiments import study
 from experiments.studies.scales import SCALES, scale_of
-from tst_study.compute_cost import count_flops, count_parameters
 from tst_study.config import Config, Superposition
-from tst_study.phase_plan import plan_phases
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")

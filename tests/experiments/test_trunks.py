@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from experiments import study
-from experiments.planned_run import PlannedRun, total_flops
-from experiments.planner import Planner
+from experiments.plan.planned_run import PlannedRun, total_flops
+from experiments.plan.planner import Planner
+from experiments.plan.trunks import trunks_of
 from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.study import Study
-from experiments.trunks import trunks_of
 from tests.examples import example
-from tests.test_run_record import DATA
+from tests.run.test_record import DATA
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.data import run_data
-from tst_study.run_header import header_of
+from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.clean import delete, not_needed
-from experiments.code_copy import keep_code
-from experiments.collect import collect
-from experiments.logs import log_tails
+from experiments.runs.clean import delete, not_needed
+from experiments.runs.collect import collect
+from experiments.runs.logs import log_tails
+from experiments.slurm.code_copy import keep_code
 from tests.examples import example
-from tests.test_run_record import evaluation, open_run
+from tests.run.test_record import evaluation, open_run
 from tst_study import run_record
 from tst_study.config import to_toml
 from tst_study.errors import UserError

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
-from tst_study import run_lock, run_record
-from tst_study.command_line import app
+from tst_study import run_record
+from tst_study.commands.command_line import app
 from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
 
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 

@@ -16,11 +16,11 @@ from tst_study import run_record
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import open_held_out
 from tst_study.errors import UserError
+from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
-from tst_study.trained_model import trained_model
-from tst_study.trained_run import open_run
 
 safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
@@ -211,7 +211,7 @@ def test_missing_runs_steps_and_tokenizers_are_named(
         open_run(tmp_path)
     with pytest.raises(UserError, match="no checkpoint after step 5; there are 2, 4, 6"):
         open_run(llama[0], step=5)
-    from tst_study.data.text_tokenizers import train_byte_pair_tokenizer
+    from tst_study.data.preparation.text_tokenizers import train_byte_pair_tokenizer
 
     other = train_byte_pair_tokenizer(["some other text"], 258)
     (tmp_path / "tokenizer.json").write_bytes(other.json)
@@ -233,7 +233,7 @@ def test_tokens_that_a_tokenizer_adds_by_itself_are_left_out(tmp_path: Path) -> 
     """Llama 3's puts one in front of every text; the token files never had it."""
     from tokenizers import Tokenizer, processors
 
-    from tst_study.data.text_tokenizers import FileTokenizer, train_byte_pair_tokenizer
+    from tst_study.data.preparation.text_tokenizers import FileTokenizer, train_byte_pair_tokenizer
 
     library = Tokenizer.from_str(train_byte_pair_tokenizer(["to be or not"], 258).json.decode())
     end = "<|endoftext|>"

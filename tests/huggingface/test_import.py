@@ -16,12 +16,12 @@ from tst_study import run_record
 from tst_study.config import load, to_toml
 from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
-from tst_study.run_header import header_of
-from tst_study.run_identity import canonical_form, fingerprint
+from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.trained_run import open_run
+from tst_study.run.header import header_of
+from tst_study.run.identity import canonical_form, fingerprint
+from tst_study.run.trunk import prefix_form
 from tst_study.train import train
-from tst_study.trained_model import trained_model
-from tst_study.trained_run import open_run
-from tst_study.trunk import prefix_form
 
 pytest.importorskip("safetensors", reason="imports need tst-study[export]")
 

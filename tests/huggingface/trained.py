@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.tiny_runs import run
+from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import tokenizer_of_run
-from tst_study.trained_run import open_run
 
 # Weights far from zero and few steps: what is wrong in a map of names must show.
 BYTES = ("model.vocabulary_size=257", "model.initial_deviation=0.2", "schedule.steps=6")

@@ -25,13 +25,13 @@ from tests.tiny_runs import (
     when_step_begins,
 )
 from tst_study import run_record
-from tst_study.checkpoint_places import DIGESTS
+from tst_study.checkpoints.places import DIGESTS
 from tst_study.config import Parallel
+from tst_study.configuration.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
 
 EVERY_FIVE = "execution.checkpoint_every=5"
 WRITTEN = "not what was written"

@@ -20,12 +20,12 @@ from tests.tiny_runs import (
     tiny,
 )
 from tst_study.config import Model, Parallel
+from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS, OptimizerName
 from tst_study.errors import UserError
 from tst_study.megatron import muon
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.update_rules import RULES, STATES
-from tst_study.optimizer_kinds import OPTIMIZER_KINDS, OptimizerName
 
 
 def in_bfloat16(device: torch.device) -> torch.dtype:

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.steps import PackageSteps, step_config
 from tests.allocated import AllocatedTensors
 from tests.tiny_runs import MIXTURE, assert_same_run, run
+from tst_study.configuration.presets import PRESETS
 from tst_study.megatron.process_groups import process_groups
-from tst_study.model_presets import PRESETS
 
 
 @pytest.mark.parametrize("recompute", ["feed_forward", "layer"])

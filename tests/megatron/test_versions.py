@@ -12,10 +12,10 @@ from megatron.core.transformer.moe.router import TopKRouter
 
 from tests.layouts import assert_close_tensors, gradients_on
 from tests.step_gradients import standing_still
-from tst_study import megatron_version
+from tst_study.configuration import megatron_version
+from tst_study.configuration.megatron_version import AUXILIARY_LOSSES_MENDED, check_megatron_version
 from tst_study.errors import UserError
 from tst_study.megatron.experts import Router, RoutingLog
-from tst_study.megatron_version import AUXILIARY_LOSSES_MENDED, check_megatron_version
 
 EXPERTS = (
     'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '

@@ -16,7 +16,7 @@ from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, number_entry
 from tests.analysis.made_runs import config, write_run
 from tst_study.config import Model
-from tst_study.model_presets import expand_preset
+from tst_study.configuration.presets import expand_preset
 from tst_study.run_record import append_task_results
 
 

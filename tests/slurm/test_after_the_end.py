@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.logs import log_tails
+from experiments.runs.logs import log_tails
+from experiments.runs.status import rows_of
 from experiments.slurm.handing_over import submit_to_slurm
-from experiments.status import rows_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile, started
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end, wait_until

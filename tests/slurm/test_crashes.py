@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cancel import cancel_runs
-from experiments.planner import Planner
+from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
+from experiments.runs.status import StatusRow, rows_of
 from experiments.slurm.profile import Profile, Resources
-from experiments.status import StatusRow, rows_of
 from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
@@ -24,7 +24,8 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tests.tiny_runs import tiny
-from tst_study import run_lock, run_record
+from tst_study import run_record
+from tst_study.run import lock as run_lock
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 fake = pytest.mark.usefixtures("without_data")

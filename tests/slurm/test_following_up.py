@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from experiments import study
-from experiments.cancel import cancel_runs
-from experiments.clean import delete, not_needed
 from experiments.launcher import Options
-from experiments.select import stopped
+from experiments.plan.select import stopped
+from experiments.runs.cancel import cancel_runs
+from experiments.runs.clean import delete, not_needed
+from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Resources, SmallJob
-from experiments.status import rows_of
 from tests.experiments.fake_training import config
 from tests.slurm import fake_site
 from tests.slurm.cluster import Cluster

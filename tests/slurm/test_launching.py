@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cancel import cancel_runs
-from experiments.planner import Planner
+from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
+from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.profile import Profile, Resources
-from experiments.status import rows_of
 from experiments.study import Results, Study, best_of
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
@@ -95,14 +95,14 @@ def submit_from(checkout: Path, root: Path, *names: str) -> None:
     subprocess.run(command, cwd=checkout, env=path, check=True)
 
 
-def wait_for_end(root: Path) -> None:
+def wait_for_end(root: Path, seconds: float = 180.0) -> None:
     """Until no job of the study is left in the queue."""
 
     def ended() -> bool:
         ours = {one.id for one in submission.all_of(root)}
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
-    wait_until(ended, 180)
+    wait_until(ended, seconds)
 
 
 def launches(root: Path) -> dict[str, int]:
@@ -164,7 +164,7 @@ def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None
     (tmp_path / "no_trunks").touch()
     submit(study, tmp_path)
     wait_for_end(tmp_path)
-    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "waiting", "waiting"]
+    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "blocked", "blocked"]
     (tmp_path / "no_trunks").unlink()
     submit(study, tmp_path)
     wait_for_end(tmp_path)
@@ -253,7 +253,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
 def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: Path) -> None:
     """The checkout is edited while the job waits: the job never sees it."""
     submit_from(checkout, tmp_path / "runs", "a")
-    (checkout / "tst_study" / "run_lock.py").write_text("raise ImportError('edited')")
+    (checkout / "tst_study" / "run" / "lock.py").write_text("raise ImportError('edited')")
     wait_for_end(tmp_path / "runs")
     assert state(tmp_path / "runs", "a") == "done"
     (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.planner import Planner
+from experiments.plan.planner import Planner
 from experiments.slurm import launcher, submission
 from experiments.slurm.check import check_with_slurm
 from experiments.slurm.profile import Profile, load_profile

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.planner import Planner
+from experiments.plan.planner import Planner
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.study import Study

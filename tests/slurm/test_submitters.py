@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from experiments.runs.status import rows_of
+from experiments.runs.status_screen import show
 from experiments.slurm import commands, submission
-from experiments.status import rows_of
-from experiments.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
@@ -117,7 +117,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
-    monkeypatch.setattr("experiments.submitters_lock.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("experiments.slurm.submitters_lock.fcntl.flock", lambda *arguments: None)
     monkeypatch.setattr("experiments.slurm.handing_over.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
@@ -144,7 +144,7 @@ def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> N
 
 
 def _ids(study: Any, root: Path) -> list[str]:
-    from experiments.planner import Planner
+    from experiments.plan.planner import Planner
 
     return [run.run_id for run in Planner(study, root).decided()]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tst_study.config import Config
+from tst_study.configuration.phase_plan import plan_phases
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.integrity import check_sample, fingerprint
 from tst_study.data.manifest import MANIFEST, Manifest, SplitRecord, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
-from tst_study.phase_plan import plan_phases
 
 
 @dataclass(frozen=True)

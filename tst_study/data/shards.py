@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.atomic_files import written_atomically
-from tst_study.data.text_sources import Kind, text_of_record
-from tst_study.data.text_tokenizers import Tokenizer
+from tst_study.data.preparation.text_sources import Kind, text_of_record
+from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary
 
 SHARD_BYTES = 4 << 20

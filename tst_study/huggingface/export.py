@@ -20,16 +20,16 @@ import torch
 from torch import Tensor
 
 from tst_study.atomic_files import disk_errors_named
-from tst_study.checkpoint_reader import CheckpointReader
+from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.config import Model
 from tst_study.errors import UserError
+from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run_record import read
-from tst_study.trained_run import TrainedRun
 
 FILE_BYTES = 10**9
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tst_study.config import to_toml
+from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.data.manifest import manifest_of, token_prefix
 from tst_study.errors import UserError
+from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
-from tst_study.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.run_record import Evaluation, RunRecord
-from tst_study.trained_run import TrainedRun
 
 CITATION = """\
 @article{peng2026token,

@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 
-from tst_study.megatron_version import check_megatron_version
+from tst_study.configuration.megatron_version import check_megatron_version
 
 check_megatron_version()
 

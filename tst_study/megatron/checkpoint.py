@@ -16,8 +16,8 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tst_study.checkpoint_pickles import read_description
-from tst_study.checkpoint_places import (
+from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
     checkpoint_steps,

@@ -14,7 +14,7 @@ from typing import Any
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 
-from tst_study.megatron_version import WRITES_IN_THREADS, megatron_version
+from tst_study.configuration.megatron_version import WRITES_IN_THREADS, megatron_version
 
 
 class _NothingToCount:

@@ -12,8 +12,8 @@ from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.run_log import RunLog
-from tst_study.trunk import check_fork
+from tst_study.run.log import RunLog
+from tst_study.run.trunk import check_fork
 
 
 def fork_from_trunk(

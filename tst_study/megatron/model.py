@@ -22,12 +22,12 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config import Config, Superposition
+from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.kernels.rotary import RotaryTable
 from tst_study.megatron.layers import block_specification
 from tst_study.megatron.recomputation import keep_less_for_backward
-from tst_study.parallel_layout import layout_of
 from tst_study.superposition import (
     LINEAR_KINDS,
     BagLossKind,

@@ -16,12 +16,12 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch._C._distributed_c10d import HashStore
 
-from tst_study.auto_layout import resolve
 from tst_study.config import Config, Execution, Parallel
+from tst_study.cost.auto_layout import resolve
+from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
 from tst_study.megatron.cpu_backend import working_on
-from tst_study.parallel_layout import check, layout_of
-from tst_study.rank_environment import rank_variable
+from tst_study.process.rank_environment import rank_variable
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tst_study.config import Optimizer
+from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.megatron.muon import Muon, Projections
-from tst_study.optimizer_kinds import OptimizerName
 
 
 @dataclass(frozen=True)

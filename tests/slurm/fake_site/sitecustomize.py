@@ -40,10 +40,10 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     import time
 
     from tst_study.errors import UserError
-    from tst_study.launch_facts import launch_facts
-    from tst_study.run_header import header_of
+    from tst_study.process.stop_request import listening
+    from tst_study.run.header import header_of
+    from tst_study.run.launch_facts import launch_facts
     from tst_study.run_record import RunWriter
-    from tst_study.stop_request import listening
 
     if int(os.environ.get("RANK", "0")):
         return _other_rank(folder)
@@ -111,8 +111,8 @@ def _other_rank(folder: Path) -> str:
     import signal
     import time
 
+    from tst_study.process.stop_request import listening
     from tst_study.run_record import read_status
-    from tst_study.stop_request import listening
 
     killer = folder.parent / "kill_a_rank"
     if killer.exists():

@@ -1,0 +1,135 @@
+"""This machine as a launcher: from text to report in one call, which lasts as long as the study."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.launcher import Allocation, Job, Options, Prices
+from experiments.local.background_figures import BackgroundFigures
+from experiments.local.progress import Progress
+from experiments.local.queue import Queue, StoppedError, launch, report_failures
+from experiments.local.run_process import cancel_mark, log_path
+from experiments.plan.layouts import problems
+from experiments.plan.planned_run import PlannedRun
+from experiments.study import Study
+from tst_study.run import lock as run_lock
+from tst_study.units import duration
+
+
+class Local:
+    """Child processes of the one that submits; a `Launcher`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def submit(
+        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
+    ) -> int:
+        """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
+        options, console = self._options, Console(highlight=False)
+        began = time.monotonic()
+        _say(console, study.title, study.claims)
+        for corpus in study.corpora:
+            corpus.prepare()
+        report = root / "report"
+        figures = BackgroundFigures(root, report)
+        try:
+            with Progress(console, str(root)) as progress:
+                queue = launch(
+                    study,
+                    root,
+                    parallel=options.parallel,
+                    watchers=(progress, figures),
+                    processes=options.processes,
+                    share=options.share,
+                    wanted=wanted,
+                )
+        except StoppedError as stopped:
+            again = self._command(study, root)
+            _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
+            return stopped.status
+        finally:
+            figures.end()
+        _conclude(console, study, root, report)
+        _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
+        return _failures(queue)
+
+    def jobs(self, root: Path) -> dict[str, Job]:
+        """None: a run that is trained here is held by its process (`run_lock`)."""
+        return {}
+
+    def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
+        """Ask the processes of this machine that hold the runs to checkpoint and end."""
+        folders = (path.parent for path in root.glob("*/job"))
+        return {folder.name for folder in folders if wanted(folder.name) and _stop(folder)}
+
+    def logs(self, root: Path, run_id: str) -> list[Path]:
+        return [log_path(root / run_id)]
+
+    def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
+        return ()
+
+    def allocation(self, run_name: str) -> Allocation:
+        return Allocation(self._options.processes)
+
+    def prices(self) -> Prices:
+        return Prices()
+
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+        return problems(runs, self.allocation)
+
+    def _command(self, study: Study, root: Path) -> str:
+        words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
+        options = self._options
+        words += ["--parallel", str(options.parallel)] if options.parallel else []
+        words += ["--processes", str(options.processes)] if options.processes > 1 else []
+        words += [] if options.share else ["--no-share"]
+        return shlex.join(words)
+
+
+def _stop(folder: Path) -> bool:
+    owner = run_lock.owner(folder)
+    if owner is None or owner.host != os.uname().nodename:
+        return False
+    cancel_mark(folder).touch()
+    with suppress(ProcessLookupError):
+        os.kill(owner.process, signal.SIGTERM)
+    return True
+
+
+def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
+    from experiments.runs.collect import collect
+
+    collected = collect(root)
+    _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
+    _say(console, *collected.summary, "")
+    _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")
+
+
+def _failures(queue: Queue) -> int:
+    lines = report_failures(queue)
+    if lines:
+        print(
+            f"error: {len(lines)} runs did not finish; submit again to retry them:",
+            *(f"  {line}" for line in lines),
+            sep="\n",
+            file=sys.stderr,
+        )
+        if len(queue.decided) < len(queue.whole):
+            print("  More runs depend on them and were not started.", file=sys.stderr)
+    return 1 if lines else 0
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)

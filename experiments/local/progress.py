@@ -1,0 +1,104 @@
+"""Progress of a launcher: a live table in a terminal, a line every ten seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from experiments.local.queue import Queue
+from experiments.plan.planned_run import PlannedRun
+from experiments.plan.time_left import TimeLeft
+from experiments.runs.status import StatusRow, row, table
+from tst_study.units import duration
+
+SHOWN = 24
+"""Runs in the live table at most; those that train and those that failed come first."""
+
+
+class Progress:
+    """A `Watcher`; a context manager, so that the terminal is left in order."""
+
+    def __init__(self, console: Console, title: str, *, every: float = 10.0) -> None:
+        self._console, self._title, self._every = console, title, every
+        self._time_left = TimeLeft()
+        self._started = time.monotonic()
+        self._shown = float("-inf")
+        self._queue: Queue | None = None
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            if self._queue:
+                self._draw(self._live, self._queue)  # what stays on the screen is the end
+            self._live.stop()
+
+    def look(self, queue: Queue) -> None:
+        now = time.monotonic()
+        if now - self._shown < (0.5 if self._live else self._every):
+            return
+        self._shown, self._queue = now, queue
+        if self._live:
+            self._draw(self._live, queue)
+        else:
+            headline = self._headline(queue)
+            running = ", ".join(_short(row(one.folder)) for one in queue.running.values())
+            self._print(f"{headline} | {running}" if running else headline)
+
+    def finished(self, run: PlannedRun) -> None:
+        one = row(run.folder)
+        if not self._live:
+            loss = "" if one.loss is None else f", last training loss {one.loss:.3f}"
+            self._print(f"{run.run_id}: {one.state}{loss}")
+
+    def _draw(self, live: Live, queue: Queue) -> None:
+        runs = table(_rows(queue), self._title)
+        live.update(Group(runs, Text(self._headline(queue))), refresh=True)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _headline(self, queue: Queue) -> str:
+        total = max(len(queue.whole), len(queue.decided))
+        parts = [
+            duration(time.monotonic() - self._started),
+            f"{len(queue.over)} of {total} runs over",
+            f"{len(queue.running)} running",
+        ]
+        if queue.elsewhere:
+            parts.append(f"{len(queue.elsewhere)} running in another process")
+        if queue.failed:
+            parts.append(f"{len(queue.failed)} failed")
+        if queue.running or queue.waiting:
+            left = self._time_left.estimate(queue)
+            parts.append("time left: measuring" if left is None else f"{duration(left)} left")
+        return " | ".join(parts)
+
+
+def _rows(queue: Queue) -> list[StatusRow]:
+    first = [*queue.running.values(), *queue.elsewhere.values()]
+    first += [one for one, _ in queue.failed.values()]
+    shown = {one.fingerprint: one for one in (*first, *queue.waiting, *queue.over.values())}
+    chosen = [one for one, _ in zip(shown.values(), range(SHOWN), strict=False)]
+    order = {one.fingerprint: place for place, one in enumerate(queue.decided)}
+    chosen.sort(key=lambda one: order.get(one.fingerprint, len(order)))
+    return [row(one.folder, one.steps) for one in chosen]
+
+
+def _short(one: StatusRow) -> str:
+    loss = "" if one.loss is None else f" loss {one.loss:.3f}"
+    phase = f" {one.phase}" if one.phase else ""
+    return f"{one.run_id}{phase} {one.step}/{one.steps}{loss}"

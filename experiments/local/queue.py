@@ -1,0 +1,291 @@
+"""Runs of a study as child processes of this one: a bounded queue that asks the study for more.
+
+Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
+of this one, could not read there: what is done is skipped, what was interrupted goes on from its
+checkpoint, what failed is tried again, what another live process trains is waited for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from experiments.launcher import Allocation
+from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, mark, run
+from experiments.plan.layouts import check_layouts
+from experiments.plan.planned_run import PlannedRun, is_over, state
+from experiments.plan.planner import Planner
+from experiments.study import Study
+from tst_study import run_record
+from tst_study.process.local_ranks import free_port
+from tst_study.run import lock as run_lock
+from tst_study.run.launch_facts import cores
+
+PATIENCE = 30.0
+"""Seconds that a run gets to write its checkpoint when it is told to stop."""
+
+
+class Watcher(Protocol):
+    """Is told what happens: progress on the screen, figures in the background."""
+
+    def look(self, queue: Queue) -> None:
+        """Called a few times a second."""
+
+    def finished(self, run: PlannedRun) -> None:
+        """A run is over."""
+
+
+@dataclass
+class Queue:
+    """Where the study stands, for watchers."""
+
+    decided: list[PlannedRun] = field(default_factory=list)
+    whole: list[PlannedRun] = field(default_factory=list)
+    running: dict[str, PlannedRun] = field(default_factory=dict)
+    """By fingerprint: trained by a child of this launcher."""
+    elsewhere: dict[str, PlannedRun] = field(default_factory=dict)
+    """Trained by another live process."""
+    over: dict[str, PlannedRun] = field(default_factory=dict)
+    """Done or diverged."""
+    failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
+    """Failed in this call, or preempted without having got any further, and why."""
+    begun_at: dict[str, int] = field(default_factory=dict)
+    """Step from which each run of this call was last started."""
+    slots: int = 1
+    processes: int = 1
+    """Ranks of each run."""
+
+    @property
+    def waiting(self) -> list[PlannedRun]:
+        known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
+        return [run for run in self.decided if run.fingerprint not in known]
+
+
+class StoppedError(Exception):
+    """The launcher was told to stop; its runs have been told to checkpoint and have ended."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.status = 128 + signal_number
+
+
+def launch(
+    study: Study,
+    root: Path,
+    *,
+    parallel: int | None = None,
+    watchers: tuple[Watcher, ...] = (),
+    processes: int = 1,
+    share: bool = True,
+    wanted: Callable[[PlannedRun], bool] = lambda run: True,
+    target: Callable[..., None] = run,
+) -> Queue:
+    """Train every run of the study that is not over; returns when none is left.
+
+    `parallel`: runs at a time; by default as many as the cores hold. `processes`: ranks of each
+    run. A failed run ends neither the study nor the other runs: look at `failed`. Raises
+    `StoppedError` on Ctrl-C or SIGTERM.
+    """
+    _one_thread_per_run()
+    planning = Planner(study, root, share)
+    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
+    _plan(planning, queue, wanted)
+    check_layouts(queue.waiting, lambda name: Allocation(processes))
+    for one in queue.decided:
+        cancel_mark(one.folder).unlink(missing_ok=True)
+    children: dict[str, list[BaseProcess]] = {}
+    with _stop_on_signals():
+        try:
+            while queue.waiting or children or queue.elsewhere:
+                _start(queue, children, target)
+                for watcher in watchers:
+                    watcher.look(queue)
+                time.sleep(0.1)
+                ended = _reap(queue, children) + _look_elsewhere(queue)
+                if ended:
+                    for one in ended:
+                        for watcher in watchers:
+                            watcher.finished(one)
+                    _plan(planning, queue, wanted)
+        except BaseException:
+            _stop(queue, children)
+            raise
+    for watcher in watchers:
+        watcher.look(queue)
+    return queue
+
+
+def _fitting(planning: Planner, processes: int) -> int:
+    threads = [run.config.execution.threads or 1 for run in planning.decided()]
+    return max(1, cores() // (max(threads, default=1) * processes))
+
+
+def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool]) -> None:
+    queue.decided = [one for one in planning.decided() if wanted(one)]
+    queue.whole = [one for one in planning.whole() if wanted(one)]
+    for one in queue.decided:
+        if is_over(one):
+            queue.over[one.fingerprint] = one
+
+
+def _start(
+    queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
+) -> None:
+    for one in queue.waiting:
+        if run_lock.is_held(one.folder):
+            queue.elsewhere[one.fingerprint] = one
+        elif cancel_mark(one.folder).exists():
+            queue.failed[one.fingerprint] = (one, "cancelled")
+        elif one.trunk and state(one.trunk) != "done":
+            if one.trunk.fingerprint in queue.failed:
+                queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
+        elif len(children) < queue.slots:
+            queue.begun_at[one.fingerprint] = _step(one)
+            children[one.fingerprint] = _ranks(one, queue.processes, target)
+            queue.running[one.fingerprint] = one
+
+
+def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[BaseProcess]:
+    port = free_port() if count > 1 else 0
+    started: list[BaseProcess] = []
+    for number in range(count):
+        arguments = (one.config, one.folder, Rank(number, count, port))
+        child = _context().Process(target=target, args=arguments, name=one.run_id)
+        child.start()
+        started.append(child)
+    return started
+
+
+def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedRun]:
+    """Take note of children that ended; returns the runs that are over."""
+    over = []
+    for key, ranks in list(children.items()):
+        code = _ended(ranks)
+        if code is None:
+            continue
+        del children[key]
+        one = queue.running.pop(key)
+        if code == Exit.HELD:
+            queue.elsewhere[key] = one
+        elif is_over(one):
+            queue.over[key] = one
+            over.append(one)
+        elif cancel_mark(one.folder).exists():
+            queue.failed[key] = (one, "cancelled")
+        elif state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
+            queue.failed[key] = (one, _reason(one, code))
+        # What was preempted behind a checkpoint waits for its next turn.
+    return over
+
+
+def _ended(ranks: list[BaseProcess]) -> int | None:
+    """Exit status of a run: of the first rank that did not end well, else of rank 0; None while
+    one runs. Ranks cannot go on without each other."""
+    codes = [rank.exitcode for rank in ranks]
+    bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
+    if None in codes:
+        if bad is not None:
+            for rank in ranks:
+                rank.kill()
+        return None
+    for rank in ranks:
+        rank.close()
+    return codes[0] if bad is None or codes[0] == Exit.HELD else bad
+
+
+def _step(one: PlannedRun) -> int:
+    status = run_record.read_status(one.folder)
+    return status["step"] if status else 0
+
+
+def _reason(one: PlannedRun, code: int) -> str:
+    """Why a child is gone; says it in `status.json` too where the child no longer could."""
+    said = state(one)
+    if said in ("failed", "preempted"):
+        status = run_record.read_status(one.folder)
+        return (status["message"] if status else "") or said
+    message = f"its process ended with status {code}"
+    if code < 0:
+        message = f"its process was killed by {signal.Signals(-code).name}"
+    mark(one.folder, one.config, "failed", message)
+    return message
+
+
+def _look_elsewhere(queue: Queue) -> list[PlannedRun]:
+    """Runs of other processes that ended since: over, or to be taken up here."""
+    over = []
+    for key, one in list(queue.elsewhere.items()):
+        if run_lock.is_held(one.folder):
+            continue
+        del queue.elsewhere[key]
+        if is_over(one):
+            queue.over[key] = one
+            over.append(one)
+    return over
+
+
+def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
+    """Tell every child to checkpoint and end; kill those that do not in time, or at a second
+    signal."""
+    every = [rank for ranks in children.values() for rank in ranks]
+    for rank in every:
+        rank.terminate()
+    deadline = time.monotonic() + PATIENCE
+    try:
+        for rank in every:
+            rank.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for rank in every:
+            if rank.exitcode is None:
+                rank.kill()
+                rank.join()
+        for key in children:
+            one = queue.running[key]
+            if state(one) == "running":
+                mark(one.folder, one.config, "preempted", "stopped with the launcher")
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedError(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can listen
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _one_thread_per_run() -> None:
+    """Inherited by every run; a run that asks for more threads sets them itself."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    """Runs are forked from a server that has imported torch and Megatron once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["experiments.local.warm_server"])
+    return context
+
+
+def report_failures(queue: Queue) -> list[str]:
+    """One line per run that failed in this call: its name, why, and where its log is."""
+    return [
+        f"{one.run_id}: {why} (log: {log_path(one.folder)})" for one, why in queue.failed.values()
+    ]

@@ -1,0 +1,133 @@
+"""A run in a child process: lock, log file, training, and its last word in `status.json`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from tst_study import run_record
+from tst_study.atomic_files import write_json
+from tst_study.config import Config, to_toml
+from tst_study.errors import UserError
+from tst_study.process.rank_environment import rank_variables
+from tst_study.run import lock as run_lock
+
+
+class Exit(IntEnum):
+    """Exit status of a run's process, for any launcher."""
+
+    OVER = 0
+    """Done or diverged."""
+    FAILED = 1
+    """By what would happen again: an error that names its remedy."""
+    PREEMPTED = 69
+    """Stopped by a signal after a checkpoint; started again, it goes on from there."""
+    CRASHED = 70
+    """By what may not happen again."""
+    HELD = 75
+    """Another process trains this run already."""
+
+
+def log_path(folder: Path, rank: int = 0) -> Path:
+    return folder / "job" / (f"log-rank{rank}.txt" if rank else "log.txt")
+
+
+def cancel_mark(folder: Path) -> Path:
+    """There, until the run is submitted again, no launcher starts or requeues it by itself."""
+    return folder / "job" / "cancelled"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which of a run's processes on this machine one is."""
+
+    number: int = 0
+    of: int = 1
+    port: int = 0
+    """Where the first one listens for the others."""
+
+
+def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
+    """Train to the end and leave the process with one of `Exit`; the launcher's target."""
+    # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    send_output_to(log_path(folder, rank.number))
+    if rank.of > 1:
+        os.environ |= rank_variables(rank.number, rank.of, rank.port)
+    status = train_rank(config, folder, rank.number)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # No interpreter shutdown: threads of a library must not delay or fail a run that is over.
+    os._exit(status)
+
+
+def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
+    """Train one rank of a run; the first holds the run and speaks for all.
+
+    `lock_seconds`: how long another process that holds the run is waited for.
+    """
+    if rank:
+        return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
+    try:
+        with run_lock.hold(folder, lock_seconds):
+            # Another launcher may just have brought the run to its end.
+            return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=True)
+    except run_lock.RunHeldError as error:
+        print(error)
+        return Exit.HELD
+
+
+def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
+    if speaks:
+        mark(folder, config, "running", "starting")
+        (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
+    try:
+        from tst_study.train import train
+
+        state = train(config, folder, progress=False)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        if speaks:
+            mark(folder, config, "failed", one_line(error))
+        return Exit.FAILED if isinstance(error, UserError) else Exit.CRASHED
+    return Exit.PREEMPTED if state == "preempted" else Exit.OVER
+
+
+def mark(folder: Path, config: Config, state: run_record.State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = run_record.read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.last_step,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    write_json(folder / "status.json", status)
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def send_output_to(path: Path) -> None:
+    """Send this process' and its children's output to a file, behind what is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)

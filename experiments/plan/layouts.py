@@ -1,0 +1,62 @@
+"""Whether runs can be trained on what a launcher would give them: asked before anything is paid."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from experiments.launcher import Allocation
+from experiments.plan.planned_run import PlannedRun
+from tst_study.config import Config
+from tst_study.cost.auto_layout import resolve
+from tst_study.cost.devices import Device
+from tst_study.cost.parallel_layout import check
+from tst_study.cost.step_time import StepTime, step_time
+from tst_study.errors import UserError
+
+AllocationOf = Callable[[str], Allocation]
+"""What a run of a name would get."""
+ENDLESS = 10**18
+"""Bytes of a device of which nothing is known."""
+
+
+def resolved(config: Config, given: Allocation) -> Config:
+    """With its layout, also where that is to be found for so many ranks and their memory. Raises
+    `UserError` for one that cannot work."""
+    memory = given.memory or ENDLESS
+    config = resolve(config, given.ranks, memory, on_gpu=given.on_gpu).config
+    check(config, given.ranks)
+    return config
+
+
+def expected(config: Config, given: Allocation, device: Device) -> StepTime | None:
+    """Of a step on GPUs; None where the layout cannot work on so many ranks."""
+    given = replace(given, on_gpu=True, memory=given.memory or int(device.memory))
+    try:
+        return step_time(resolved(config, given), given.ranks, device)
+    except UserError:
+        return None
+
+
+def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
+    """A line for every reason that some runs cannot be trained as they would be."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        given = allocation(run.config.name)
+        try:
+            resolved(run.config, given)
+        except UserError as error:
+            found[f"on {given.ranks} ranks: {error}"].append(run.run_id)
+    return [f"{_named(names)} cannot be trained {why}" for why, names in found.items()]
+
+
+def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
+    """Raises `UserError`, one line, where one of the runs could not be trained."""
+    lines = problems(runs, allocation)
+    if lines:
+        raise UserError(lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)")
+
+
+def _named(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

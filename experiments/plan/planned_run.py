@@ -1,0 +1,142 @@
+"""A run of a study: its identity, its folder, and what the folder says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tst_study import run_record
+from tst_study.checkpoints.places import checkpoint_steps
+from tst_study.config import Batch, Config, Data, Model
+from tst_study.errors import UserError
+from tst_study.run.identity import fingerprint, run_id
+from tst_study.run_record import FINAL_STATES
+
+Shape = tuple[Model, Batch]
+"""Runs of one shape take one time per step: a step costs the same in both phases."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    config: Config
+    """As it will be trained: a branch's names the checkpoint that it forks from."""
+    fingerprint: str
+    folder: Path
+    trunk: PlannedRun | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    @property
+    def steps(self) -> int:
+        """The last step that it trains."""
+        return self.config.schedule.last_step
+
+    @property
+    def first_step(self) -> int:
+        fork = self.config.execution.fork_from
+        return fork.step if fork else 0
+
+    @property
+    def shape(self) -> Shape:
+        return self.config.model, self.config.batch
+
+
+@dataclass
+class Identities:
+    """Which run, and which folder below `root`, a config is; serves for as long as the corpora do
+    not change."""
+
+    root: Path
+    unprepared: bool = False
+    """Without the corpora too: identities and folders are provisional then."""
+    _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
+    _known: dict[int, tuple[Config, str]] = field(default_factory=dict)
+    """By the config's `id`: a study hands out the same objects again and again."""
+    _there: dict[str, str] = field(default_factory=dict)
+    """Run folders by their digits: the same identity is the same run, whatever name it had."""
+
+    def look(self) -> None:
+        """Note which folders are there."""
+        if self.root.is_dir():
+            self._there = {path.name[-8:]: path.name for path in self.root.iterdir()}
+
+    def planned(self, config: Config, *, lasting: bool = True) -> PlannedRun:
+        """`lasting`: whether the same object will be asked for again. Raises `UserError` where the
+        corpora are not prepared."""
+        known = self._known.get(id(config)) if lasting else None
+        if known is None:
+            known = (config, fingerprint(config, self.data(config)))
+            if lasting:
+                self._known[id(config)] = known
+        identity = known[1]
+        name = self._there.get(identity[:8], run_id(config, identity))
+        return PlannedRun(config, identity, self.root / name)
+
+    def data(self, config: Config) -> dict[str, Any]:
+        """Fingerprints of the corpora; their files are read once, not once per run."""
+        from tst_study.data.run_data import fingerprints
+
+        key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
+        if key not in self._data:
+            try:
+                self._data[key] = fingerprints(config)
+            except UserError:
+                if not self.unprepared:
+                    raise
+                self._data[key] = {"not prepared": [c.path for c in config.data.corpora]}
+        return self._data[key]
+
+
+def state(run: PlannedRun) -> str:
+    """The run's own word: `waiting` before it said any. Raises `UserError` where the folder holds
+    another run."""
+    try:
+        header = (run.folder / "run.json").read_bytes()
+    except FileNotFoundError:
+        pass
+    else:
+        if run.fingerprint.encode() not in header:
+            there = run_record.read_header(run.folder)["fingerprint"]
+            raise UserError(
+                f"{run.folder}: holds run {there[:16]}, not {run.fingerprint[:16]} of this study; "
+                "move it away"
+            )
+    status = run_record.read_status(run.folder)
+    return status["state"] if status else "waiting"
+
+
+def is_over(run: PlannedRun) -> bool:
+    """Done or diverged. Raises `UserError` as `state` does."""
+    return state(run) in FINAL_STATES
+
+
+def has_checkpoint(run: PlannedRun) -> bool:
+    return bool(checkpoint_steps(run.folder))
+
+
+def total_flops(runs: Iterable[PlannedRun]) -> int:
+    """Of the steps that the runs train themselves, without those that they fork after."""
+    from tst_study.cost.compute import count_flops
+
+    return sum(count_flops(run.config).per_step * (run.steps - run.first_step) for run in runs)
+
+
+def final_loss(run: PlannedRun) -> float | None:
+    """Held-out loss after the last step of a run that is over; None before."""
+    ended = state(run)
+    if ended == "diverged":
+        return float("inf")
+    if ended != "done":
+        return None
+    last = run.config.schedule.steps
+    rows = [row for row in run_record.read_evaluations(run.folder) if row["step"] == last]
+    if not rows:
+        raise UserError(
+            f"{run.folder}: is done but holds no evaluation of its last step; delete the folder "
+            "and submit again"
+        )
+    return rows[-1]["nats_per_token"]

@@ -1,0 +1,182 @@
+"""What `tst-study plan` prints: every run of a study, its cost and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from experiments.launcher import Allocation, Prices
+from experiments.plan.detectable import detectable
+from experiments.plan.layouts import AllocationOf, expected, problems, resolved
+from experiments.plan.planned_run import PlannedRun, Shape, total_flops
+from experiments.plan.planner import Planner
+from experiments.runs.status import StatusRow, row, totals
+from experiments.study import Study
+from tst_study import run_record
+from tst_study.config import Config
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import gpu_hours
+from tst_study.cost.memory import estimate_memory
+from tst_study.cost.step_time import StepTime, assumptions
+from tst_study.errors import UserError
+from tst_study.units import duration, memory_size
+
+HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
+OURS = Prices()
+
+
+def lines(
+    planner: Planner,
+    allocation: AllocationOf = lambda name: Allocation(),
+    prices: Prices = OURS,
+    *,
+    noise: float | None = None,
+) -> list[str]:
+    """Corpora need not be there yet; ids are provisional then, which is said."""
+    study, decided = planner.study, planner.decided()
+    known = {run.fingerprint for run in decided}
+    open_ = [run for run in planner.whole() if run.fingerprint not in known]
+    runs = [*decided, *open_]
+    states = {run.fingerprint: row(run.folder) for run in decided}
+    hours = _Hours(prices, allocation, _measured(decided, states))
+    rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
+    for run in runs:
+        state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
+        rows.append(_row(run, hours, allocation(run.config.name), state))
+    text = [study.title, study.claims, "", *_aligned(rows)]
+    text += ["", f"{len(runs)} runs: {totals(states.values())}"]
+    text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
+    text += problems(runs, allocation)
+    found = detectable(planner.asked_for(), noise)
+    text += [found.sentence()] if found else []
+    return text + _unprepared(study)
+
+
+def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
+    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
+    plan = plan_phases(run.config)
+    wall = hours.wall_seconds(run, given)
+    launches = wall and given.seconds and ceil(wall / given.seconds)
+    return [
+        run.run_id,
+        f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
+        f"{total_flops([run]):.3g}",
+        f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
+        *([_number(hours.of(run))] if hours.prices.device else []),
+        duration(wall),
+        f"{launches:,}" if launches else "–",
+        _memory(run.config, given),
+        state,
+    ]
+
+
+def _memory(config: Config, given: Allocation) -> str:
+    """Of one rank; a dash where its layout cannot work, or hangs on a memory that is not known."""
+    if config.execution.parallel == "auto" and given.memory is None:
+        return "auto"
+    try:
+        config = resolved(config, given)
+    except UserError:
+        return "–"
+    return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first and the last column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
+        )
+        + f"  {row[-1]}"
+        for row in rows
+    ]
+
+
+def _sums(
+    runs: Sequence[PlannedRun], planner: Planner, hours: _Hours, open_: Sequence[PlannedRun]
+) -> list[str]:
+    flops = total_flops(runs)
+    alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.trunk)])
+    saved = 1 - flops / alone
+    text = [f"{flops:.3g} FLOPs, {hours.said(runs)}"]
+    if saved > 0:
+        text[0] += f"; shared trunks save {saved:.1%} of {alone:.3g}"
+    return text
+
+
+@dataclass(frozen=True)
+class _Hours:
+    prices: Prices
+    allocation: AllocationOf
+    measured: dict[Shape, float]
+    """Seconds a step."""
+    expected: dict[object, StepTime | None] = field(default_factory=dict)
+
+    def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
+        """From the first step to the last, without the time in the queue; measured hours are
+        those of a whole run already."""
+        hours = self.of(run)
+        ranks = 1 if self.prices.device is None else given.ranks
+        return None if hours is None else 3600 * hours / ranks
+
+    def of(self, run: PlannedRun) -> float | None:
+        """Device-hours."""
+        device, steps = self.prices.gpu(), run.steps - run.first_step
+        if device is None:
+            seconds = self.measured.get(run.shape)
+            return None if seconds is None else seconds * steps / 3600
+        if self.prices.mfu is not None:
+            return gpu_hours(total_flops([run]), device.peak, self.prices.mfu)
+        given = self.allocation(run.config.name)
+        kind = (run.shape, run.config.execution.parallel, given)
+        if kind not in self.expected:
+            self.expected[kind] = expected(run.config, given, device)
+        step = self.expected[kind]
+        return None if step is None else step.total * steps * given.ranks / 3600
+
+    def said(self, runs: Sequence[PlannedRun]) -> str:
+        device = self.prices.gpu()
+        known = [hours for hours in map(self.of, runs) if hours is not None]
+        if len(known) < len(runs):
+            remedy = "let a run of each shape end" if device is None else "say --gpus"
+            return f"hours not known: {'give --device, or ' if device is None else ''}{remedy}"
+        total = sum(known)
+        if device is None:
+            return f"{_number(total)} hours of one run at a time, by the runs that are done"
+        mfu = total_flops(runs) / (total * 3600 * device.peak)
+        text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"
+        price = self.prices.per_gpu_hour
+        return text if price is None else f"{text}, {total * price:,.0f} at {price:g} an hour"
+
+    def assumptions(self) -> list[str]:
+        device = self.prices.gpu()
+        if device is None or self.prices.mfu is not None:
+            return []
+        return [f"GPU-hours are modelled, not measured (docs/gpu.md). {assumptions(device)}"]
+
+
+def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:
+    """Seconds a step of the first finished run of each shape."""
+    found: dict[Shape, float] = {}
+    for run in runs:
+        if states[run.fingerprint].state == "done" and run.shape not in found:
+            metrics = run_record.read(run.folder).metrics
+            if metrics:
+                found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
+    return found
+
+
+def _unprepared(study: Study) -> list[str]:
+    missing = [str(recipe.folder) for recipe in study.corpora if not recipe.folder.is_dir()]
+    if not missing:
+        return []
+    return [f"Not prepared yet, so that ids are provisional: {', '.join(missing)}"]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"

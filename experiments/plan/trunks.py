@@ -1,0 +1,109 @@
+"""What several runs have in common is trained once: trunks, and the branches that fork from them.
+
+Which steps two runs share follows from their identities alone (`tst_study.run.trunk`). A trunk ends
+where its second longest branch parts from it: what only one run needs, that run trains itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from experiments.plan.planned_run import Identities, PlannedRun, has_checkpoint, is_over, state
+from tst_study.config import Config, ForkPoint
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.run.trunk import prefix_form, shared_until
+
+
+@dataclass(frozen=True)
+class Trunk:
+    run: PlannedRun
+    branches: dict[str, int]
+    """Fork step of each branch, by fingerprint."""
+
+    @property
+    def saved_steps(self) -> int:
+        return sum(self.branches.values()) - self.run.steps
+
+
+def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]:
+    """Every trunk that the runs allow, whatever has been trained already: the same study always
+    has the same trunks."""
+    groups: dict[str, list[PlannedRun]] = defaultdict(list)
+    for run in runs:
+        if shared_until(run.config) and run.config.schedule.stop_after is None:
+            form = prefix_form(run.config, identities.data(run.config))
+            groups[json.dumps(form, sort_keys=True)].append(run)
+    return [_trunk(group, identities) for group in groups.values() if len(group) > 1]
+
+
+def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[PlannedRun]:
+    """The runs, in their order, with trunks before their first branch.
+
+    A run that has begun already goes on alone; a trunk is left out where nothing is left to fork
+    from it, or one run only that would have to wait for it.
+    """
+    by_fingerprint = {run.fingerprint: run for run in runs}
+    trunk_of: dict[str, tuple[Trunk, int]] = {}
+    for trunk in trunks_of(runs, identities):
+        open_ = {
+            fingerprint: (trunk, step)
+            for fingerprint, step in trunk.branches.items()
+            if not _has_begun(by_fingerprint[fingerprint])
+        }
+        there = state(trunk.run)
+        # Nothing forks from a trunk that diverged: each branch says by itself that it does.
+        if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
+            trunk_of |= open_
+    planned: dict[str, PlannedRun] = {}
+    for run in runs:
+        if run.fingerprint in trunk_of:
+            trunk, step = trunk_of[run.fingerprint]
+            planned.setdefault(trunk.run.fingerprint, trunk.run)
+            run = _branch(run, trunk.run, step)
+        planned[run.fingerprint] = run
+    return list(planned.values())
+
+
+def _has_begun(run: PlannedRun) -> bool:
+    return is_over(run) or has_checkpoint(run)
+
+
+def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
+    longest, second = sorted((shared_until(run.config) for run in group), reverse=True)[:2]
+    forks = {run.fingerprint: min(shared_until(run.config), second) for run in group}
+    template = next(run.config for run in group if shared_until(run.config) == longest)
+    evaluations = [run.config.execution.evaluate_every for run in group]
+    config = template.model_copy(
+        update={
+            "name": _name(template, second),
+            "role": "trunk",
+            "schedule": template.schedule.model_copy(update={"stop_after": second}),
+            "execution": template.execution.model_copy(
+                update={
+                    "keep_steps": tuple(sorted(set(forks.values()))),
+                    # Branches take its rows over, so that it must have those of all of them.
+                    "log_every": gcd(*(run.config.execution.log_every for run in group)),
+                    "evaluate_every": gcd(*(every for every in evaluations if every)) or None,
+                }
+            ),
+        }
+    )
+    return Trunk(identities.planned(config, lasting=False), forks)
+
+
+def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
+    fork = ForkPoint(folder=str(trunk.folder), step=step)
+    execution = run.config.execution.model_copy(update={"fork_from": fork})
+    config = run.config.model_copy(update={"execution": execution})
+    return replace(run, config=config, trunk=trunk)
+
+
+def _name(config: Config, steps: int) -> str:
+    method = SuperpositionSetting.of_config(
+        config.superposition.model_dump(), config.schedule.steps
+    )
+    return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

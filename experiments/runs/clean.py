@@ -1,0 +1,88 @@
+"""What of a study nothing needs any more. A run's record is never among it.
+
+Only what this package made is ever named: a folder that is no study is refused, a copy of code must
+carry its marker and the name of its content, and nothing that lies elsewhere is reached by a link
+or by what a file says.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.launcher import launchers
+from experiments.slurm.submitters_lock import the_only_submitter
+from tst_study import config, run_record
+from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
+
+
+@dataclass(frozen=True)
+class NotNeeded:
+    path: Path
+    why: str
+    size: int
+    """Bytes."""
+
+
+def not_needed(root: Path) -> list[NotNeeded]:
+    """Older checkpoints of runs that are over, checkpoints of trunks from which every branch has
+    forked, and folders of jobs that ended. Raises `UserError` for a folder that is no study."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; name a study or its folder")
+    found = [*_checkpoints(root)]
+    found += [folder for one in launchers() for folder in one.leftovers(root)]
+    if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
+        raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
+    return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
+
+
+def delete(root: Path, found: Iterable[NotNeeded]) -> list[NotNeeded]:
+    """Delete what of it is still not needed once no submitter is at work; returns that."""
+    with the_only_submitter(root):
+        still = {one.path for one in not_needed(root)}
+        gone = [one for one in found if one.path in still]
+        for one in gone:
+            shutil.rmtree(one.path)
+    return gone
+
+
+def _runs(root: Path) -> list[Path]:
+    """Of this study alone: which trunks are needed is not known of a folder full of studies."""
+    return sorted(path.parent for path in root.glob("*/run.json"))
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    """Whether nothing between the two is a link."""
+    return path.resolve() == root.resolve() / path.relative_to(root)
+
+
+def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
+    needed = _forked_from(root)
+    for folder in _runs(root):
+        if not run_record.is_over(folder) or run_lock.is_held(folder):
+            continue
+        places = [checkpoint_place(folder, step) for step in checkpoint_steps(folder)]
+        if run_record.read_header(folder)["role"] != "trunk":
+            yield from (
+                (place, "not the last checkpoint of a run that is over") for place in places[:-1]
+            )
+        elif folder.name not in needed:
+            yield from ((place, "every branch has forked from this trunk") for place in places)
+
+
+def _forked_from(root: Path) -> set[str]:
+    """Trunks that a branch may still fork from: one that is not over, or is not there yet."""
+    needed = set()
+    for path in root.glob("*/job/config.toml"):
+        fork = config.load(path).execution.fork_from
+        if fork and not run_record.is_over(path.parent.parent):
+            needed.add(Path(fork.folder).name)
+    return needed
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,0 +1,34 @@
+"""The end of a run's log, or of what its job said before the run had one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.launcher import launchers
+from experiments.plan.select import matches
+from experiments.runs.status import STOPPED, rows_below
+from tst_study.errors import UserError
+
+
+def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
+    """A heading and the last lines for each run that matches; those that failed, without a
+    pattern. Raises `UserError` where none does."""
+    chosen = [
+        row
+        for row in rows_below(root)
+        if (matches(row.run_id, pattern) if pattern else row.state in STOPPED)
+    ]
+    if not chosen:
+        said = f"no run's name has {pattern!r} in it" if pattern else "no run failed"
+        raise UserError(f"{root}: {said}; `tst-study status` lists them")
+    for row in chosen:
+        yield f"=== {row.run_id}: {row.state} {row.message}".rstrip()
+        shown = False
+        for path in (path for one in launchers() for path in one.logs(root, row.run_id)):
+            if path.exists() and (text := path.read_text(errors="replace").strip()):
+                yield f"--- {path}"
+                yield "\n".join(text.splitlines()[-lines:])
+                shown = True
+        if not shown:
+            yield "no log yet"

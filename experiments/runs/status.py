@@ -1,0 +1,228 @@
+"""How far runs are, read from their folders alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.launcher import Job, jobs_of
+from experiments.local.run_process import cancel_mark
+from experiments.plan.planner import Planner
+from experiments.study import Study
+from tst_study import config, run_record
+from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
+from tst_study.units import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLORS = {
+    "done": "green",
+    "running": "cyan",
+    "failed": "red",
+    "diverged": "red",
+    "preempted": "yellow",
+    "interrupted": "yellow",
+    "queued": "blue",
+    "blocked": "yellow",
+    "cancelled": "yellow",
+    "waiting": "dim",
+}
+
+
+STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
+"""States in which nothing happens until the run is submitted again."""
+
+
+@dataclass(frozen=True)
+class StatusRow:
+    run_id: str
+    state: str
+    """A state of the run record, or before there was any: `waiting`; `cancelled`, which nothing
+    but a new submission undoes; `blocked` by a trunk that will not end by itself. `interrupted`
+    says that it runs, but no process does."""
+    step: int
+    steps: int
+    phase: str
+    loss: float | None
+    tokens_per_second: float | None
+    seconds_left: float | None
+    message: str
+    lag: float | None = None
+    """Seconds since the run last said anything, while it runs."""
+    job: str = ""
+    """Of Slurm: `123_4`."""
+
+
+def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
+    """The state of one run folder, which need not exist yet; `steps` are those planned for it.
+
+    The run's own word comes first, then its lock, then what its launcher knows of its job.
+    """
+    status = run_record.read_status(folder)
+    id = job.id if job else ""
+    if status is None:
+        state, message = _without_a_word(folder, job)
+        return StatusRow(folder.name, state, 0, steps, "", None, None, None, message, job=id)
+    state, message = status["state"], status["message"]
+    if state not in run_record.FINAL_STATES:
+        state, message = _checked(state, message, folder, job)
+    running = state == "running"
+    return StatusRow(
+        run_id=folder.name,
+        state=state,
+        step=status["step"],
+        steps=status["steps"],
+        phase=status.get("phase", "") if running else "",
+        loss=status.get("loss"),
+        tokens_per_second=status.get("tokens_per_second") if running else None,
+        seconds_left=status.get("seconds_left") if running else None,
+        message=message,
+        lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
+        job=id,
+    )
+
+
+def _without_a_word(folder: Path, job: Job | None) -> tuple[str, str]:
+    if job is not None and job.is_active:
+        return _in_the_queue(job)
+    said = job.remark if job else ""
+    if cancel_mark(folder).exists():
+        return "cancelled", "before it began"
+    return (job.state if job and job.state in ("failed", "cancelled") else "waiting"), said
+
+
+def _in_the_queue(job: Job) -> tuple[str, str]:
+    return "queued", "starting" if job.state == "running" else job.remark
+
+
+def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[str, str]:
+    """What the run said last, held against lock and queue."""
+    if run_lock.is_held(folder) or (job and job.state == state == "running"):
+        remark = job.remark if job and job.state == "running" else ""
+        return "running", remark if state == "running" else "starting"
+    if job is not None and job.is_active:
+        return _in_the_queue(job)
+    if state == "running":
+        failed = job is not None and job.state == "failed"
+        return "failed" if failed else "interrupted", (job and job.remark) or message
+    return state, message
+
+
+def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
+    """Every run that the study has decided on and every other one in its folder, with their jobs.
+    `UserError` where its corpora are not prepared."""
+    planned = Planner(study, root, share).decided()
+    jobs = jobs_of(root)
+    known = {run.folder.name for run in planned}
+    others = [path for path in _folders_below(root) if path.name not in known]
+    trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
+    rows = [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned]
+    return _blocked([*rows, *(row(path, job=jobs.get(path.name)) for path in others)], trunks)
+
+
+def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:
+    """The same, with what waits for a trunk that stopped told apart; `trunks` by their branches."""
+    stopped = {one.run_id: one.state for one in rows if one.state in STOPPED}
+
+    def told(one: StatusRow) -> StatusRow:
+        trunk = trunks.get(one.run_id, "")
+        if one.state not in ("waiting", "cancelled") or trunk not in stopped:
+            return one
+        return replace(one, state="blocked", message=f"its trunk {trunk}: {stopped[trunk]}")
+
+    return [told(one) for one in rows]
+
+
+def rows_below(root: Path) -> list[StatusRow]:
+    """All runs of a study's folder, also those that failed before they wrote a record; without
+    their jobs, which is said, where nobody answers for those."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
+    try:
+        jobs = jobs_of(root)
+    except UserError as error:
+        print(f"without job states: {error}", file=sys.stderr)
+        jobs = {}
+    folders = _folders_below(root)
+    rows = [row(path, job=jobs.get(path.name)) for path in folders]
+    unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}
+    trunks = {path.name: _trunk_of(path) for path in folders if path.name in unheard}
+    return _blocked(rows, trunks)
+
+
+def _trunk_of(folder: Path) -> str:
+    try:
+        fork = config.load(folder / "job" / "config.toml").execution.fork_from
+    except UserError:
+        fork = None
+    return Path(fork.folder).name if fork else ""
+
+
+def _folders_below(root: Path) -> list[Path]:
+    """Folders of runs; those of a study, that is, at the first level, else wherever they lie."""
+    if not root.is_dir():
+        return []
+    names = ("run.json", "status.json", "job/config.toml")
+    with os.scandir(root) as entries:
+        paths = [Path(entry.path) for entry in entries if entry.is_dir()]
+    found = [path for path in paths if any((path / name).exists() for name in names)]
+    return sorted(found) or run_record.find_run_folders(root)
+
+
+def totals(rows: Iterable[StatusRow]) -> str:
+    """`12 done, 2 running, 7 waiting`."""
+    counts = Counter(row.state for row in rows)
+    order = [state for state in COLORS if state in counts]
+    return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
+
+
+def sums(rows: Sequence[StatusRow]) -> str:
+    """Counts of states; speed and time left of what runs."""
+    text = totals(rows)
+    speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
+    left = [one.seconds_left for one in rows if one.seconds_left]
+    if speeds:
+        text += f" | {sum(speeds):,.0f} tokens/s"
+    if left:
+        text += f" | running ones end within {duration(max(left))}"
+    return text
+
+
+def table(rows: Sequence[StatusRow], title: str) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
+    shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    shown.add_column("run", overflow="ellipsis")  # the one to give way in a narrow terminal
+    shown.add_column("state", no_wrap=True)
+    for name in ("step", "loss", "tokens/s", "left", "lag"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    jobs = any(one.job for one in rows)
+    shown.add_column("job" if jobs else "", no_wrap=True)
+    remarks = [
+        "; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message)))
+        for one in rows
+    ]
+    shown.add_column("phase" if any(remarks) else "", overflow="fold")
+    for one, remark in zip(rows, remarks, strict=True):
+        shown.add_row(
+            Text(one.run_id),
+            Text(one.state, style=COLORS.get(one.state, "")),
+            f"{one.step:,}/{one.steps:,}" if one.steps else "",
+            "" if one.loss is None else f"{one.loss:.3f}",
+            "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
+            "" if one.seconds_left is None else duration(one.seconds_left),
+            "" if one.lag is None else duration(one.lag),
+            one.job,
+            Text(remark),
+        )
+    return shown

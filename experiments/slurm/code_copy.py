@@ -1,0 +1,57 @@
+"""The code of a submission, kept in the study: queued jobs run this copy, whatever is edited."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from tst_study.atomic_files import write_json
+from tst_study.run.launch_facts import COPY_FACTS, code_version
+
+PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
+FOLDER = "code"
+
+
+def keep_code(root: Path) -> Path:
+    """Copy the packages into `root/code/<12 hex of their content>`; the same code is kept once."""
+    files = _files()
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    place = (root / FOLDER / digest.hexdigest()[:12]).absolute()
+    if place.is_dir():
+        return place
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    for name, path in files.items():
+        (beside / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, beside / name)
+    write_json(beside / COPY_FACTS, code_version())
+    try:
+        beside.rename(place)
+    except OSError:  # another submitter was faster
+        shutil.rmtree(beside)
+    return place
+
+
+def copies(root: Path) -> list[Path]:
+    """What `keep_code` made there. A study's folder may hold another `code`, a user's own."""
+    named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
+    return sorted(path for path in named if (path / COPY_FACTS).is_file())
+
+
+def _files() -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[f"{package}/{path.relative_to(folder).as_posix()}"] = path
+    return found

@@ -1,0 +1,219 @@
+"""Checkpoints of any layout are read alike, and nothing in one can run anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from tests.distributed import run_ranks
+from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
+from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny
+from tst_study.checkpoints.places import DIGESTS, checkpoint_place, digests_of, write_digests
+from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.cost.parallel_layout import layout_of
+from tst_study.errors import UserError
+from tst_study.evaluation.trained_run import open_run
+from tst_study.huggingface.tensor_names import entries
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.gradient_buffers import GradientBuffers
+from tst_study.megatron.model import build_model
+from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.megatron.process_groups import process_groups
+
+
+@pytest.fixture(scope="module")
+def trained(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
+    return folder
+
+
+def test_it_reads_what_megatron_reads(trained: Path) -> None:
+    reader = CheckpointReader(open_run(trained).checkpoint)
+    expected = {name: x for name, x in last_tensors(trained).items() if name in reader}
+    assert "output_layer.weight" in expected
+    for name, tensor in expected.items():
+        assert reader.shape(name) == tuple(tensor.shape)
+        whole = reader.read(name, (0,) * tensor.dim(), tensor.shape)
+        assert torch.equal(whole.view(tensor.shape), tensor), name
+    name = "decoder.layers.mlp.linear_fc1.weight"
+    part = reader.read(name, (1, 20, 3), (1, 30, 5))  # over the border of gate and up
+    assert torch.equal(part, expected[name][1:2, 20:50, 3:8])
+
+
+def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Path) -> None:
+    """By `export` and `evaluate`, which both begin here; torch itself would not notice."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    place = checkpoint_folders(folder)[-1]
+    content = bytearray((place / "__0_0.distcp").read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / "__0_0.distcp").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        open_run(folder)
+    assert str(raised.value).startswith(
+        f"{place}: cannot be used (__0_0.distcp is not what was written); name another --step "
+        "(there are: 2)"
+    )
+    assert open_run(folder, 2).step == 2
+
+
+def test_what_is_not_there_is_named(trained: Path) -> None:
+    reader = CheckpointReader(open_run(trained).checkpoint)
+    with pytest.raises(UserError, match="has no tensor lm_head"):
+        reader.read("lm_head", (0,), (1,))
+    with pytest.raises(UserError, match=r"holds \d+ of the \d+ numbers"):
+        reader.read("output_layer.weight", (60, 0), (10, 16))
+
+
+LAYOUTS = {
+    "TP2": (2, TENSOR, ()),
+    "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT), MIXTURE),
+    "PP2 tied": (2, PIPELINE, ("model.tied_embeddings=true",)),
+    "EP2 sequential": (2, (*EXPERT, 'execution.expert_products="sequential"'), MIXTURE),
+    "TP2 DP2 distributed": (4, (*TENSOR, *DISTRIBUTED), ()),
+}
+
+
+@pytest.mark.parametrize(("ranks", "layout", "model"), LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_every_layout_holds_the_same_tensors(
+    words: Path, tmp_path: Path, ranks: int, layout: tuple[str, ...], model: tuple[str, ...]
+) -> None:
+    """Initial weights do not depend on the layout, so neither may what is read."""
+
+    def save(folder: Path, *settings: str) -> None:
+        config = tiny(words, *settings)
+        with process_groups(config):
+            live = build_model(config)
+            buffers = GradientBuffers(live, layout_of(config))
+            folder.mkdir(exist_ok=True)
+            Checkpoints(folder, keep=1).save(1, live, ModelOptimizer(buffers, config.optimizer), {})
+
+    split, whole = tmp_path / "split", tmp_path / "whole"
+    run_ranks(ranks, save, split, *model, *layout)
+    save(whole, *model)
+    readers = [CheckpointReader(checkpoint_place(folder, 1)) for folder in (split, whole)]
+    names = {entry.source for entry in entries(tiny(words, *model).model)}
+    assert names
+    for name in names:
+        shape = readers[1].shape(name)
+        found, expected = (reader.read(name, (0,) * len(shape), shape) for reader in readers)
+        assert torch.equal(found, expected), name
+
+
+class Hostile:
+    """What a pickle can do to whoever loads it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+WHERE = {
+    "poison_description": ".metadata: it would run ",
+    "poison_common": "Weights only load failed",
+    "poison_tensor": "Weights only load failed",
+    "lead_out_of_the_folder": "which is no file of this folder; it is refused",
+    "add_an_object": ".metadata: object is no tensor",
+}
+
+
+def poison_description(place: Path, mark: Path) -> None:
+    (place / ".metadata").write_bytes(pickle.dumps(Hostile(mark)))
+
+
+def poison_common(place: Path, mark: Path) -> None:
+    torch.save({"common": Hostile(mark)}, place / "common.pt")
+
+
+def poison_tensor(place: Path, mark: Path) -> None:
+    """The description is an honest one, what it points to is not."""
+    metadata = FileSystemReader(place).read_metadata()
+    index = next(index for index in metadata.storage_data if index.fqn == "output_layer.weight")
+    content = io.BytesIO()
+    torch.save([Hostile(mark)], content)
+    (place / "poison").write_bytes(content.getvalue())
+    changes = {"relative_path": "poison", "offset": 0, "length": len(content.getvalue())}
+    metadata.storage_data[index] = dataclasses.replace(metadata.storage_data[index], **changes)
+    with open(place / ".metadata", "wb") as file:
+        pickle.dump(metadata, file)
+
+
+def lead_out_of_the_folder(place: Path, mark: Path) -> None:
+    metadata = FileSystemReader(place).read_metadata()
+    for index, stored in metadata.storage_data.items():
+        path = f"../../checkpoints/{place.name}/{stored.relative_path}"
+        metadata.storage_data[index] = dataclasses.replace(stored, relative_path=path)
+    with open(place / ".metadata", "wb") as file:
+        pickle.dump(metadata, file)
+
+
+def add_an_object(place: Path, mark: Path) -> None:
+    metadata = FileSystemReader(place).read_metadata()
+    metadata.state_dict_metadata["object"] = BytesStorageMetadata()
+    with open(place / ".metadata", "wb") as file:
+        pickle.dump(metadata, file)
+
+
+POISONS = {
+    function.__name__: function
+    for function in (
+        poison_description,
+        poison_common,
+        poison_tensor,
+        lead_out_of_the_folder,
+        add_an_object,
+    )
+}
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("forged", [False, True], ids=["without digests", "digests forged"])
+def test_a_hostile_checkpoint_is_refused_in_one_line(
+    trained: Path, words: Path, tmp_path: Path, poison: str, forged: bool
+) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    (folder / "checkpoints" / "step-00000004").rename(tmp_path / "newer")
+    mark = tmp_path / "executed"
+    place = checkpoint_folders(folder)[-1]
+    POISONS[poison](place, mark)
+    (place / DIGESTS).unlink()
+    if forged:
+        write_digests(place, digests_of(place, os.listdir(place)))
+    with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
+        run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
+    assert "step-00000002: cannot be read" in str(raised.value)
+    assert WHERE[poison] in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not mark.exists()
+
+
+def test_an_export_refuses_it_as_well(trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="exports need tst-study[export]")
+    from tst_study.huggingface.export import export
+
+    for poison in (poison_description, poison_tensor, lead_out_of_the_folder, add_an_object):
+        folder = shutil.copytree(trained, tmp_path / poison.__name__)
+        opened = open_run(folder)
+        poison(opened.checkpoint, tmp_path / "executed")
+        with pytest.raises(UserError) as raised:
+            export(opened, tmp_path / "exported", None)
+        assert "\n" not in str(raised.value)
+        assert not (tmp_path / "exported").exists()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_hostile_pickle_of_these_tests_is_one(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Hostile(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists()

@@ -1,0 +1,255 @@
+"""The commands: what they print, and that bad input is one line and a status."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.examples import example
+from tst_study.config import from_dict, to_toml
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
+
+ROOT = Path(__file__).parents[2]
+
+
+def tst_study(
+    *arguments: str | Path, cwd: Path, without_torch: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own; `torch` cannot be imported there."""
+    path = [str(ROOT)]
+    if without_torch:
+        blocked = cwd / "blocked" / "torch"
+        blocked.mkdir(parents=True, exist_ok=True)
+        (blocked / "__init__.py").write_text("raise ImportError('torch is blocked')")
+        path.insert(0, str(blocked.parent))
+    return subprocess.run(
+        [sys.executable, "-m", "tst_study", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared") / "topical"
+    generate(folder, 20_000, 4_000, LanguageParameters(words=64, classes=8, topics=2))
+    return folder
+
+
+@pytest.fixture
+def config_file(tmp_path: Path, corpus: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(to_toml(example(f"data.corpora=[{{path='{corpus}'}}]")))
+    return path
+
+
+def test_help_starts_in_under_half_a_second(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(3):  # the best of three: other tests may be busy
+        began = time.perf_counter()
+        assert tst_study("--help", cwd=tmp_path).returncode == 0
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.5
+
+
+def test_help_warns_of_task_definitions(tmp_path: Path) -> None:
+    shown = " ".join(tst_study("evaluate", "--help", cwd=tmp_path).stdout.split())
+    assert "They can run code on this machine: use none that you do not trust" in shown
+
+
+def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
+    tmp_path: Path, config_file: Path
+) -> None:
+    shown = tst_study(
+        "train", config_file, "--dry-run", "--set", "schedule.steps=1000", cwd=tmp_path
+    )
+    assert shown.returncode == 0, shown.stderr
+    # What is printed is itself a configuration: costs are comments.
+    resolved = from_dict(tomllib.loads(shown.stdout))
+    assert resolved.schedule.steps == 1000
+    assert resolved.optimizer.weight_decay == 0.1
+    words = " ".join(shown.stdout.split())
+    for part in (
+        "# run run-",
+        "# total 231,744 ",
+        "# superposition 200 2.24e+11 819,200 ",
+        "# recovery 800 8.959e+11 819,200 ",
+        "# FLOPs per step 1.12e+09, the same in both phases",
+        "# latent tokens 1,024,000 ",
+        "# raw tokens 1,638,400 ",
+        "# data multiplier 1.6 = 1 + r(s - 1)",
+        "# memory of one rank",
+    ):
+        assert part in words
+
+
+def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file: Path) -> None:
+    shown = tst_study(
+        "train",
+        config_file,
+        "--dry-run",
+        "--set",
+        "model={preset = 'moe-10b-a1b'}",
+        "--set",
+        "data.corpora=[{path = 'nowhere'}]",
+        cwd=tmp_path,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "no id yet: nowhere: holds no token files" in shown.stdout
+    assert "#   total                 10,489,144,832" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["train", "none.toml"], "error: none.toml: cannot be read"),
+        (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
+        (["train", "run.toml", "--set", "superposition.step_ratio=2.0"], "step_ratio: 2.0: "),
+        (["train", "run.toml", "--set", "data.corpora=[{path='x'}]"], "error: x: holds no token"),
+        (["plan", "labtop"], "error: study 'labtop' is not known; did you mean 'laptop'?"),
+        (["plan", "laptop", "--scale", "big"], "'big' is not known; there are: smoke, quick"),
+        (
+            ["submit", "laptop", "--launcher", "cloud"],
+            "launcher 'cloud' is not known; there are: local, slurm",
+        ),
+        (
+            ["submit", "headline", "--scale", "paper", "--launcher", "slurm"],
+            "dclm-llama3: not prepared; first: tst-study data prepare --source hf://mlfoundations",
+        ),
+        (["plan", "headline", "--device", "B2000"], "B2000: its speeds are not known here"),
+        (["plan", "headline", "--profile", "none.toml"], "none.toml: cannot be read"),
+        (["logs", "nowhere"], "error: nowhere: no such folder"),
+        (["cancel", "nowhere"], "error: nowhere: no such folder"),
+        (["collect", "nowhere"], "error: nowhere: no such folder"),
+        (["clean", "nowhere"], "error: nowhere: no such folder"),
+        (["status", "nowhere"], "error: nowhere: no such folder"),
+        (["figures", "--runs", "nowhere", "--to", "x"], "error: nowhere: no such folder"),
+        (["analyse", "--runs", "nowhere"], "error: nowhere: no such folder"),
+        (["data", "prepare", "--source", "none.txt", "--to", "x"], "error: "),
+        (["export", "nowhere", "--to", "x"], "error: nowhere/run.json: missing; nowhere is not"),
+        (["evaluate", "nowhere"], "error: nowhere/run.json: missing; nowhere is not a run folder"),
+        (["import", "nowhere", "--to", "x"], "error: nowhere/config.json: missing; name a local"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_two(
+    tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
+) -> None:
+    shown = tst_study(*arguments, cwd=tmp_path)
+    assert shown.returncode == 2
+    assert complaint in shown.stderr
+    assert len(shown.stderr.splitlines()) == 1
+    assert shown.stdout == ""
+
+
+def test_debug_gives_the_traceback(tmp_path: Path) -> None:
+    shown = tst_study("train", "none.toml", "--debug", cwd=tmp_path)
+    assert shown.returncode != 0
+    assert "Traceback" in shown.stderr
+    assert "UserError: none.toml: cannot be read" in shown.stderr
+
+
+def test_prepare_names_what_it_wrote(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = [" ".join(map(str, rng.integers(0, 50, 200))) for _ in range(300)]
+    (tmp_path / "text.jsonl").write_text("\n".join(f'{{"text": "{line}"}}' for line in words))
+    shown = tst_study(
+        "data",
+        "prepare",
+        "--source",
+        "text.jsonl",
+        "--to",
+        "out",
+        "--tokenizer",
+        "bytes",
+        "--validation-share",
+        "0.1",
+        cwd=tmp_path,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split(": ")[1] for line in shown.stdout.splitlines()] == ["train", "validation"]
+
+
+def test_generate_names_what_it_wrote(tmp_path: Path) -> None:
+    shown = tst_study(
+        "data",
+        "generate",
+        "--to",
+        "out",
+        "--tokens",
+        "9000",
+        "--validation-tokens",
+        "900",
+        cwd=tmp_path,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "out: train: 9,000 tokens" in shown.stdout
+
+
+def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus: Path) -> None:
+    folder = shutil.copytree(corpus, tmp_path / "out")
+    shown = tst_study("data", "verify", "out", corpus, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("every byte as it was prepared") == 4
+    with open(folder / "train.bin", "r+b") as file:
+        file.write(b"\xff")
+    shown = tst_study("data", "verify", corpus, "out", cwd=tmp_path)
+    assert shown.returncode == 2
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("error: out/train.bin: what lies at bytes 0 to 4,194,304 is not what")
+
+
+def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
+    from tests.run.test_record import open_run
+
+    writer = open_run(tmp_path / "runs" / "one")
+    writer.status("failed", 3, "disk full [red]")
+    shown = tst_study("status", "runs", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "3/100" in shown.stdout
+    assert "disk full [red]" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == "1 failed"
+
+
+def test_one_run_trains_and_another_is_refused_its_folder(
+    tmp_path: Path, config_file: Path
+) -> None:
+    small = ["--set", "schedule.steps=8", "--set", "schedule.warmup_steps=1", "--folder", "run"]
+    shown = tst_study("train", config_file, *small, cwd=tmp_path, without_torch=False)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[-1] == "done: run"
+    assert "8/8" in tst_study("status", ".", cwd=tmp_path).stdout
+    shown = tst_study("train", config_file, "--folder", "run", cwd=tmp_path, without_torch=False)
+    assert shown.returncode == 2
+    assert "run: holds run" in shown.stderr.splitlines()[-1]
+    assert "Traceback" not in shown.stderr
+
+
+def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    for name in ("Makefile", "requirements.lock"):
+        shutil.copy(ROOT / name, clone)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("make", "sh", "cksum", "cut"):
+        found = shutil.which(name)
+        assert found
+        (tools / name).symlink_to(found)
+    shown = subprocess.run(
+        ["make", "setup"], cwd=clone, env={"PATH": str(tools)}, capture_output=True, text=True
+    )
+    assert shown.returncode != 0
+    assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr

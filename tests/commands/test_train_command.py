@@ -1,0 +1,163 @@
+"""`tst-study train` as a user starts it: processes of their own, killed, stopped and resumed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
+from tst_study import run_record
+from tst_study.checkpoints.places import checkpoint_steps
+from tst_study.commands.command_line import main
+from tst_study.config import to_toml
+from tst_study.process.stop_request import listening
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
+
+
+def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tst_study", "train", str(config_file)]
+    return subprocess.Popen(
+        [*command, "--folder", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+    while logged_step(folder) < step:
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path: Path) -> None:
+    file, folder = tmp_path / "run.toml", tmp_path / "broken"
+    file.write_text(to_toml(tiny(words, *SETTINGS)))
+
+    first = launch(file, folder)
+    wait_for_step(first, folder, 70)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+
+    second = launch(file, folder)
+    wait_for_step(second, folder, 130)
+    second.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    out, error = second.communicate()
+    assert time.monotonic() - asked < 20.0
+    assert (second.returncode, out.splitlines()[-1], error) == (1, f"preempted: {folder}", "")
+    assert run_record.read(folder).state == "preempted"
+
+    third = launch(file, folder)
+    out, error = third.communicate()
+    assert (third.returncode, out.splitlines()[-1], error) == (0, f"done: {folder}", "")
+    record = run_record.read(folder)
+    assert [segment["ended"].split()[0] for segment in record.segments] == [
+        "lost",
+        "SIGTERM",
+        "done",
+    ]
+    run(words, tmp_path / "unbroken", *SETTINGS)
+    assert_same_run(folder, tmp_path / "unbroken")
+
+
+def test_a_terminal_that_hangs_up_stops_a_run_with_a_checkpoint(
+    words: Path, tmp_path: Path
+) -> None:
+    """As a dropped ssh session does: its terminal is gone, for the live line as well."""
+    file, folder = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(to_toml(tiny(words, "schedule.steps=100000")))
+    process, terminal = pty.fork()
+    if process == 0:
+        command = [sys.executable, "-m", "tst_study", "train", str(file), "--folder", str(folder)]
+        os.chdir(ROOT)
+        os.execve(sys.executable, command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    while logged_step(folder) < 10:
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 2**16)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    status = run_record.read_status(folder)
+    assert status is not None
+    assert status["state"] == "preempted"
+    assert status["message"].startswith("SIGHUP at step")
+    assert checkpoint_steps(folder) == [status["last_checkpoint"]]
+
+
+def test_under_nohup_a_run_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def forked(
+    arguments: list[str], said: Path, prepare: Callable[[], None] = lambda: None
+) -> BaseProcess:
+    """The same command without the seconds of its imports; what it says lands in two files."""
+
+    def work() -> None:
+        prepare()
+        sys.argv = ["tst-study", "train", *arguments]
+        with open(f"{said}.out", "w") as sys.stdout, open(f"{said}.err", "w") as sys.stderr:
+            main()
+
+    return fork(work)
+
+
+def test_the_ranks_that_torchrun_starts_train_one_run(words: Path, tmp_path: Path) -> None:
+    file, folder = tmp_path / "run.toml", tmp_path / "two"
+    file.write_text(to_toml(tiny(words)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def rank(number: int) -> BaseProcess:
+        variables = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        arguments = [str(file), "--folder", str(folder)]
+        return forked(arguments, tmp_path / str(number), lambda: os.environ.update(variables))
+
+    ranks = [rank(0), rank(1)]
+    for process in ranks:
+        process.join(300)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    assert (tmp_path / "0.out").read_text().splitlines()[-1] == f"done: {folder}"
+    assert (tmp_path / "1.out").read_text() == ""
+    record = run_record.read(folder)
+    assert record.segments[0]["devices"]["count"] == 2
+    assert len(record.metrics) == 20
+
+
+def test_a_full_disk_is_one_line_and_status_two(words: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: it is the kernel that refuses to write."""
+    file, folder = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(to_toml(tiny(words, "model.hidden_size=64", "schedule.steps=4")))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    process = forked([str(file), "--folder", str(folder)], tmp_path / "said", limit)
+    process.join(300)
+    assert process.exitcode == 2
+    (line,) = (tmp_path / "said.err").read_text().splitlines()
+    assert line.startswith(f"error: {folder}/checkpoints/step-00000004: cannot be written (")
+    assert "File too large" in line
+    assert run_record.read(folder).state == "failed"

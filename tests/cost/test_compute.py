@@ -1,0 +1,67 @@
+"""Costs are arithmetic on the configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.examples import example
+from tst_study.config import Model
+from tst_study.configuration.presets import PRESETS
+from tst_study.cost.compute import (
+    count_flops,
+    count_parameters,
+    flops_per_position,
+    gpu_hours,
+)
+
+
+def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
+    model = Model(
+        layers=1,
+        hidden_size=4,
+        attention_heads=2,
+        key_value_heads=1,
+        head_size=2,
+        feed_forward_size=3,
+        vocabulary_size=10,
+    )
+    counted = count_parameters(model)
+    assert counted.input_embedding == counted.output_head == 10 * 4
+    assert counted.attention == 4 * 4 + 2 * (4 * 2) + 4 * 4  # queries, keys and values, output
+    assert counted.feed_forward == 3 * 4 * 3
+    assert counted.norms == 3 * 4
+    assert counted.total == counted.active == 80 + 48 + 36 + 12
+
+
+def test_tied_embeddings_have_one_matrix_less_and_cost_the_same() -> None:
+    tied = Model(**PRESETS["270m"] | {"tied_embeddings": True})
+    untied = Model(**PRESETS["270m"])
+    saved = count_parameters(untied).total - count_parameters(tied).total
+    assert saved == 128_256 * 576
+    assert flops_per_position(tied, 2048) == flops_per_position(untied, 2048)
+
+
+@pytest.mark.parametrize("bag_size", [1, 2, 8, 16])
+@pytest.mark.parametrize("mode", ["full", "input_only", "output_only"])
+def test_a_step_costs_the_same_flops_whatever_the_bags(bag_size: int, mode: str) -> None:
+    superposed = example(f"superposition.bag_size={bag_size}", f"superposition.mode={mode}")
+    flops, baseline = count_flops(superposed), count_flops(example("superposition={}"))
+    assert flops.per_step == baseline.per_step
+    assert flops.total == baseline.total == flops.superposition + flops.recovery
+
+
+def test_bag_sums_are_reported_and_small_in_a_model_of_useful_size() -> None:
+    flops = count_flops(example("model={preset = '270m'}", "superposition.bag_size=16"))
+    assert 0 < flops.bag_sum_per_step < 1e-3 * flops.per_step
+
+
+def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
+    shape = PRESETS["moe-1b"]
+    more = shape | {"experts": shape["experts"] | {"count": 64}}
+    router = 6 * shape["layers"] * shape["hidden_size"] * (64 - 32)
+    small, large = (flops_per_position(Model(**each), 1024) for each in (shape, more))
+    assert large - small == router
+
+
+def test_gpu_hours() -> None:
+    assert gpu_hours(3600e15, peak_flops=2e15, mfu=0.5) == pytest.approx(1.0)

@@ -1,0 +1,134 @@
+"""Predicted memory is what tensors take, and what Megatron's ranks hold, rank by rank."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from benchmarks.steps import PackageSteps, step_config
+from tests.allocated import AllocatedTensors
+from tests.distributed import run_ranks
+from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
+from tst_study.config import Config
+from tst_study.configuration.optimizer_kinds import OptimizerName
+from tst_study.cost.compute import count_parameters
+from tst_study.cost.memory import estimate_memory, held_parameters
+from tst_study.cost.parallel_layout import layout_of
+from tst_study.megatron.process_groups import process_groups
+
+SMALL: dict[str, Any] = {
+    "layers": 4,
+    "hidden_size": 64,
+    "attention_heads": 4,
+    "key_value_heads": 4,
+    "head_size": 16,
+    "feed_forward_size": 192,
+    "vocabulary_size": 1024,
+}
+GROUPED = {"key_value_heads": 2, "vocabulary_size": 8192, "hidden_size": 128, "head_size": 32}
+EXPERTS = {"experts": {"count": 8, "per_token": 2, "feed_forward_size": 32}, "qk_norm": True}
+CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "dense": ({}, "float32", {}),
+    "grouped queries, large vocabulary": (GROUPED, "float32", {}),
+    "bfloat16": ({"layers": 8}, "bfloat16", {}),
+    "tied, normed queries": ({"tied_embeddings": True, "qk_norm": True}, "float32", {}),
+    "experts": (EXPERTS, "float32", {}),
+    "experts in bfloat16": (EXPERTS, "bfloat16", {}),
+    "micro-batches": ({}, "float32", {"micro_batch": 4}),
+    "recomputed feed-forward": ({"layers": 8}, "float32", {"recompute": "feed_forward"}),
+    "recomputed layers": ({"layers": 8}, "float32", {"recompute": "layer"}),
+    "recomputed layers of experts": (EXPERTS, "float32", {"recompute": "layer"}),
+}
+
+
+@pytest.mark.parametrize(("model", "dtype", "execution"), CASES.values(), ids=CASES.keys())
+def test_predicted_peak_is_within_a_tenth_of_the_allocated_one(
+    model: dict[str, Any], dtype: Any, execution: dict[str, Any]
+) -> None:
+    config = step_config(SMALL | model, 8, 128, dtype=dtype)
+    config = config.model_copy(update={"execution": config.execution.model_copy(update=execution)})
+    assert estimate_memory(config).total == pytest.approx(peak_of_a_step(config), rel=0.1)
+
+
+def peak_of_a_step(config: Config) -> int:
+    allocated = AllocatedTensors()
+    with process_groups(config) as ranks, allocated:
+        steps = PackageSteps(config, ranks.device)
+        step = steps.step()
+        step()  # the optimizer's state is made here
+        gc.collect()
+        allocated.peak = allocated.now
+        step()
+        return allocated.peak
+
+
+LAYOUTS = [
+    (1, ()),
+    (2, ("tensor=2",)),
+    (2, ("pipeline=2",)),
+    (2, ("tensor=2", "sequence_parallel=true")),
+    (2, ("expert=2",)),
+    (4, ("tensor=2", "sequence_parallel=true", "expert=2", "pipeline=2")),
+]
+
+
+@pytest.mark.parametrize(("ranks", "layout"), LAYOUTS, ids=str)
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_weights_of_a_rank_are_counted_to_the_digit(
+    tmp_path: Path, ranks: int, layout: tuple[str, ...], tied: str
+) -> None:
+    model = MIXTURE if "expert=2" in layout else ()
+    overrides = [f"execution.parallel.{entry}" for entry in layout]
+    config = tiny(tmp_path, *model, f"model.tied_embeddings={tied}", *overrides)
+
+    def weights_held() -> int:
+        with built(config) as (built_model, _):
+            return sum(p.numel() for p in built_model.parameters())
+
+    pipeline = layout_of(config).pipeline
+    expected = []
+    for rank in range(ranks):
+        stage = rank // (ranks // pipeline)
+        held = held_parameters(config.model, layout_of(config), stage)
+        expected.append(held.dense + held.experts)
+    assert run_ranks(ranks, weights_held) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", get_args(OptimizerName))
+@pytest.mark.parametrize("model", [(), MIXTURE], ids=str)
+def test_optimizer_state_is_counted_to_the_byte(
+    words: Path, tmp_path: Path, model: tuple[str, ...], kind: str, dtype: str
+) -> None:
+    settings = (f"optimizer.kind={kind}", f"numerics.dtype={dtype}", *model)
+    run(words, tmp_path, "schedule.steps=3", *settings)
+    state = [x for name, x in last_tensors(tmp_path).items() if name.startswith("optimizer.")]
+    expected = estimate_memory(tiny(words, *settings)).optimizer
+    assert sum(4 * tensor.numel() for tensor in state) == expected
+
+
+def test_a_distributed_optimizer_is_shared_by_the_data_ranks(tmp_path: Path) -> None:
+    whole = estimate_memory(tiny(tmp_path), ranks=4)
+    shared = estimate_memory(tiny(tmp_path, "execution.parallel.optimizer=distributed"), ranks=4)
+    assert shared.optimizer == pytest.approx(whole.optimizer / 4, rel=1e-3)
+    assert (shared.weights, shared.activations) == (whole.weights, whole.activations)
+
+
+def test_stages_early_in_a_pipeline_hold_more_micro_batches(tmp_path: Path) -> None:
+    pipeline = ("execution.parallel.pipeline=2", "execution.micro_batch=1")
+    alone = estimate_memory(tiny(tmp_path, "execution.micro_batch=1"))
+    staged = estimate_memory(tiny(tmp_path, *pipeline), ranks=2)
+    # Half the layers of two micro-batches.
+    assert staged.activations == pytest.approx(alone.activations, rel=0.05)
+
+
+def test_parts_add_up_and_fall_with_the_micro_batch(tmp_path: Path) -> None:
+    whole = estimate_memory(tiny(tmp_path))
+    parts = whole.as_dict()
+    assert parts.pop("total") == sum(parts.values())
+    split = estimate_memory(tiny(tmp_path, "execution.micro_batch=1"))
+    assert split.activations == whole.activations // 4
+    assert split.weights == whole.weights == 4 * count_parameters(tiny(tmp_path).model).total

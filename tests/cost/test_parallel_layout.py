@@ -1,0 +1,92 @@
+"""A layout that cannot work is refused in one line, with the nearest one that does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_runs import MIXTURE, MUON, tiny
+from tst_study import config
+from tst_study.config import Parallel
+from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
+from tst_study.configuration.presets import PRESETS
+from tst_study.cost.parallel_layout import check, first_problem, layout_of, tensor_sizes
+from tst_study.errors import UserError
+
+REFUSALS = [
+    (2, ("tensor=2", "pipeline=2"), (), "does not divide the 2 processes"),
+    (3, ("tensor=3",), (), "model.attention_heads = 4 does not divide"),
+    (4, ("tensor=4",), (), "model.key_value_heads = 2 does not divide"),
+    (3, ("pipeline=3",), (), "model.layers = 2 does not divide"),
+    (2, ("sequence_parallel=true",), (), "one tensor rank"),
+    (2, ("tensor=2", "sequence_parallel=true"), ("batch.sequence_length=7",), "sequence_length"),
+    (2, ("context=2",), (), "TransformerEngine"),
+    (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
+    (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
+    (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
+    (4, ("tensor=2", "sequence_parallel=true", "expert=2", "expert_tensor=2"), MIXTURE, "gloo"),
+    (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
+    (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
+]
+
+
+if megatron_version() < EXPERT_GRADIENTS_MENDED:
+    WHOLE = ("tensor=2", "sequence_parallel=true", "expert_tensor=1")
+    SEQUENTIAL = (*MIXTURE, 'execution.expert_products="sequential"')
+    REFUSALS.append((2, WHOLE, SEQUENTIAL, "wrong expert gradients"))
+
+
+@pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)
+def test_refusals_name_key_reason_and_nearest(
+    tmp_path: Path, ranks: int, layout: tuple[str, ...], others: tuple[str, ...], message: str
+) -> None:
+    overrides = [f"execution.parallel.{entry}" for entry in layout]
+    refused = tiny(tmp_path, *others, *overrides)
+    with pytest.raises(UserError) as raised:
+        check(refused, ranks)
+    text = str(raised.value)
+    assert text.startswith("execution.parallel.")
+    assert message in text
+    assert "\n" not in text
+    # What it calls the nearest removes this problem.
+    problem = first_problem(refused, layout_of(refused), ranks)
+    assert problem is not None
+    nearest = layout_of(refused).model_copy(update=problem.nearest)
+    again = first_problem(refused, nearest, ranks)
+    assert again is None or again.reason != problem.reason
+
+
+@pytest.mark.parametrize(
+    ("ranks", "overrides", "message"),
+    [
+        (3, (), "batch.sequences = 4 does not divide by the 3 data-parallel ranks"),
+        (2, ("execution.micro_batch=4",), "does not divide the 2 sequences of a rank"),
+    ],
+)
+def test_batches_that_do_not_divide_are_named(
+    tmp_path: Path, ranks: int, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check(tiny(tmp_path, *overrides), ranks)
+
+
+def test_an_unknown_key_of_the_layout_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"execution\.parallel\.tensr: unknown key"):
+        tiny(tmp_path, "execution.parallel.tensr=2")
+
+
+def test_the_layout_of_experts_follows_the_table() -> None:
+    assert Parallel(tensor=2).expert_tensor_ranks == 2
+    assert Parallel(tensor=2, expert=2).expert_tensor_ranks == 1
+    assert config.Parallel().expert_tensor_ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes"),
+    [("270m", [1, 3]), ("600m", [1]), ("3b", [1, 2, 4, 8, 16]), ("moe-10b-a1b", [1, 2, 4])],
+)
+def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
+    preset: str, sizes: list[int]
+) -> None:
+    assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes

@@ -1,0 +1,112 @@
+"""Held-out loss is the mean next-token loss over every held-out token, once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
+from tst_study.data.held_out import HeldOut
+from tst_study.data.run_data import open_held_out
+from tst_study.evaluation import evaluate as evaluation
+from tst_study.evaluation.evaluate import evaluate
+from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
+
+# 499 predictions: 62 whole sequences of 8 and one that is filled up.
+SETTINGS = ("model.initial_deviation=0.2",)
+
+
+def naive_losses(model: SuperposedGPT, held_out: HeldOut) -> list[list[float]]:
+    """Per sequence the loss of every token that counts, one sequence at a time."""
+    found = []
+    with torch.no_grad():
+        for ids, labels in zip(held_out.ids, held_out.labels, strict=True):
+            logits = model(NEXT_TOKEN.fold(torch.from_numpy(ids).unsqueeze(0)))[0]
+            counted = torch.from_numpy(labels) >= 0
+            targets = torch.from_numpy(labels)[counted]
+            found.append(F.cross_entropy(logits[counted], targets, reduction="none").tolist())
+    return found
+
+
+@pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
+def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
+    words: Path, overrides: tuple[str, ...]
+) -> None:
+    config = tiny(words, *SETTINGS, *overrides)
+    held_out = open_held_out(config)
+    with built(config) as (model, ranks):
+        randomize_norms(model)
+        result = evaluate(model, held_out, ranks, 4)
+        losses = naive_losses(model, held_out)
+    flat = [loss for sequence in losses for loss in sequence]
+    mean = sum(flat) / len(flat)
+    assert result.tokens == len(flat) == held_out.predicted_tokens == 499
+    assert result.nats_per_token == pytest.approx(mean, rel=1e-6)
+    # Sequences are the sampling units: the standard error of a ratio of sums over them.
+    count = len(losses)
+    squares = sum((sum(sequence) - mean * len(sequence)) ** 2 for sequence in losses)
+    error = math.sqrt(squares * count / (count - 1)) / len(flat)
+    assert result.standard_error == pytest.approx(error, rel=1e-5)
+
+
+def test_it_does_not_depend_on_how_many_sequences_run_at_once(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(words, *SETTINGS)
+    held_out = open_held_out(config)
+    monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
+    with built(config) as (model, ranks):
+        results = [evaluate(model, held_out, ranks, size) for size in (1, 5, 63, 1000)]
+    for result in results:
+        assert result.tokens == 499
+        assert result.nats_per_token == pytest.approx(results[0].nats_per_token, rel=1e-6)
+        assert result.standard_error == pytest.approx(results[0].standard_error, rel=1e-5)
+
+
+def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None:
+    rare = run(words, tmp_path / "rare", *MIXTURE)
+    often = run(words, tmp_path / "often", *MIXTURE, "execution.evaluate_every=1")
+    assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rare.metrics]
+    assert len(often.evals) == 20
+    with built(tiny(words)) as (model, ranks):
+        evaluate(model, open_held_out(tiny(words)), ranks, 4)
+        assert model.training
+
+
+def test_as_many_tokens_are_evaluated_as_were_asked_for(words: Path, tmp_path: Path) -> None:
+    record = run(words, tmp_path, "data.validation_tokens=100")
+    assert record.evals[-1]["tokens"] == 100
+
+
+def test_two_halves_weigh_by_their_tokens(words: Path) -> None:
+    config = tiny(words, *SETTINGS)
+    whole = open_held_out(config)
+    first = replace(whole, ids=whole.ids[:10], labels=whole.labels[:10])
+    second = replace(whole, ids=whole.ids[10:], labels=whole.labels[10:])
+    with built(config) as (model, ranks):
+        results = [evaluate(model, part, ranks, 4) for part in (first, second, whole)]
+    total = sum(result.nats_per_token * result.tokens for result in results[:2])
+    assert results[2].nats_per_token == pytest.approx(total / 499, rel=1e-6)
+
+
+def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
+    words: Path, documents: Path, tmp_path: Path
+) -> None:
+    vocabulary = "model.vocabulary_size=257"
+    record = run(documents, tmp_path / "bytes", vocabulary, "execution.evaluate_every=10")
+    held_out = open_held_out(tiny(documents, vocabulary))
+    assert held_out.bytes_per_token is not None
+    for row in record.evals:
+        bits = row["nats_per_token"] / math.log(2) / held_out.bytes_per_token
+        assert row["bits_per_byte"] == pytest.approx(bits)
+        assert row["tokens"] == held_out.predicted_tokens
+        assert row["eval_set"] == f"validation-{held_out.fingerprint[:16]}"
+    assert [row["annealed"] for row in record.evals] == [False, True]
+    generated = run(words, tmp_path / "words", "schedule.kind=constant")
+    assert generated.evals[-1]["bits_per_byte"] is None
+    assert not generated.evals[-1]["annealed"]

@@ -1,0 +1,118 @@
+"""`tst-study evaluate`: what is measured on a checkpoint lands in the run's record."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.huggingface.trained import BYTES
+from tests.tiny_runs import run
+from tst_study import run_record
+from tst_study.data.manifest import token_prefix
+from tst_study.data.run_data import open_held_out
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+from tst_study.evaluation.domains import losses_of_tokens
+from tst_study.evaluation.options import EvaluationOptions
+from tst_study.evaluation.run import evaluate_run
+from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.trained_run import open_run
+
+
+@pytest.fixture
+def trained(documents: Path, tmp_path: Path) -> Path:
+    run(documents, tmp_path / "run", *BYTES, "execution.checkpoint_every=3")
+    return tmp_path / "run"
+
+
+def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
+    trained: Path, documents: Path
+) -> None:
+    before = run_record.read(trained)
+    (line,) = evaluate_run(open_run(trained), EvaluationOptions())
+    record = run_record.read(trained)
+    (row,) = record.tasks
+    final = record.evals[-1]
+    assert record.evals == before.evals  # what methods are compared by: as training wrote it
+    assert line.startswith(f"held_out ({row['data']}, {row['samples']} documents): nats_")
+    assert row["metrics"]["nats_per_token"] == pytest.approx(final["nats_per_token"], rel=1e-6)
+    assert row["metrics"]["bits_per_byte"] == pytest.approx(final["bits_per_byte"], rel=1e-6)
+    assert (row["step"], row["phase"], row["annealed"]) == (6, "recovery", True)
+    assert row["raw_tokens"] == record.header["raw_tokens"]
+    file = TokenFile(token_prefix(documents, "validation"))
+    assert row["samples"] == file.document_count
+    assert row["metrics"]["nats_per_token_stderr"] == pytest.approx(error_by_loop(trained, file))
+    assert record.dropped_rows == 0
+
+
+def error_by_loop(folder: Path, file: TokenFile) -> float:
+    """Document by document, as a survey would do it: the standard error of a ratio of sums."""
+    opened = open_run(folder)
+    held = open_held_out(opened.config)
+    with trained_model(opened) as model:
+        losses = losses_of_tokens(model, held).ravel()
+    sums, counts = [], []
+    place = -1  # the loss at place p is that of token p + 1
+    for number in range(file.document_count):
+        size = len(file.document(number))
+        first, last = max(place, 0), place + size
+        sums.append(float(losses[first:last].astype(np.float64).sum()))
+        counts.append(last - first)
+        place = last
+    mean = sum(sums) / sum(counts)
+    squares = sum((s - mean * c) ** 2 for s, c in zip(sums, counts, strict=True))
+    return math.sqrt(squares * len(sums) / (len(sums) - 1)) / sum(counts)
+
+
+def test_domains_have_names_and_a_second_measurement_replaces_the_first(
+    trained: Path, documents: Path
+) -> None:
+    wanted = EvaluationOptions(held_out=[f"letters={documents}", f"same={documents}"], tokens=60)
+    lines = list(evaluate_run(open_run(trained), wanted))
+    assert list(evaluate_run(open_run(trained), wanted)) == lines
+    rows = run_record.read(trained).tasks
+    assert [row["data"].partition("-")[0] for row in rows] == ["letters", "same"]
+    assert rows[0]["metrics"] == rows[1]["metrics"]
+    assert rows[0]["details"]["tokens"] == 60
+    assert run_record.read(trained).dropped_rows == 0
+
+
+def test_results_of_a_step_that_is_trained_again_are_dropped(
+    trained: Path, documents: Path
+) -> None:
+    list(evaluate_run(open_run(trained), EvaluationOptions()))
+    shutil.rmtree(trained / "checkpoints" / "step-00000006")
+    record = run(documents, trained, *BYTES, "execution.checkpoint_every=3")
+    assert record.segments[-1]["resumed_from"] == 3
+    assert record.tasks == []
+
+
+def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
+    with pytest.raises(UserError, match="inside the superposition phase"):
+        list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))
+
+
+def test_text_of_another_vocabulary_is_refused(
+    words: Path, documents: Path, tmp_path: Path
+) -> None:
+    run(words, tmp_path / "run", "schedule.steps=4")
+    with pytest.raises(UserError, match="but the model's vocabulary has 64"):
+        list(
+            evaluate_run(
+                open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
+            )
+        )
+    with pytest.raises(UserError, match="write it as NAME=FOLDER"):
+        list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
+
+
+def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:
+    list(evaluate_run(open_run(trained), EvaluationOptions()))
+    path = trained / "evals.jsonl"
+    path.write_text(path.read_text().replace('"samples":', '"sampled":'))
+    with pytest.raises(UserError, match=r"evals.jsonl:2: task.samples: Field required"):
+        run_record.read(trained)

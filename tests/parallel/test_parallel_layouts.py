@@ -1,0 +1,145 @@
+"""No layout changes a loss, a gradient or a run (invariant 6): real processes, over gloo."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed import run_ranks
+from tests.layouts import assert_close_tensors, gradients_on
+from tests.step_gradients import standing_still
+from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
+from tst_study import run_record
+from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
+from tst_study.run_record import RunRecord
+from tst_study.train import train
+
+TENSOR = ("execution.parallel.tensor=2",)
+SEQUENCE = (*TENSOR, "execution.parallel.sequence_parallel=true")
+EXPERT = ("execution.parallel.expert=2",)
+PIPELINE = ("execution.parallel.pipeline=2",)
+DISTRIBUTED = ('execution.parallel.optimizer="distributed"',)
+ALLGATHER = ('execution.parallel.dispatcher="allgather"',)
+OVERLAP = ("execution.parallel.overlap_gradients=true", "execution.micro_batch=1")
+
+DENSE_LAYOUTS = {
+    "TP2": (2, TENSOR),
+    "TP2 SP": (2, SEQUENCE),
+    "PP2": (2, PIPELINE),
+    "PP2 in micro-batches": (2, (*PIPELINE, "execution.micro_batch=1")),
+    "PP2 tied": (2, (*PIPELINE, "model.tied_embeddings=true")),
+    "DP2": (2, ()),
+    "DP2 overlapped": (2, OVERLAP),
+    "DP2 distributed": (2, DISTRIBUTED),
+    "DP2 distributed overlapped": (2, (*DISTRIBUTED, *OVERLAP)),
+    "TP2 DP2": (4, TENSOR),
+    "TP2 SP DP2 distributed": (4, (*SEQUENCE, *DISTRIBUTED)),
+    "TP2 PP2": (4, (*TENSOR, *PIPELINE)),
+    "PP2 DP2 tied distributed": (
+        4,
+        (*PIPELINE, *DISTRIBUTED, "model.tied_embeddings=true", "execution.micro_batch=1"),
+    ),
+}
+MIXTURE_LAYOUTS = {
+    "EP2": (2, EXPERT),
+    "EP2 allgather": (2, (*EXPERT, *ALLGATHER)),
+    "EP2 sequential": (2, (*EXPERT, 'execution.expert_products="sequential"')),
+    "DP2": (2, ()),
+    "DP2 distributed": (2, DISTRIBUTED),
+    "PP2": (2, PIPELINE),
+    "TP2 SP": (2, SEQUENCE),
+    "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT)),
+    "TP2 SP EP2 on 4": (4, (*SEQUENCE, *EXPERT)),
+    "EP2 DP2 distributed": (4, (*EXPERT, *DISTRIBUTED)),
+    "PP2 EP2": (4, (*PIPELINE, *EXPERT)),
+}
+WHOLE_EXPERTS = (*SEQUENCE, "execution.parallel.expert_tensor=1")
+MIXTURE_LAYOUTS["TP2 SP whole experts"] = (2, WHOLE_EXPERTS)
+MIXTURE_LAYOUTS["TP2 SP whole experts DP2 distributed"] = (4, (*WHOLE_EXPERTS, *DISTRIBUTED))
+if megatron_version() >= EXPERT_GRADIENTS_MENDED:
+    ONE_AFTER_ANOTHER = 'execution.expert_products="sequential"'
+    MIXTURE_LAYOUTS["TP2 SP whole sequential"] = (2, (*WHOLE_EXPERTS, ONE_AFTER_ANOTHER))
+MUON_LAYOUTS = {
+    "DP2 overlapped": (2, OVERLAP),
+    "PP2": (2, PIPELINE),
+    "EP2": (2, (*EXPERT, *MIXTURE)),
+    "PP2 EP2": (4, (*PIPELINE, *EXPERT, *MIXTURE)),
+}
+Z_LOSS = ("model.experts.router_z_loss=0.01",)
+CASES = [
+    *(pytest.param((), *layout, id=f"dense {name}") for name, layout in DENSE_LAYOUTS.items()),
+    *(
+        pytest.param((*MIXTURE, *Z_LOSS), *layout, id=f"mixture {name}")
+        for name, layout in MIXTURE_LAYOUTS.items()
+    ),
+    *(pytest.param(MUON, *layout, id=f"muon {name}") for name, layout in MUON_LAYOUTS.items()),
+]
+
+
+def of_the_result(overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Without what only says how it is computed."""
+    return tuple(x for x in overrides if not x.startswith("execution."))
+
+
+@pytest.fixture(scope="module")
+def alone(words: Path, tmp_path_factory: pytest.TempPathFactory):
+    """The same runs on one process, each made once."""
+
+    @cache
+    def gradients(overrides: tuple[str, ...]) -> list[dict[str, Tensor]]:
+        folder = tmp_path_factory.mktemp("gradients")
+        return gradients_on(1, standing_still(words, *overrides), folder)
+
+    @cache
+    def trained(overrides: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        run(words, folder, *overrides)
+        return folder
+
+    return gradients, trained
+
+
+@pytest.mark.parametrize(("model", "ranks", "layout"), CASES)
+def test_gradients_are_those_of_one_process(
+    words: Path, tmp_path: Path, alone, model: tuple[str, ...], ranks: int, layout: tuple[str, ...]
+) -> None:
+    config = standing_still(words, *model, *layout)
+    steps = gradients_on(ranks, config, tmp_path / "run")
+    assert len(steps) == 2  # one superposed, one of recovery
+    for mine, theirs in zip(steps, alone[0](of_the_result((*model, *layout))), strict=True):
+        assert_close_tensors(mine, theirs, 1e-5)
+
+
+@pytest.mark.parametrize(("model", "ranks", "layout"), CASES)
+def test_twenty_steps_across_the_switch_are_those_of_one_process(
+    words: Path, tmp_path: Path, alone, model: tuple[str, ...], ranks: int, layout: tuple[str, ...]
+) -> None:
+    config = tiny(words, *model, *layout)
+    states = run_ranks(ranks, lambda: train(config, tmp_path, progress=False), timeout=60.0)
+    assert states == ["done"] * ranks
+    reference = alone[1](of_the_result((*model, *layout)))
+    assert_same_run_closely(run_record.read(tmp_path), run_record.read(reference))
+    assert_close_tensors(last_tensors(tmp_path), last_tensors(reference), 1e-4)
+
+
+def assert_same_run_closely(one: RunRecord, other: RunRecord) -> None:
+    assert one.header["fingerprint"] == other.header["fingerprint"]
+    assert len(one.metrics) == len(other.metrics) == 20
+    for mine, theirs in zip(one.metrics, other.metrics, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=1e-4)
+        assert mine.get("moe", {}).keys() == theirs.get("moe", {}).keys()
+        for name in ("balance_loss", "z_loss", "router_entropy", "dropped"):
+            if "moe" in theirs:
+                assert mine["moe"][name] == pytest.approx(theirs["moe"][name], rel=1e-4), name
+        if "expert_load" in theirs.get("moe", {}):
+            loads = [torch.tensor(row["moe"]["expert_load"]) for row in (mine, theirs)]
+            torch.testing.assert_close(*loads, rtol=0.05, atol=0.05)
+    assert one.evals[-1]["nats_per_token"] == pytest.approx(
+        other.evals[-1]["nats_per_token"], rel=1e-5
+    )
+    assert one.evals[-1]["tokens"] == other.evals[-1]["tokens"]

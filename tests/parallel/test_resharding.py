@@ -1,0 +1,102 @@
+"""A run goes on under another layout than the one it was stopped under, optimizer state and all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import run_ranks
+from tests.layouts import assert_close_tensors
+from tests.parallel.test_parallel_layouts import (
+    DISTRIBUTED,
+    EXPERT,
+    PIPELINE,
+    SEQUENCE,
+    TENSOR,
+    assert_same_run_closely,
+)
+from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny, when_step_begins
+from tst_study import run_record
+from tst_study.config import Config
+from tst_study.train import train
+
+SEQUENTIAL = ('execution.expert_products="sequential"',)
+Layout = tuple[int, tuple[str, ...]]
+
+MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
+    "TP1 to TP2": ((), (1, ()), (2, TENSOR)),
+    "TP2 to TP1": ((), (2, TENSOR), (1, ())),
+    "DP2 to TP2 DP2": ((), (2, ()), (4, TENSOR)),
+    "DP2 distributed to DP4 replicated": ((), (2, DISTRIBUTED), (4, ())),
+    "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
+    "PP2 to PP1": ((), (2, PIPELINE), (1, ())),
+    "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
+    "EP2 to EP1": (MIXTURE, (2, EXPERT), (1, ())),
+    "EP2 distributed to EP1 sequential": (
+        MIXTURE,
+        (2, (*EXPERT, *DISTRIBUTED)),
+        (1, SEQUENTIAL),
+    ),
+    "EP1 sequential to TP2 SP EP2": (MIXTURE, (1, SEQUENTIAL), (2, (*SEQUENCE, *EXPERT))),
+}
+
+
+@pytest.fixture(scope="module")
+def unbroken(words: Path, tmp_path_factory: pytest.TempPathFactory):
+    @cache
+    def trained(model: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("unbroken")
+        run(words, folder, *model)
+        return folder
+
+    return trained
+
+
+@pytest.mark.parametrize("stopped_at", [6, 14], ids=["before the switch", "behind the switch"])
+@pytest.mark.parametrize(("model", "first", "then"), MOVES.values(), ids=MOVES.keys())
+def test_a_run_goes_on_under_another_layout(
+    words: Path,
+    tmp_path: Path,
+    unbroken,
+    stopped_at: int,
+    model: tuple[str, ...],
+    first: Layout,
+    then: Layout,
+) -> None:
+    (ranks, layout), (other_ranks, other_layout) = first, then
+    states = run_ranks(
+        ranks, stopped, tiny(words, *model, *layout), tmp_path, stopped_at, timeout=60.0
+    )
+    assert states == ["preempted"] * ranks
+    config = tiny(words, *model, *other_layout)
+    states = run_ranks(other_ranks, train, config, tmp_path, timeout=60.0)
+    assert states == ["done"] * other_ranks
+    record, reference = run_record.read(tmp_path), unbroken(model)
+    assert [segment["resumed_from"] for segment in record.segments] == [None, stopped_at + 1]
+    assert_same_run_closely(record, run_record.read(reference))
+    assert_close_tensors(last_tensors(tmp_path), last_tensors(reference), 1e-4)
+
+
+@pytest.mark.parametrize(("ranks", "layout"), [(1, ()), (2, TENSOR)], ids=["one", "two ranks"])
+def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
+    words: Path, tmp_path: Path, ranks: int, layout: tuple[str, ...]
+) -> None:
+    every_five = "execution.checkpoint_every=5"
+    run_ranks(2, train, tiny(words, *TENSOR, every_five), tmp_path, timeout=60.0)
+    newest = checkpoint_folders(tmp_path)[-1]
+    content = bytearray((newest / "__1_0.distcp").read_bytes())
+    content[len(content) // 2] ^= 16
+    (newest / "__1_0.distcp").write_bytes(content)
+    config = tiny(words, *layout, every_five)
+    assert run_ranks(ranks, train, config, tmp_path, timeout=60.0) == ["done"] * ranks
+    assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
+
+
+def stopped(config: Config, folder: Path, step: int) -> str:
+    """Train up to a signal that comes while step `step` is read."""
+    when_step_begins(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    return train(config, folder, progress=False)

@@ -1,0 +1,154 @@
+"""What changes the result is the run; nothing else is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from analysis.identity import training_group, training_group_of_any_length
+from tests.examples import example
+from tst_study import config as configuration
+from tst_study import run_record
+from tst_study.config import AddedLater, Config, from_dict, to_dict
+from tst_study.run.identity import canonical_json, fingerprint, run_id
+from tst_study.run.identity_form import identity_form
+
+RECORDS = run_record.find_run_folders(Path(__file__).parents[2] / "docs" / "records")
+DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}
+
+
+def identity(*overrides: str, data: dict[str, Any] = DATA) -> str:
+    return fingerprint(example(*overrides), data)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.corpora=[{path = 'elsewhere'}]",
+        "data.validation=elsewhere",
+        "execution.threads=2",
+        "execution.micro_batch=4",
+        "execution.parallel.tensor=2",
+        "execution.device=cpu",
+        "execution.log_every=1",
+        "execution.checkpoint_every=7",
+        "name=another",
+        "study=another",
+        "role=ablation",
+        "data_seed=0",
+        # The same 20 superposed steps, said in another way.
+        "superposition={bag_size = 4, steps = 20}",
+    ],
+)
+def test_paths_layout_and_names_are_not_hashed(override: str) -> None:
+    assert identity(override) == identity()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "data_seed=1",
+        "model.layers=3",
+        "superposition.bag_size=5",
+        "superposition.step_ratio=0.3",
+        "superposition.mode=output_only",
+        "superposition.weighting=power_law",
+        "superposition.optimizer_at_switch=reset",
+        "batch.sequence_length=128",
+        "optimizer.learning_rate=1e-3",
+        "schedule.steps=101",
+        "schedule.decay_ratio=0.2",
+        "numerics.dtype=bfloat16",
+    ],
+)
+def test_what_changes_the_result_is_hashed(override: str) -> None:
+    assert identity(override) != identity()
+
+
+def test_other_data_is_another_run() -> None:
+    assert identity(data={**DATA, "tokenizer": "ef"}) != identity()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "superposition={bag_size = 1, step_ratio = 0.5}",
+        "superposition={bag_size = 8}",
+        "superposition={bag_size = 1, weighting = 'power_law', optimizer_at_switch = 'reset'}",
+    ],
+)
+def test_superposition_without_bags_or_steps_is_the_baseline(override: str) -> None:
+    assert identity(override) == identity("superposition={}")
+
+
+def test_identity_never_changes_between_versions() -> None:
+    """Published run folders are found by this digest: a change needs a new schema version."""
+    assert identity()[:16] == "5fdd457934ab6f6e"
+
+
+def test_run_id_is_name_and_eight_digits() -> None:
+    assert run_id(example("name=pair"), identity()) == f"pair-{identity()[:8]}"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {1: 2}, {"a": {"b": object()}}, [b"x"]])
+def test_a_value_without_a_stable_form_is_an_error(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"stable form|not a string"):
+        canonical_json(value)
+
+
+def test_canonical_form_does_not_depend_on_the_order_of_keys() -> None:
+    assert canonical_json({"b": 1, "a": [1.0, None]}) == canonical_json({"a": [1.0, None], "b": 1})
+
+
+def test_there_are_committed_records() -> None:
+    assert len(RECORDS) > 40
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
+def test_a_committed_record_keeps_its_id(folder: Path) -> None:
+    header = run_record.read_header(folder)
+    again = from_dict(header["config"])
+    assert fingerprint(again, header["data"]) == header["fingerprint"]
+    assert run_id(again, header["fingerprint"]) == header["run_id"] == folder.name
+
+
+def test_a_section_that_nobody_thought_of_counts() -> None:
+    values = to_dict(example())
+    assert identity_form({**values, "invented": {"a": 1}}, DATA) != identity_form(values, DATA)
+    assert identity_form({**values, "invented": {"a": 1}}, DATA, ["invented"]) == identity_form(
+        values, DATA, ["invented"]
+    )
+
+
+def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new version would: one key in an old section, one section that did not exist."""
+    headers = [run_record.read_header(folder) for folder in RECORDS]
+    groups = [(training_group(h), training_group_of_any_length(h)) for h in headers]
+
+    class LaterOptimizer(configuration.Optimizer):
+        kind: Annotated[str, AddedLater("adamw")] = "muon"  # whatever its default is by then
+
+    class Dropout(configuration.Strict):
+        rate: float = 0.0
+
+    class LaterConfig(Config):
+        optimizer: LaterOptimizer
+        dropout: Annotated[Dropout, AddedLater({"rate": 0.0})] = Dropout()
+
+    monkeypatch.setattr("tst_study.run.identity_form.Config", LaterConfig)
+    monkeypatch.setattr("tst_study.config.Config", LaterConfig)
+    for header, known in zip(headers, groups, strict=True):
+        values = {**header["config"]}
+        values["optimizer"] = {**values["optimizer"], "kind": "adamw"}
+        later = configuration.from_dict(values)
+        assert "dropout" in to_dict(later)
+        assert fingerprint(later, header["data"]) == header["fingerprint"]
+        new = {**header, "config": to_dict(later)}
+        assert (training_group(new), training_group_of_any_length(new)) == known
+        values["optimizer"]["kind"] = "muon"
+        other = configuration.from_dict(values)
+        assert fingerprint(other, header["data"]) != header["fingerprint"]

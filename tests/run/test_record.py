@@ -1,0 +1,236 @@
+"""A run folder says the truth about its run, after crashes too."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import example
+from tst_study import run_record
+from tst_study.errors import UserError
+from tst_study.evaluation import trained_run
+from tst_study.run.header import header_of
+from tst_study.run_record import RunWriter
+
+DATA = {
+    "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],
+    "validation": {"fingerprint": "cd", "tokens": 100},
+    "tokenizer": "ef",
+}
+
+
+def open_run(folder: Path, *overrides: str) -> RunWriter:
+    return RunWriter(folder, header_of(example(*overrides), DATA))
+
+
+def launch(folder: Path, resumed_from: int | None, steps: range, loss: float) -> RunWriter:
+    """One launch that logs and evaluates every step; the caller decides how it ends."""
+    writer = open_run(folder)
+    writer.start_segment(resumed_from, {})
+    for step in steps:
+        writer.metrics(metrics(writer.segment, step, loss))
+        writer.evaluation(evaluation(writer.segment, step, loss))
+    writer.close()
+    return writer
+
+
+def metrics(segment: int, step: int, loss: float) -> Any:
+    return {
+        **_counters(segment, step),
+        "bag_size": 4,
+        "loss_name": "mce",
+        "loss": loss,
+        "learning_rate": 1e-3,
+        "gradient_norm": 1.0,
+        "step_seconds": 0.1,
+        "training_seconds": 1.0,
+        "tokens_per_second": 10.0,
+        "mfu": None,
+        "peak_memory": 1,
+    }
+
+
+def evaluation(segment: int, step: int, loss: float) -> Any:
+    return {
+        **_counters(segment, step),
+        "eval_set": "books-cd",
+        "nats_per_token": loss,
+        "bits_per_byte": None,
+        "standard_error": 0.01,
+        "tokens": 100,
+        "annealed": False,
+        "seconds": 0.1,
+        "training_seconds": 1.0,
+    }
+
+
+def _counters(segment: int, step: int) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "step": step,
+        "phase": "recovery",
+        "raw_tokens": step,
+        "latent_tokens": step,
+        "epochs": 0.1,
+        "flops": step,
+    }
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    record = run_record.read(folder)
+    assert [row["step"] for row in record.evals] == [row["step"] for row in record.metrics]
+    return [(row["step"], row["loss"]) for row in record.metrics]
+
+
+def test_rows_beyond_a_resume_point_are_dropped_and_counted(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 8), loss=5.0)  # killed at step 7; its checkpoint was at 4
+    launch(tmp_path, 4, range(5, 7), loss=4.0)
+    assert losses(tmp_path) == [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0), (5, 4.0), (6, 4.0)]
+    assert run_record.read(tmp_path).dropped_rows == 2 * 3
+
+
+def test_a_launch_that_wrote_nothing_still_voids_what_lies_beyond_its_start(
+    tmp_path: Path,
+) -> None:
+    launch(tmp_path, None, range(1, 8), loss=5.0)
+    launch(tmp_path, 4, range(0), loss=4.0)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_restart_without_a_checkpoint_voids_everything(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    launch(tmp_path, None, range(1, 3), loss=4.0)
+    assert losses(tmp_path) == [(1, 4.0), (2, 4.0)]
+
+
+@pytest.mark.parametrize("torn", ['{"segment": 0, "st', '{"segment": 0}', "\x00\x00"])
+def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(
+    tmp_path: Path, torn: str
+) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        with open(tmp_path / name, "a") as file:
+            file.write(torn)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3]
+    launch(tmp_path, 3, range(4, 6), loss=4.0)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{broken", r"metrics\.jsonl:2: .*JSON"),
+        ('{"segment": 0}', r"metrics\.jsonl:2: step: .*required"),
+        (json.dumps({**metrics(0, 2, 5.0), "los": 1}), r"metrics\.jsonl:2: los: .*not permitted"),
+        (json.dumps(metrics(7, 2, 5.0)), r"metrics\.jsonl:2: segment 7 is out of order"),
+    ],
+)
+def test_broken_line_in_the_middle_names_file_and_line(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = line
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=complaint):
+        run_record.read(tmp_path)
+
+
+def test_broken_segment_row_names_file_and_line(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 2), loss=5.0)
+    with open(tmp_path / "segments.jsonl", "a") as file:
+        file.write('{"segment": 5, "end": 1}\n')
+    with pytest.raises(UserError, match=r"segments\.jsonl:2: not a segment row"):
+        run_record.read(tmp_path)
+
+
+def test_a_launch_without_a_last_word_was_lost(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 2), loss=5.0)
+    writer = launch(tmp_path, 1, range(2, 3), loss=5.0)
+    writer.end_segment("done")
+    writer.close()
+    assert [row["ended"] for row in run_record.read(tmp_path).segments] == ["lost", "done"]
+
+
+def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
+    open_run(tmp_path).close()
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(UserError, match=r"holds run [0-9a-f]{8}, not [0-9a-f]{8} of this config"):
+        open_run(tmp_path, "seed=1")
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_same_run_under_another_layout_is_taken_up(tmp_path: Path) -> None:
+    open_run(tmp_path).close()
+    open_run(tmp_path, "execution.threads=2", "data.corpora=[{path = 'moved'}]").close()
+
+
+def test_damaged_or_missing_header_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"run\.json: missing"):
+        run_record.read(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema_version": 1}')
+    with pytest.raises(UserError, match=r"run\.json: run_id: .*damaged"):
+        run_record.read(tmp_path)
+
+
+def test_a_record_of_a_later_schema_is_not_guessed_at(tmp_path: Path) -> None:
+    """Neither trained on, exported nor evaluated: all of them read the header first."""
+    writer = open_run(tmp_path)
+    writer.close()
+    header = {**writer.header, "schema_version": 99, "something": "new"}
+    (tmp_path / "run.json").write_text(json.dumps(header))
+    for read in (run_record.read, trained_run.open_run, open_run):
+        with pytest.raises(UserError) as refused:
+            read(tmp_path)
+        assert str(refused.value) == (
+            f"{tmp_path}/run.json: schema_version = 99, but this version of tst_study knows 1; use "
+            "the version that wrote it"
+        )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"schema_version": 1', b"\xff\xfe"])
+def test_a_header_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.json: .*the file is damaged") as refused:
+        run_record.read(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
+    writer = open_run(tmp_path)
+    writer.status("running", 5, loss=3.0, last_checkpoint=4)
+    writer.status("preempted", 6, "SIGTERM")
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
+    assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
+
+
+def test_full_disk_is_one_line_and_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_run(tmp_path)
+    writer.status("running", 5)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"status\.json: cannot be written .*free some space"):
+        writer.status("running", 6)
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert status["step"] == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "status.json"]
+
+
+def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
+    for name in ("b/x", "a"):
+        open_run(tmp_path / name).close()
+    (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
+    assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]

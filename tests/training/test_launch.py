@@ -1,0 +1,151 @@
+"""Ranks of one run: started on one machine or by Slurm, and what one says when another is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_runs import logged_step, tiny
+from tst_study import run_record
+from tst_study.config import to_toml
+from tst_study.errors import UserError
+from tst_study.process.rank_environment import adopt_slurm_ranks, first_host, rank_variable
+
+ROOT = Path(__file__).parents[2]
+LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
+
+
+def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    config = folder.parent / "run.toml"
+    config.write_text(to_toml(tiny(corpus, *overrides)))
+    command = [sys.executable, "-m", "tst_study", "train", str(config), "--processes", "2"]
+    return subprocess.Popen(
+        [*command, "--folder", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
+    )
+
+
+def wait_for_steps(folder: Path, launcher: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while logged_step(folder) < 10:
+        assert launcher.poll() is None, launcher.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    for child in map(int, children):
+        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return child
+    raise AssertionError(f"no rank {rank}")
+
+
+def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launcher = start(words, folder, "execution.parallel=auto")
+    assert launcher.communicate(timeout=120)[0].splitlines()[-1] == f"done: {folder}"
+    assert launcher.returncode == 0
+    segment = run_record.read(folder).segments[0]
+    assert segment["devices"]["count"] == 2
+    assert "data 2" in segment["layout_chosen"]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (signal.SIGKILL, "error: rank 1 was ended by SIGKILL"),
+        # A rank that hangs says nothing; the other names where it waited for it.
+        (signal.SIGSTOP, "did not come to its end"),
+    ],
+)
+def test_ranks_do_not_outlive_one_that_dies_or_hangs(
+    words: Path, tmp_path: Path, number: signal.Signals, expected: str
+) -> None:
+    folder = tmp_path / "run"
+    launcher = start(words, folder, *LONG)
+    wait_for_steps(folder, launcher)
+    os.kill(process_of_rank(launcher, 1), number)
+    began = time.monotonic()
+    errors = launcher.communicate(timeout=60)[1].splitlines()
+    assert time.monotonic() - began < 60
+    assert launcher.returncode != 0
+    assert any(expected in line for line in errors), errors
+    assert sum(line.startswith("error:") for line in errors) <= 1, errors
+    assert "did not come to its end" in json.loads((folder / "status.json").read_text())["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
+    words: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    launcher = start(words, folder, *LONG)
+    wait_for_steps(folder, launcher)
+    launcher.send_signal(number)
+    output, errors = launcher.communicate(timeout=60)
+    assert output.splitlines()[-1] == f"preempted: {folder}", errors
+    assert run_record.read(folder).state == "preempted"
+    assert list((folder / "checkpoints").glob("step-*"))
+
+
+SLURM = {
+    "SLURM_JOB_ID": "123",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+
+
+def test_slurm_tasks_are_ranks() -> None:
+    environment = dict(SLURM)
+    adopt_slurm_ranks(environment)
+    ours = {key: value for key, value in environment.items() if key not in SLURM}
+    port = ours.pop("MASTER_PORT")
+    assert 20_000 <= int(port) < 30_000
+    assert ours == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "gpu07",
+    }
+
+
+@pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "0"}])
+def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str]) -> None:
+    environment = SLURM | change
+    adopt_slurm_ranks(environment)
+    assert environment == SLURM | change
+
+
+def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is no number"):
+        rank_variable("WORLD_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("node[07-09,12],other", "node07"),
+        ("a-[3,5]-ib", "a-3-ib"),
+    ],
+)
+def test_first_host_of_a_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host

@@ -1,0 +1,135 @@
+"""The switch changes the fold of the input and the loss, and nothing else (invariant 4)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
+from tst_study.config import Parallel
+from tst_study.configuration.learning_rate import learning_rate_factor
+from tst_study.data.run_data import open_stream
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.gradient_buffers import GradientBuffers
+from tst_study.megatron.model import NEXT_TOKEN
+from tst_study.megatron.optimizer import ModelOptimizer
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[tuple[State, State]]:
+    """Weights, moments and step counts before and after every optimizer step of the test."""
+    seen: list[tuple[State, State]] = []
+    step = ModelOptimizer.step
+
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> torch.Tensor:
+        before = _state(self)
+        norm = step(self, learning_rate)
+        seen.append((before, _state(self)))
+        return norm
+
+    monkeypatch.setattr(ModelOptimizer, "step", recording_step)
+    return seen
+
+
+def _state(optimizer: ModelOptimizer) -> State:
+    names = {id(p): name for name, p in optimizer.model.module.named_parameters()}
+    found: State = {}
+    for parameter, main in zip(optimizer.parameters, optimizer.main, strict=True):
+        name = names[id(parameter)]
+        found[f"weight {name}"] = parameter.detach().clone()
+        for key, value in optimizer.state_of(main).items():
+            found[f"{key} {name}"] = value.clone()
+    return found
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("superposition.mode=output_only",), MIXTURE, MUON], ids=str
+)
+def test_weights_and_optimizer_state_pass_the_switch_untouched(
+    words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
+) -> None:
+    run(words, tmp_path, *overrides)
+    for (_, after), (before, _) in pairwise(states):
+        assert_same_tensors(after, before)
+    last = states[-1][1]
+    steps = {float(value) for name, value in last.items() if name.startswith("step ")}
+    assert steps == {20.0}
+
+
+@pytest.mark.parametrize("overrides", [(), MUON], ids=str)
+def test_with_a_reset_the_moments_begin_anew_and_the_weights_do_not(
+    words: Path, tmp_path: Path, states: list[tuple[State, State]], overrides: tuple[str, ...]
+) -> None:
+    run(words, tmp_path, "superposition.optimizer_at_switch=reset", *overrides)
+    (_, after), (before, _) = states[9], states[10]
+    assert set(before) == {name for name in after if name.startswith("weight ")}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    steps = {float(x) for name, x in states[-1][1].items() if name.startswith("step ")}
+    assert steps == {10.0}
+
+
+def test_with_reinitialization_embedding_and_head_are_new_and_the_rest_is_not(
+    words: Path, tmp_path: Path, states: list[tuple[State, State]]
+) -> None:
+    run(words, tmp_path, "superposition.reinitialize_at_switch=true")
+    for number, ((_, after), (before, _)) in enumerate(pairwise(states)):
+        changed = {name for name in after if not torch.equal(before[name], after[name])}
+        at_switch = {"weight embedding.word_embeddings.weight", "weight output_layer.weight"}
+        assert changed == (at_switch if number == 9 else set())
+
+
+def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_read(
+    words: Path, tmp_path: Path
+) -> None:
+    config = tiny(words, "execution.checkpoint_every=10")
+    record = run(words, tmp_path, "execution.checkpoint_every=10")
+    places = Checkpoints(tmp_path, keep=2)
+    places.steps = lambda: [10]  # type: ignore[method-assign]
+    with built(config) as (model, _):
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
+        common = places.load_last(model, optimizer)
+        assert common is not None
+        assert common["step"] == 10
+        ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(10))
+        assert ids.shape == (4, 8)  # of the recovery phase
+        with torch.no_grad():
+            logits = model(NEXT_TOKEN.fold(ids))
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert record.metrics[10]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_the_learning_rate_goes_on_as_if_there_were_no_switch(words: Path, tmp_path: Path) -> None:
+    config = tiny(words)
+    superposed = run(words, tmp_path / "superposed")
+    baseline = run(words, tmp_path / "baseline", "superposition.bag_size=1")
+    rates = [row["learning_rate"] for row in superposed.metrics]
+    assert rates == [row["learning_rate"] for row in baseline.metrics]
+    assert rates == [1e-2 * learning_rate_factor(config.schedule, step) for step in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "superposed"),
+    [
+        (("schedule.steps=30",), 15),
+        (("schedule.steps=10", "superposition.step_ratio=0.25"), 2),
+        (("superposition.step_ratio=0.0", "superposition.steps=3"), 3),
+        (("superposition.step_ratio=1.0",), 20),
+    ],
+    ids=str,
+)
+def test_the_step_of_the_switch_follows_from_the_final_number_of_steps(
+    words: Path, tmp_path: Path, overrides: tuple[str, ...], superposed: int
+) -> None:
+    record = run(words, tmp_path, *overrides)
+    phases = [row["phase"] for row in record.metrics]
+    assert phases == ["superposition"] * superposed + ["recovery"] * (len(phases) - superposed)
+    assert record.header["plan"]["superposed_steps"] == superposed
+    names = {row["phase"]: (row["loss_name"], row["bag_size"]) for row in record.metrics}
+    assert names["superposition"] == ("bag_mce", 4)
+    assert names.get("recovery", ("next_token", 1)) == ("next_token", 1)

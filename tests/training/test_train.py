@@ -1,0 +1,196 @@
+"""A run learns, writes down all that it does, and ends in a word that fits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
+from tst_study import run_record
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops
+from tst_study.errors import UserError
+from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.run_record import RunRecord
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        MIXTURE,
+        ("numerics.dtype=bfloat16",),
+        ("numerics.dtype=bfloat16", "model.tied_embeddings=true", *MIXTURE),
+        ("superposition.mode=output_only", "schedule.kind=cosine"),
+        MUON,
+        (*MUON, "numerics.dtype=bfloat16", *MIXTURE),
+    ],
+    ids=str,
+)
+def test_runs_of_every_kind_learn(words: Path, tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    record = run(words, tmp_path, "schedule.steps=60", *overrides)
+    assert record.state == "done"
+    assert record.metrics[0]["loss"] == pytest.approx(math.log(VOCABULARY), abs=0.1)
+    assert record.evals[-1]["nats_per_token"] < math.log(VOCABULARY) - 0.1
+    assert all(math.isfinite(row["gradient_norm"]) for row in record.metrics)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("superposition.bag_size=1",),
+        ("superposition.mode=output_only",),
+        ("superposition.bag_size=8", "superposition.step_ratio=0.25"),
+    ],
+    ids=str,
+)
+def test_counters_of_every_row_are_those_of_the_plan(
+    words: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    config = tiny(words, *overrides)
+    plan, flops = plan_phases(config), count_flops(config)
+    record = run(words, tmp_path, *overrides, "execution.evaluate_every=7")
+    assert [row["step"] for row in record.metrics] == list(range(1, 21))
+    assert [row["step"] for row in record.evals] == [7, 14, 20]
+    for row in [*record.metrics, *record.evals]:
+        step = row["step"]
+        assert row["phase"] == plan.phase(step - 1)
+        assert row["latent_tokens"] == step * 4 * 8 == plan.latent_tokens(step)
+        assert row["raw_tokens"] == plan.raw_tokens(step)
+        assert row["flops"] == step * flops.per_step
+        assert row["epochs"] == pytest.approx(row["raw_tokens"] / 20_000)
+    header = record.header
+    assert header["raw_tokens"] == record.metrics[-1]["raw_tokens"]
+    assert header["flops"]["total"] == record.metrics[-1]["flops"]
+    multiplier = 1 + plan.step_ratio * (plan.tokens_per_position("superposition") - 1)
+    assert header["plan"]["data_multiplier"] == pytest.approx(multiplier)
+    assert header["raw_tokens"] / header["latent_tokens"] == pytest.approx(multiplier)
+
+
+def test_superposed_and_recovery_steps_cost_the_same_flops(words: Path, tmp_path: Path) -> None:
+    superposed = run(words, tmp_path / "superposed")
+    baseline = run(words, tmp_path / "baseline", "superposition.bag_size=1")
+    assert [row["flops"] for row in superposed.metrics] == [
+        row["flops"] for row in baseline.metrics
+    ]
+
+
+def test_a_bag_loss_never_goes_by_the_name_of_the_next_token_loss(
+    words: Path, tmp_path: Path
+) -> None:
+    record = run(words, tmp_path)
+    for row in record.metrics:
+        superposed = row["phase"] == "superposition"
+        assert row["loss_name"] == ("bag_mce" if superposed else "next_token")
+        assert row["bag_size"] == (4 if superposed else 1)
+
+
+def test_rows_come_every_so_many_steps_at_the_switch_and_at_the_end(
+    words: Path, tmp_path: Path
+) -> None:
+    every_step = run(words, tmp_path / "every")
+    some = run(words, tmp_path / "some", "execution.log_every=6")
+    assert [row["step"] for row in some.metrics] == [6, 10, 12, 18, 20]
+    for row in some.metrics:
+        assert row["loss"] == every_step.metrics[row["step"] - 1]["loss"]
+    seconds = [row["training_seconds"] for row in some.metrics]
+    assert seconds == sorted(seconds)
+    assert all(row["tokens_per_second"] > 0 and row["mfu"] is None for row in some.metrics)
+
+
+def assert_diverged(record: RunRecord) -> None:
+    """The record is whole: the bad row is there, and status and segment tell of it."""
+    bad = record.metrics[-1]
+    assert record.state == "diverged"
+    assert record.status is not None
+    assert record.status["step"] == bad["step"] < 20
+    assert "loss" in record.status["message"]
+    assert record.segments[-1]["ended"] == record.status["message"]
+    assert record.segments[-1]["end"] is not None
+    assert all(row["loss"] <= 20.0 for row in record.metrics[:-1])
+    assert not record.evals
+
+
+def test_a_loss_beyond_the_bound_ends_a_run_as_diverged(words: Path, tmp_path: Path) -> None:
+    settings = ("optimizer.learning_rate=3.0", "numerics.divergence_loss=20.0")
+    record = run(words, tmp_path, *settings)
+    assert_diverged(record)
+    assert record.metrics[-1]["loss"] > 20.0
+
+
+def test_a_loss_that_is_no_number_ends_a_run_as_diverged(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = ModelOptimizer.step
+
+    def poisonous_step(self: ModelOptimizer, learning_rate: float):
+        norm = step(self, learning_rate)
+        if self.steps_taken == 3:
+            self.main[0].detach().fill_(math.nan)
+        return norm
+
+    monkeypatch.setattr(ModelOptimizer, "step", poisonous_step)
+    record = run(words, tmp_path)
+    assert_diverged(record)
+    assert record.metrics[-1]["loss"] is None
+    assert record.metrics[-1]["step"] == 4
+
+
+def test_the_record_says_where_and_how_the_run_was_computed(words: Path, tmp_path: Path) -> None:
+    segment = run(words, tmp_path).segments[0]
+    assert segment["devices"] == {"name": "cpu", "count": 1, "threads": 1}
+    assert segment["execution"]["threads"] == 1
+    assert {"host", "command", "versions"} <= segment.keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("batch.sequences=1000", "superposition.bag_size=8"), "one step reads 64000"),
+        (("model.vocabulary_size=32",), "raise it or prepare the text with another tokenizer"),
+        (("superposition.align_bags_to_documents=true",), "without the end-of-document"),
+        (("data.corpora=[{path='nowhere'}]",), "nowhere: holds no token files"),
+        (("execution.parallel.tensor=2",), "execution.parallel.tensor = 2"),
+        (("execution.device=cuda",), "no GPU here"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_said_in_one_line(
+    words: Path, tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        run(words, tmp_path / "run", *overrides)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    # Whoever looks at the folder only, such as a table of many runs, reads the same.
+    if (tmp_path / "run").exists():
+        status = run_record.read(tmp_path / "run").status
+        assert status is not None
+        assert (status["state"], status["message"]) == ("failed", str(raised.value))
+
+
+def test_a_folder_of_another_run_is_refused_and_left_alone(words: Path, tmp_path: Path) -> None:
+    run(words, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    with pytest.raises(UserError, match=r"holds run [0-9a-f]{8}, not [0-9a-f]{8} of this config"):
+        run(words, tmp_path, "optimizer.learning_rate=2e-2")
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
+
+
+def test_what_fails_before_the_first_step_is_told_by_the_status(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record stays readable, and the run can be started again."""
+
+    def no_room(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tst_study.train.build_model", no_room)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run(words, tmp_path)
+    assert run_record.read(tmp_path).state == "failed"
+    assert run(words, tmp_path).state == "done"

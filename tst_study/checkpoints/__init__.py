@@ -1,0 +1,2 @@
+"""Checkpoints on disk: where they lie (`places`), the digest of each file, what their pickles may
+hold, and the reader of their weights. `tst_study.megatron.checkpoint` writes them."""

@@ -1,0 +1,73 @@
+"""Where a run's checkpoints lie, and whether their files are as they were written.
+
+`checkpoints/step-N` holds the state after N steps, and the digest of each of its files: torch does
+not notice a flipped byte in a tensor, and the run would go on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tst_study.atomic_files import write_json
+from tst_study.run.launch_facts import cores
+
+PREFIX = "step-"
+DIGESTS = "digests.json"
+
+
+def checkpoint_folder(run: Path) -> Path:
+    """Of all checkpoints of a run folder."""
+    return run / "checkpoints"
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """Steps after which a run folder has a whole checkpoint, in order."""
+    places = checkpoint_folder(run).glob(f"{PREFIX}*")
+    names = (place.name.removeprefix(PREFIX) for place in places)
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def checkpoint_place(run: Path, step: int) -> Path:
+    return checkpoint_folder(run) / f"{PREFIX}{step:08d}"
+
+
+def digests_of(place: Path, names: Iterable[str]) -> dict[str, str]:
+    """sha256 (hex) of some files of a checkpoint. Raises `OSError`."""
+
+    def digest(name: str) -> str:
+        with open(place / name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    names = list(names)
+    with ThreadPoolExecutor(cores()) as threads:  # hashing does without the interpreter
+        return dict(zip(names, threads.map(digest, names), strict=True))
+
+
+def write_digests(place: Path, digests: Mapping[str, str]) -> None:
+    """Of all files of a checkpoint, by their names. Raises `UserError`."""
+    write_json(place / DIGESTS, {"sha256": digests})
+
+
+def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with a checkpoint's files, in words; None where they are as written.
+
+    Of older checkpoints, which have no digests, nothing is known: None. `part` of `parts`: look at
+    a share of the files, of which others look at the rest.
+    """
+    try:
+        written = json.loads((place / DIGESTS).read_bytes())["sha256"]
+        names = sorted(written)[part::parts]
+        found = digests_of(place, names)
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        return None if missing == DIGESTS else f"{missing} is missing"
+    except OSError as error:
+        return f"{Path(error.filename).name}: {error.strerror}"
+    except (ValueError, TypeError, KeyError):
+        return f"{DIGESTS} is not what was written"
+    changed = [name for name in names if found[name] != written[name]]
+    return f"{changed[0]} is not what was written" if changed else None

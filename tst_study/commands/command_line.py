@@ -1,0 +1,293 @@
+"""`tst-study …`: one verb per thing a researcher does in a day.
+
+Every import beyond typer stands inside the command that needs it: `--help` must answer at once,
+and only `train`, `export`, `import` and `evaluate` may import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from tst_study.commands import model_verbs, study_verbs
+from tst_study.errors import OtherRankError, UserError
+
+if TYPE_CHECKING:
+    from tst_study.config import Config
+    from tst_study.data.manifest import Manifest
+
+app = typer.Typer(
+    help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data = typer.Typer(help="Make and verify token files.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data, name="data")
+
+
+@app.callback()
+def _every_command(
+    debug: Annotated[bool, typer.Option(help="Show tracebacks (may stand anywhere).")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    config_file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The run's configuration.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override, e.g. model.hidden_size=256."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
+    ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
+    ] = 1,
+) -> None:
+    """Train one run, or go on with it from its last checkpoint."""
+    from tst_study import config
+    from tst_study.process.rank_environment import adopt_slurm_ranks, rank_variable
+    from tst_study.run import lock as run_lock
+
+    resolved = config.load(config_file, overrides or [])
+    if dry_run:
+        from tst_study.commands.dry_run import describe
+
+        print(describe(resolved))
+        return
+    folder = folder or _run_folder(resolved)
+    if processes > 1:
+        from tst_study.process.local_ranks import train_on_processes
+
+        raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
+    adopt_slurm_ranks()
+    # Of the ranks that torchrun starts, one holds the run and speaks for all.
+    first = rank_variable("RANK") == 0
+    with run_lock.hold(folder) if first else nullcontext():
+        from tst_study.train import train as train_run
+
+        state = train_run(resolved, folder)
+    if first:
+        print(f"{state}: {folder}")
+    if state != "done":
+        raise typer.Exit(1)
+
+
+model_verbs.register(app)
+study_verbs.register(app)
+
+
+@app.command()
+def figures(
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of runs; none: published numbers alone.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(help="Folder to write figures, tables and report into.")
+    ] = Path("figures"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="table4, figure4, report, tables, beyond, … (repeatable)."),
+    ] = None,
+) -> None:
+    """Draw the paper's tables and figures, those it lacks, and the report."""
+    from paper_figures.__main__ import lines
+    from paper_figures.build import build
+
+    for line in lines(build(runs, to, only=only)):
+        print(line)
+
+
+@app.command()
+def analyse(
+    question: Annotated[
+        str,
+        typer.Argument(
+            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
+            "mutual-information or disagreements."
+        ),
+    ] = "comparison",
+    runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="The paper's numbers in place of runs.")
+    ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File to write; runs/analysis/… by default.")
+    ] = None,
+) -> None:
+    """Say what runs, or the published numbers, show: one question, with intervals."""
+    from analysis.questions import ask
+
+    answer = ask(
+        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
+    )
+    for line in answer.lines():
+        print(line)
+    source = runs or table or tokens
+    name = source.resolve().stem if source else "published"
+    target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
+    answer.write_json(target)
+    print(f"\n{target}")
+
+
+@data.command("prepare")
+def data_prepare(
+    source: Annotated[
+        list[str],
+        typer.Option(
+            help="Text, JSONL (.gz, .xz, .zst), a folder, a Hugging Face dataset, or books."
+        ),
+    ],
+    to: Annotated[Path, typer.Option(help="Folder to write.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="bytes, bpe:WORDS, a tokenizer.json, or a Hugging Face id.")
+    ] = "bpe:1024",
+    validation: Annotated[
+        list[str] | None, typer.Option(help="Held-out text; by default a share is held out.")
+    ] = None,
+    validation_share: Annotated[
+        float | None, typer.Option(help="Share of the documents held out; 0.01 by default.")
+    ] = None,
+    text_field: Annotated[str, typer.Option(help="JSON field or column of the text.")] = "text",
+    end_of_document: Annotated[
+        str | None, typer.Option(help="The token that ends a document, if not the usual one.")
+    ] = None,
+    limit_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; one per core by default.")
+    ] = None,
+) -> None:
+    """Turn text into token files. Goes on where an interrupted call left off."""
+    from tst_study.data.preparation.prepare import prepare
+    from tst_study.data.preparation.request import Request
+
+    request = Request(
+        source,
+        tokenizer,
+        validation=validation or [],
+        validation_share=validation_share,
+        text_field=text_field,
+        end_of_document=end_of_document,
+        limit_bytes=limit_bytes,
+    )
+    _say_prepared(to, prepare(request, to, workers=workers).manifest)
+
+
+@data.command("generate")
+def data_generate(
+    to: Annotated[Path, typer.Option(help="Folder to write.")],
+    tokens: Annotated[int, typer.Option(min=2, help="Training tokens.")] = 5_000_000,
+    validation_tokens: Annotated[int, typer.Option(min=2, help="Held-out tokens.")] = 262_144,
+    words: Annotated[int, typer.Option(min=2, help="Size of the vocabulary.")] = 2048,
+    classes: Annotated[int, typer.Option(min=1, help="Markov word classes.")] = 64,
+    topics: Annotated[int, typer.Option(min=1, help="Topics.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Of the language and the text.")] = 0,
+) -> None:
+    """Generate a topical language of known entropy rate."""
+    from tst_study.data.preparation.generated_language import LanguageParameters, generate
+
+    language = LanguageParameters(words, classes, topics, seed=seed)
+    _say_prepared(to, generate(to, tokens, validation_tokens, language))
+
+
+@data.command("verify")
+def data_verify(
+    folder: Annotated[list[Path], typer.Argument(help="Prepared folders.")],
+) -> None:
+    """Compare every byte of prepared folders with their manifests. (Training compares a sample.)"""
+    from tst_study.data.integrity import verify
+
+    for one in folder:
+        _say_prepared(one, verify(one), ", every byte as it was prepared")
+
+
+def main() -> NoReturn:
+    """Entry point: a `UserError` is one line and status 2, a bug one line and status 1."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(args=arguments, prog_name="tst-study")
+    except OtherRankError as error:
+        _end(f"{error}", 3, debug)
+    except UserError as error:
+        _end(f"error: {_rank()}{error}", 2, debug)
+    except KeyboardInterrupt:
+        _end("stopped", 130, debug)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        _end(f"error: {_rank()}{type(error).__name__}: {text} (--debug shows where)", 1, debug)
+    sys.exit(0)
+
+
+def _rank() -> str:
+    """Whose error it is, where there are several processes."""
+    rank = os.environ.get("RANK")
+    return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
+def _end(line: str, status: int, debug: bool) -> NoReturn:
+    if debug:
+        raise
+    print(line, file=sys.stderr)
+    sys.exit(status)
+
+
+def _without_processes(arguments: list[str]) -> list[str]:
+    """The same command for one rank: `--processes 4` and `--processes=4` are left out."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and not argument.startswith("--processes"):
+            kept.append(argument)
+        skip = argument == "--processes"
+    return kept
+
+
+def _run_folder(config: Config) -> Path:
+    from tst_study.data.run_data import fingerprints
+    from tst_study.run.identity import fingerprint, run_id
+
+    identity = fingerprint(config, fingerprints(config))
+    return Path("runs") / config.study / run_id(config, identity)
+
+
+def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
+    for split, record in manifest.splits.items():
+        held = f"{record.tokens:,} tokens in {record.documents:,} documents"
+        print(f"{folder}: {split}: {held}{more}")
+
+
+if __name__ == "__main__":
+    main()

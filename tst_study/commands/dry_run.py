@@ -1,0 +1,85 @@
+"""What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
+
+from __future__ import annotations
+
+from tst_study.config import Config, to_toml
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.cost.memory import estimate_memory
+from tst_study.cost.parallel_layout import check, layout_of, least_ranks
+from tst_study.errors import UserError
+
+
+def describe(config: Config) -> str:
+    """TOML of every key, then, as TOML comments, everything that follows from it."""
+    return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in _costs(config))
+
+
+def _costs(config: Config) -> list[str]:
+    plan, parameters = plan_phases(config), count_parameters(config.model)
+    flops = count_flops(config)
+    lines = [f"run                     {_run_id(config)}", "", "parameters"]
+    lines += [_row(kind, f"{number:,}") for kind, number in parameters.as_dict().items()]
+    lines += [
+        "",
+        "phases                  steps        FLOPs   raw tokens",
+        _phase("superposition", plan.superposed_steps, flops.superposition, _read(config)),
+        _phase(
+            "recovery",
+            plan.steps - plan.superposed_steps,
+            flops.recovery,
+            plan.raw_tokens(plan.steps) - _read(config),
+        ),
+        _phase("total", plan.steps, flops.total, plan.raw_tokens(plan.steps)),
+        "",
+        _row("FLOPs per step", f"{flops.per_step:.4g}, the same in both phases"),
+        _row("bag sums per step", f"{flops.bag_sum_per_step:.4g} FLOPs more while superposed"),
+        _row("latent tokens", f"{plan.latent_tokens(plan.steps):,}"),
+        _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
+        _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
+        "",
+    ]
+    return lines + _memory(config)
+
+
+def _memory(config: Config) -> list[str]:
+    if config.execution.parallel == "auto":
+        return ["memory of one rank       depends on the layout, which is chosen at the start"]
+    ranks = least_ranks(layout_of(config))
+    check(config, ranks)
+    memory = estimate_memory(config, ranks, on_gpu=config.execution.device == "cuda")
+    title = f"memory of one of {ranks} ranks" if ranks > 1 else "memory of one rank"
+    rows = [_row(kind, _bytes(size)) for kind, size in memory.as_dict().items()]
+    return [f"{title} (estimate)", *rows]
+
+
+def _read(config: Config) -> int:
+    plan = plan_phases(config)
+    return plan.raw_tokens(plan.superposed_steps)
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<22}{value}"
+
+
+def _phase(name: str, steps: int, flops: int, raw_tokens: int) -> str:
+    return f"  {name:<15}{steps:>12,} {flops:>12.4g} {raw_tokens:>12,}"
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} GiB"
+
+
+def _run_id(config: Config) -> str:
+    from tst_study.data.run_data import fingerprints
+    from tst_study.run.identity import fingerprint, run_id
+
+    try:
+        return run_id(config, fingerprint(config, fingerprints(config)))
+    except UserError as error:
+        return f"no id yet: {error}"

@@ -1,0 +1,233 @@
+"""The verbs of `tst-study` that work on studies, alike for every launcher.
+
+Every import beyond typer stands inside the command that needs it, as in `command_line.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: bag-grid, …")]
+StudyOrFolder = Annotated[
+    str, typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs.")
+]
+Pattern = Annotated[
+    str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")
+]
+ScaleName = Annotated[
+    str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
+]
+RunsFolder = Annotated[
+    Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
+]
+LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
+]
+Parallel = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; by default what the machine holds.")
+]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Ranks of each run on this machine; slurm.toml says its own.")
+]
+NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
+
+
+def plan(
+    study: StudyName,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    no_share: NoShare = False,
+    launcher: LauncherName = "slurm",
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask the launcher whether it would take the runs.")
+    ] = False,
+    processes: Processes = 1,
+    profile: ProfileFile = None,
+    device: Annotated[
+        str | None, typer.Option(help="GPU to give hours for, such as B200 or H100.")
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else a step is modelled."),
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="Plan for so many GPUs a run; shows layout and memory by part."),
+    ] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1.0, help="GB of each of them; the device's, or 141.")
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
+    ] = None,
+) -> None:
+    """List the runs of a study, what they cost, what they can show and which are done."""
+    from dataclasses import replace
+
+    from experiments.launcher import Allocation, Options, Prices, launcher_of
+    from experiments.plan.planner import Planner
+    from experiments.plan.table import lines
+    from experiments.study import load
+
+    chosen = load(study, scale)
+    planner = Planner(chosen, runs or chosen.folder, not no_share, unprepared=True)
+    trains = launcher_of(launcher, Options(processes=processes, profile=profile))
+    usual = trains.prices()
+    prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
+    gpu = prices.gpu()
+    memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
+
+    def allocation(run_name: str) -> Allocation:
+        given = trains.allocation(run_name)
+        if gpus is None:
+            return given
+        return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
+
+    print(*lines(planner, allocation, prices, noise=noise), sep="\n")
+    if gpus is not None:
+        from experiments.plan.cluster_sheet import lines as cluster_lines
+
+        configs = [run.config for run in planner.whole()]
+        print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
+    if check:
+        print(*trains.check(planner.decided(), planner.root), sep="\n")
+
+
+def submit(
+    study: StudyName,
+    scale: ScaleName = "quick",
+    launcher: LauncherName = "local",
+    parallel: Parallel = None,
+    processes: Processes = 1,
+    runs: RunsFolder = None,
+    profile: ProfileFile = None,
+    no_share: NoShare = False,
+    no_collect: Annotated[
+        bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
+    ] = False,
+    only_new: Annotated[
+        bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
+    ] = False,
+) -> None:
+    """Run a study: data, runs, figures, report. What is done is skipped."""
+    from experiments.launcher import Options, launcher_of
+    from experiments.study import load
+
+    chosen = load(study, scale)
+    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
+
+
+def retry(
+    study: StudyName,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    launcher: LauncherName = "local",
+    parallel: Parallel = None,
+    processes: Processes = 1,
+    runs: RunsFolder = None,
+    profile: ProfileFile = None,
+    no_share: NoShare = False,
+) -> None:
+    """Run again what failed or was stopped, and nothing else."""
+    from experiments.launcher import Options, launcher_of
+    from experiments.plan.select import stopped
+    from experiments.study import load
+
+    chosen = load(study, scale)
+    root = runs or chosen.folder
+    options = Options(parallel, processes, profile, not no_share)
+    wanted = stopped(chosen, root, pattern, share=not no_share)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, root, wanted))
+
+
+def status(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    no_share: NoShare = False,
+    watch: Annotated[
+        float | None, typer.Option(min=0.5, help="Seconds between looks, until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Show how far the runs of a study, or of any folder of runs, are."""
+    from experiments.runs.status_screen import show
+
+    show(study, scale, runs, share=not no_share, every=watch)
+
+
+def cancel(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+) -> None:
+    """Stop runs behind a checkpoint, queued ones for good; `submit` or `retry` takes them up."""
+    from experiments.runs.cancel import cancel_runs
+
+    cancelled = cancel_runs(_folder(study, scale, runs), pattern)
+    print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
+
+
+def logs(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
+) -> None:
+    """Show the end of the logs of runs: of those that failed, where none are named."""
+    from experiments.runs.logs import log_tails
+
+    for text in log_tails(_folder(study, scale, runs), pattern, lines):
+        print(text)
+
+
+def collect(study: StudyOrFolder, scale: ScaleName = "quick", runs: RunsFolder = None) -> None:
+    """Write run table, figures and report from what is there; name the runs that are missing."""
+    from experiments.runs.collect import collect as collect_runs
+
+    print(*collect_runs(_folder(study, scale, runs)).lines(), sep="\n")
+
+
+def clean(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+) -> None:
+    """Delete what nothing needs any more: older checkpoints of finished runs, trunks' checkpoints
+    that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    from experiments.runs.clean import delete, not_needed
+
+    root = _folder(study, scale, runs)
+    found = not_needed(root)
+    for one in found:
+        print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
+    total = sum(one.size for one in found) / 2**20
+    if found and not yes and sys.stdin.isatty():
+        yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
+    if yes:
+        total = sum(one.size for one in delete(root, found)) / 2**20
+    print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
+
+
+def _folder(study: str, scale: str, runs: Path | None) -> Path:
+    from experiments.study import STUDIES, load
+
+    if runs is not None:
+        return runs
+    return load(study, scale).folder if study in STUDIES else Path(study)
+
+
+def register(app: typer.Typer) -> None:
+    for verb in (plan, submit, status, retry, cancel, logs, collect, clean):
+        app.command()(verb)

@@ -1,0 +1,183 @@
+"""A setting of superposition: what tells one superposed run from another, and what it is called.
+
+The paper's method has two numbers, s and r; `DEPARTURES` lists every way in which a run may leave
+it. A new ablation is one more entry here (beside its key in the config and its place in the loop):
+columns of the run table, labels, names, order and what is shared before the switch follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tst_study.configuration.phase_plan import superposed_steps
+
+Role = Literal["baseline", "superposition", "ablation"]
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One way to leave the paper's method."""
+
+    column: str
+    """In the run table."""
+    key: str
+    """In the config's `superposition` section."""
+    plain: Any
+    """The paper's own."""
+    words: Mapping[Any, str]
+    """What a value is called in a sentence; by its own name otherwise."""
+    at_switch: bool = False
+    """Without effect before the switch, so that runs which differ here share a trunk."""
+
+    def label(self, value: Any) -> str:
+        if not isinstance(value, str | bool):
+            return f"{self.column} {_cell(value)}"
+        return self.words.get(value, str(value).replace("_", " "))
+
+    def name(self, value: Any) -> str:
+        """For a run's folder: no spaces, and never long."""
+        if isinstance(value, bool):
+            return self.column
+        if not isinstance(value, str):
+            return f"{self.column}_given"
+        return self.words[value].replace(" ", "_") if self.at_switch else value
+
+
+DEPARTURES = (
+    Departure("mode", "mode", "full", {}),
+    Departure(
+        "loss_kind",
+        "loss",
+        "mce",
+        {"sum_to_one": "sum-to-one loss", "hinge": "hinge loss"},
+    ),
+    Departure(
+        "weighting",
+        "weighting",
+        "uniform",
+        {
+            "power_law": "power-law weights",
+            "exponential": "exponential weights",
+            "first_token": "first token only",
+            "mutual_information": "mutual-information weights",
+        },
+    ),
+    Departure("aligned_bags", "align_bags_to_documents", False, {True: "bags within documents"}),
+    Departure(
+        "reinitialized", "reinitialize_at_switch", False, {True: "re-initialised"}, at_switch=True
+    ),
+    Departure(
+        "optimizer_at_switch",
+        "optimizer_at_switch",
+        "keep",
+        {"reset": "optimizer reset"},
+        at_switch=True,
+    ),
+)
+COLUMNS = ("bag_size", "superposed_steps", "step_ratio", *(one.column for one in DEPARTURES))
+"""Of the run table: equal in all of these, two runs have the same setting."""
+
+
+@dataclass(frozen=True)
+class SuperpositionSetting:
+    bag_size: int
+    """s; 1 for the baseline."""
+    superposed_steps: int
+    step_ratio: float
+    """r, as the whole number of steps makes it."""
+    departures: tuple[tuple[Departure, Any], ...] = ()
+    """Where it leaves the paper's method, and how."""
+
+    @classmethod
+    def of_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
+        """Of a config's `superposition` section, in a run of so many steps."""
+        superposed = superposed_steps(
+            steps, values["bag_size"], values["step_ratio"], values["steps"]
+        )
+        return cls.of_row(
+            {
+                "bag_size": values["bag_size"],
+                "superposed_steps": superposed,
+                "step_ratio": superposed / steps,
+                # A recorded run need not know of what came later.
+                **{one.column: values.get(one.key, one.plain) for one in DEPARTURES},
+            }
+        )
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
+        """Of a row of any table that has `COLUMNS`."""
+        bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
+        if bag_size == 1 or superposed == 0:
+            return BASELINE
+        found = [(one, row[one.column]) for one in DEPARTURES if row[one.column] != one.plain]
+        return cls(bag_size, superposed, float(row["step_ratio"]), tuple(found))
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.bag_size == 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Superposed as the paper does it."""
+        return self.is_plain_but()
+
+    def is_plain_but(self, *columns: str) -> bool:
+        """As the paper does it, whatever these columns say."""
+        left = [one for one, _ in self.departures if one.column not in columns]
+        return not self.is_baseline and not left
+
+    @property
+    def role(self) -> Role:
+        if self.is_baseline:
+            return "baseline"
+        return "superposition" if self.is_plain else "ablation"
+
+    @property
+    def label(self) -> str:
+        """For people: `baseline`, or `s = 4, r = 0.2` and whatever departs from the method."""
+        if self.is_baseline:
+            return "baseline"
+        words = [one.label(value) for one, value in self.departures]
+        return ", ".join([f"s = {self.bag_size}, r = {self.step_ratio:.3g}", *words])
+
+    @property
+    def name(self) -> str:
+        """For a run's folder: `baseline`, or `s4-r0.2` and whatever departs from the method."""
+        if self.is_baseline:
+            return "baseline"
+        words = [one.name(value) for one, value in self.departures]
+        return "-".join([f"s{self.bag_size}", f"r{self.step_ratio:.3g}", *words])
+
+    @property
+    def trunk_name(self) -> str:
+        """What runs that share their superposed phase are called by: neither r nor the switch."""
+        words = [one.name(value) for one, value in self.departures if not one.at_switch]
+        return "-".join([f"s{self.bag_size}", *words])
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """For sorting: the baseline, the plain method by r and s, then what departs from it."""
+        return (bool(self.departures), self.step_ratio, self.bag_size, self.label)
+
+    def columns(self) -> dict[str, Any]:
+        """`COLUMNS` of the run table; a baseline has no value where it uses nothing."""
+        values = {one.column: one.plain for one in DEPARTURES}
+        values |= {one.column: _cell(value) for one, value in self.departures}
+        if self.is_baseline:
+            values = {k: False if v is False else None for k, v in values.items()}
+        return {
+            "bag_size": self.bag_size,
+            "superposed_steps": self.superposed_steps,
+            "step_ratio": self.step_ratio,
+            **values,
+        }
+
+
+BASELINE = SuperpositionSetting(1, 0, 0.0)
+
+
+def _cell(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,110 @@
+"""What a run costs: parameters by kind, FLOPs, GPU-hours. Arithmetic on the config alone.
+
+FLOPs follow the usual convention (PaLM, appendix B): six per active matrix parameter and position,
+plus attention scores over the full, not the causal half, of the sequence. The input embedding is a
+look-up and counts nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tst_study.config import Config, Model
+from tst_study.configuration.phase_plan import plan_phases
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of weights by kind, over the whole model; `active` are those one position uses."""
+
+    input_embedding: int
+    output_head: int
+    """0 where it is tied to the input embedding."""
+    attention: int
+    feed_forward: int
+    router: int
+    norms: int
+    total: int
+    active: int
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def count_parameters(model: Model) -> Parameters:
+    query = model.attention_heads * model.head_size
+    key_value = model.key_value_heads * model.head_size
+    attention = model.layers * model.hidden_size * (2 * query + 2 * key_value)
+    embedding = model.vocabulary_size * model.hidden_size
+    head = 0 if model.tied_embeddings else embedding
+    norms = (2 * model.layers + 1) * model.hidden_size
+    if model.qk_norm:
+        norms += model.layers * 2 * model.head_size
+    experts = model.experts
+    if experts is None:
+        feed_forward = active_feed_forward = (
+            model.layers * 3 * model.hidden_size * model.feed_forward_size
+        )
+        router = 0
+    else:
+        one = model.layers * 3 * model.hidden_size * experts.feed_forward_size
+        feed_forward, active_feed_forward = one * experts.count, one * experts.per_token
+        router = model.layers * model.hidden_size * experts.count
+    rest = embedding + head + attention + router + norms
+    return Parameters(
+        input_embedding=embedding,
+        output_head=head,
+        attention=attention,
+        feed_forward=feed_forward,
+        router=router,
+        norms=norms,
+        total=rest + feed_forward,
+        active=rest + active_feed_forward,
+    )
+
+
+def flops_per_position(model: Model, sequence_length: int) -> int:
+    """Model FLOPs of one latent position, forward and backward."""
+    parameters = count_parameters(model)
+    matrices = parameters.active - parameters.norms - parameters.input_embedding
+    if model.tied_embeddings:
+        matrices += parameters.input_embedding  # the look-up is free, the output product is not
+    scores = 2 * model.layers * model.attention_heads * model.head_size * sequence_length
+    return 6 * (matrices + scores)
+
+
+@dataclass(frozen=True)
+class Flops:
+    per_step: int
+    """Model FLOPs of any step, superposed or not (invariant 1)."""
+    bag_sum_per_step: int
+    """What a superposed step adds for summing and scattering the embeddings of its bags: reported
+    beside the model's FLOPs, which it never reaches a thousandth of in a model of useful size."""
+    superposition: int
+    """Of all superposed steps together, without the bag sums."""
+    recovery: int
+    total: int
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def count_flops(config: Config) -> Flops:
+    plan = plan_phases(config)
+    positions = config.batch.positions
+    per_step = positions * flops_per_position(config.model, config.batch.sequence_length)
+    extra = plan.tokens_per_position("superposition") - 1
+    end = config.schedule.last_step
+    superposed = min(plan.superposed_steps, end)
+    return Flops(
+        per_step=per_step,
+        bag_sum_per_step=2 * positions * extra * config.model.hidden_size,
+        superposition=per_step * superposed,
+        recovery=per_step * (end - superposed),
+        total=per_step * end,
+    )
+
+
+def gpu_hours(flops: float, peak_flops: float, mfu: float) -> float:
+    """Hours of one device that works at `mfu` of its peak FLOP/s."""
+    return flops / (peak_flops * mfu) / 3600.0

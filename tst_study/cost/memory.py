@@ -1,0 +1,196 @@
+"""Memory of the fullest rank of a layout, by part: arithmetic on the config alone.
+
+Weights, gradients and optimizer state follow from the layout. Activations count the tensors that
+the layers of `megatron/layers.py` keep for the backward pass; tests hold the sum against the peak
+of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tst_study.config import Config, Model, Parallel
+from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.cost.parallel_layout import data_ranks, layout_of
+from tst_study.superposition.loss_kinds import LINEAR_KINDS
+from tst_study.superposition.row_chunks import CPU_CHUNK_ELEMENTS_WITH_HEAD, GPU_CHUNK_ELEMENTS
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """Kept for the backward passes of the micro-batches in flight, and what is computed again."""
+    logits: int
+    """What the head and the loss need at once."""
+    buffers: int
+    """Gradients on their way back through one layer, beyond what the head has freed by then."""
+    total: int
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
+    """Of the rank that needs most, in a step of either phase.
+
+    `ranks`: processes in all. Raises `ValueError` for the layout `"auto"`, which is a question to
+    this function.
+    """
+    stages = {0, layout_of(config).pipeline - 1}
+    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.total)
+
+
+@dataclass(frozen=True)
+class HeldParameters:
+    """Weights that one rank holds."""
+
+    dense: int
+    """The same on all data-parallel ranks."""
+    experts: int
+    """The same on those that hold the same experts."""
+    projections: int
+    """Of the dense ones: the matrices of attention and feed-forward layers."""
+
+
+def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
+    """Of a rank of pipeline stage `stage`; what Megatron allocates, to the digit."""
+    layers, tensor = model.layers // parallel.pipeline, parallel.tensor
+    query = model.attention_heads * model.head_size
+    key_value = model.key_value_heads * model.head_size
+    projections = model.hidden_size * (2 * query + 2 * key_value) // tensor
+    others = 2 * model.hidden_size
+    if model.qk_norm:
+        others += 2 * model.head_size
+    of_experts = 0
+    if model.experts is None:
+        projections += 3 * model.hidden_size * model.feed_forward_size // tensor
+    else:
+        others += model.hidden_size * model.experts.count
+        one = 3 * model.hidden_size * model.experts.feed_forward_size
+        here = model.experts.count // parallel.expert
+        of_experts = layers * here * one // parallel.expert_tensor_ranks
+    dense = layers * (projections + others)
+    table = model.vocabulary_size * model.hidden_size // tensor
+    first, last = stage == 0, stage == parallel.pipeline - 1
+    if first:
+        dense += table
+    if last:
+        dense += model.hidden_size
+    if last and not (first and model.tied_embeddings):
+        dense += table
+    return HeldParameters(dense, of_experts, layers * projections)
+
+
+def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
+    model, parallel = config.model, layout_of(config)
+    width = 2 if config.numerics.dtype == "bfloat16" else 4
+    held = held_parameters(model, parallel, stage)
+    number = held.dense + held.experts
+
+    share = config.batch.sequences // data_ranks(parallel, ranks)
+    micro_batch = config.execution.micro_batch or share
+    positions = micro_batch * config.batch.sequence_length
+    in_flight = min(parallel.pipeline - stage, share // micro_batch)
+    layers = model.layers // parallel.pipeline
+
+    layer = _LayerBytes.of(model, parallel, width, on_gpu)
+    residual = width * model.hidden_size // layer.sharers_of_positions
+    again = 0
+    if config.execution.recompute == "none":
+        kept = layer.attention + layer.feed_forward
+    elif config.execution.recompute == "feed_forward":
+        kept, again = layer.attention, layer.feed_forward
+    else:
+        kept, again = residual, layer.attention + layer.feed_forward - residual
+
+    logits = 0
+    if stage == parallel.pipeline - 1:
+        logits = _head(config, parallel, positions, width, on_gpu)
+    # The loss comes before any layer goes back: what the two need is never there together.
+    backward = max(0, positions * (again + 8 * residual) - logits)
+    again_bytes = min(backward, positions * again)
+    parts = {
+        "weights": number * width,
+        "gradients": number * 4,
+        "optimizer": _optimizer(config, held, ranks),
+        "activations": positions * kept * layers * in_flight + again_bytes,
+        "logits": logits,
+        "buffers": backward - again_bytes,
+    }
+    return Memory(**parts, total=sum(parts.values()))
+
+
+def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:
+    """The rule's states; and under bfloat16 main weights, which are the model's own otherwise."""
+    parallel, kind = layout_of(config), OPTIMIZER_KINDS[config.optimizer.kind]
+    main = 4 if config.numerics.dtype == "bfloat16" else 0
+    per_projection = main + 4 * kind.states_per_projection_weight
+    per_other = main + 4 * kind.states_per_other_weight
+    dense = per_projection * held.projections + per_other * (held.dense - held.projections)
+    experts = per_projection * held.experts
+    if parallel.optimizer == "replicated":
+        return dense + experts
+    of_experts = parallel.expert * parallel.expert_tensor_ranks * parallel.pipeline
+    return dense // data_ranks(parallel, ranks) + experts * of_experts // ranks
+
+
+@dataclass(frozen=True)
+class _LayerBytes:
+    """What one layer keeps per latent position of a micro-batch."""
+
+    attention: int
+    """Its norm included, and that of the feed-forward layer."""
+    feed_forward: int
+    sharers_of_positions: int
+    """Tensor ranks among which the positions between the matrices are shared."""
+
+    @classmethod
+    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> _LayerBytes:
+        tensor = parallel.tensor
+        sharers = tensor if parallel.sequence_parallel else 1
+        hidden = model.hidden_size
+        query = model.attention_heads * model.head_size // tensor
+        key_value = model.key_value_heads * model.head_size // tensor
+        heads = model.attention_heads // tensor
+        # Of a norm: its output, and on a GPU its input, on a CPU the input scaled to one; that in
+        # float32 and a float32 copy of the input where they are not.
+        in_bfloat16 = width == 2 and not on_gpu
+        norm = width + (4 + 4 if in_bfloat16 else width)
+        # Queries and keys rotated, values head by head; attention's output in its own order and
+        # in Megatron's.
+        attention = 2 * norm * hidden // sharers + width * (3 * query + 2 * key_value)
+        attention += 4 * (heads + 2)
+        if model.qk_norm:
+            if on_gpu or in_bfloat16:
+                attention += width * (query + 2 * key_value)  # the projections' common output
+            if not on_gpu:
+                attention += (8 if in_bfloat16 else 4) * (query + key_value) + 8 * heads
+        experts = model.experts
+        if experts is None:
+            # Gate and up, their product, and on a CPU SiLU of gate.
+            inner = (3 if on_gpu else 4) * width * model.feed_forward_size
+            return cls(attention, inner // tensor, sharers)
+        ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
+        copies = experts.per_token * parallel.expert_tensor_ranks
+        per_copy = width * (5 * ffn + hidden) + 16
+        return cls(attention, (copies * per_copy + 9 * experts.count) // sharers, sharers)
+
+
+def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu: bool) -> int:
+    """Logits and their gradient, that of the head's matrix, and those of its input."""
+    hidden = config.model.hidden_size
+    vocabulary = config.model.vocabulary_size // parallel.tensor
+    most = GPU_CHUNK_ELEMENTS if on_gpu else CPU_CHUNK_ELEMENTS_WITH_HEAD
+    chunk = min(positions * vocabulary, most)
+    in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
+    # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
+    logits = (4 if width == 4 else 8) * chunk + (
+        0 if in_one_pass else width * positions * vocabulary
+    )
+    matrix = (4 if width == 4 else 6) * vocabulary * hidden
+    return logits + matrix + 4 * width * positions * hidden

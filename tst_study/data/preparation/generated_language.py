@@ -1,0 +1,317 @@
+"""A language made up for experiments: what is to be learnt, and how well, is known exactly.
+
+A document has one topic, drawn evenly. Every word belongs to one class; classes follow each other
+as a Markov chain that each topic bends towards the few classes it favours; within its class a word
+is drawn by Zipf's law. So the next word depends on the last word's class and on the topic, and the
+topic shows only in many words taken together: what superposition averages over a bag.
+
+Words are the tokens. No token ends a document: the topic just changes, each word being a
+document's last with the same small probability.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.data.integrity import is_intact, record_of
+from tst_study.data.manifest import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Manifest,
+    SplitRecord,
+    TokenizerRecord,
+    read_manifest,
+    write_manifest,
+)
+from tst_study.data.token_file import TokenFile, dtype_for_vocabulary, idx_path, writing_tokens
+from tst_study.errors import UserError
+
+GRAIN = 4096
+"""Class transitions are multiples of 1/4096, so that drawing one is a look-up."""
+
+
+@dataclass(frozen=True)
+class LanguageParameters:
+    """All that defines a language; the same parameters are the same language."""
+
+    words: int = 2048
+    classes: int = 64
+    topics: int = 16
+    document_tokens: float = 300.0
+    """Mean tokens per document, hence of a topic."""
+    zipf_exponent: float = 1.0
+    transition_concentration: float = 1.0
+    """Dirichlet parameter of the rows of class transitions; small: few classes follow a class."""
+    favoured_share: float = 0.1
+    """Share of the classes that a topic favours."""
+    favour: float = 50.0
+    """How many times likelier a favoured class is to come next than it would be otherwise."""
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises UserError unless words split evenly into classes and all is positive."""
+        if min(self.words, self.classes, self.topics) < 1 or self.words % self.classes:
+            raise UserError(
+                f"words {self.words}, classes {self.classes}: must be positive, and the words"
+                " must divide evenly among the classes"
+            )
+        if self.document_tokens < 1 or min(self.transition_concentration, self.favour) <= 0:
+            raise UserError(
+                f"document_tokens {self.document_tokens}, transition_concentration"
+                f" {self.transition_concentration}, favour {self.favour}: the first must be at"
+                " least 1, the others positive"
+            )
+
+
+class Language:
+    """A language, its texts and its entropies (in nats per token)."""
+
+    def __init__(self, parameters: LanguageParameters) -> None:
+        parameters.check()
+        self.parameters = parameters
+        words, classes, topics = parameters.words, parameters.classes, parameters.topics
+        per_class = words // classes
+        draw = np.random.default_rng([parameters.seed, 0])
+        concentration = np.full(classes, parameters.transition_concentration)
+        rows = draw.dirichlet(concentration, size=classes)
+        # A little of the even distribution keeps every class within reach of every other.
+        rows = 0.95 * rows + 0.05 / classes
+        favoured = draw.random((topics, classes)) < parameters.favoured_share
+        bent = rows[None] * np.where(favoured, parameters.favour, 1.0)[:, None, :]
+        bent /= bent.sum(axis=2, keepdims=True)
+        self._next_class = np.stack([[_look_up(row) for row in of_topic] for of_topic in bent])
+        counts = [[np.bincount(row, minlength=classes) for row in t] for t in self._next_class]
+        self.transitions: NDArray[np.float64] = np.array(counts) / GRAIN
+        """(topics, classes, classes): the probability of a class (last axis) after another, for a
+        word of a topic."""
+        zipf = np.arange(1, per_class + 1) ** -parameters.zipf_exponent
+        self._zipf: NDArray[np.float64] = zipf / zipf.sum()
+        self._word_of_rank: NDArray[np.int64] = draw.permutation(words).reshape(classes, per_class)
+        self.class_of: NDArray[np.int64] = np.empty(words, dtype=np.int64)
+        """(words,): the class of each word."""
+        self.class_of[self._word_of_rank] = np.arange(classes)[:, None]
+        self.within_class: NDArray[np.float64] = np.empty(words)
+        """(words,): the probability of a word given its class."""
+        self.within_class[self._word_of_rank] = self._zipf
+
+    def text(self, tokens: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """A text: words, (tokens,), and the length of each document, (documents,).
+
+        Args:
+            part: which of the language's texts; different parts are independent.
+        """
+        parameters = self.parameters
+        draw = np.random.default_rng([parameters.seed, 1 + part])
+        ends = np.flatnonzero(draw.random(tokens) < 1 / parameters.document_tokens) + 1
+        lengths = np.diff(np.concatenate([[0], ends[ends < tokens], [tokens]]))
+        topics = np.repeat(draw.integers(parameters.topics, size=lengths.size), lengths)
+        # A Markov chain cannot be vectorised along itself; a look-up per token is fast enough.
+        table = self._next_class.ravel()
+        state = int(draw.choice(parameters.classes, p=self.stationary.sum(axis=0)))
+        tickets = topics * (parameters.classes * GRAIN) + draw.integers(GRAIN, size=tokens)
+        classes = np.empty(tokens, dtype=np.int64)
+        classes[0] = state
+        steps = tickets.tolist()
+        following = table.tolist()
+        for place in range(1, tokens):
+            state = following[steps[place] + state * GRAIN]
+            classes[place] = state
+        cumulative = np.cumsum(self._zipf)
+        ranks = np.searchsorted(cumulative[:-1], draw.random(tokens), side="right")
+        return self._word_of_rank[classes, ranks], lengths.astype(np.int32)
+
+    @cached_property
+    def topic_changes(self) -> NDArray[np.float64]:
+        """(topics, topics): the probability of the next word's topic (column) after a topic."""
+        topics, change = self.parameters.topics, 1 / self.parameters.document_tokens
+        return (1 - change) * np.eye(topics) + change / topics
+
+    @cached_property
+    def stationary(self) -> NDArray[np.float64]:
+        """(topics, classes): how frequent topic and class are together in the long run."""
+        shape = self.parameters.topics, self.parameters.classes
+        size = shape[0] * shape[1]
+        # Next (topic u, class d) after (t, c): the topic changes, then u moves the class.
+        step = np.einsum("tu,ucd->tcud", self.topic_changes, self.transitions).reshape(size, size)
+        balance = step.T - np.eye(size)
+        balance[-1] = 1.0  # one equation is redundant; shares sum to one instead
+        share = np.linalg.solve(balance, np.eye(size)[-1]).clip(0)
+        result: NDArray[np.float64] = (share / share.sum()).reshape(shape)
+        return result
+
+    @cached_property
+    def _next_topic(self) -> NDArray[np.float64]:
+        """(topics, classes): the next word's topic together with this word's class."""
+        together: NDArray[np.float64] = self.topic_changes.T @ self.stationary
+        return together
+
+    @property
+    def entropy_given_topic(self) -> float:
+        """Entropy of the next word for one who knows its topic: no loss can be lower. Exact."""
+        classes = (self._next_topic * _entropy(self.transitions)).sum()
+        return float(classes + _entropy(self._zipf))
+
+    @property
+    def entropy_without_topic(self) -> float:
+        """Loss of one who knows everything but looks at no word before the last. Exact."""
+        joint = np.einsum("tc,tcd->cd", self._next_topic, self.transitions)
+        seen = joint.sum(axis=1)
+        classes = seen @ _entropy(joint / seen[:, None])
+        return float(classes + _entropy(self._zipf))
+
+    @property
+    def entropy_of_words(self) -> float:
+        """Entropy of single words, out of context. Exact."""
+        return float(_entropy(self.stationary.sum(axis=0)) + _entropy(self._zipf))
+
+    def optimal_losses(
+        self, tokens: NDArray[np.int64], sequence_length: int | None = None
+    ) -> NDArray[np.float64]:
+        """−ln of the best possible prediction of each token but the first, by Bayes' rule.
+
+        The forward algorithm keeps the probability of each topic, updated with every word; its
+        mean loss over a long text converges to the language's entropy rate.
+
+        Args:
+            tokens: words, (T,).
+            sequence_length: predict from what precedes in the same sequence of this length only,
+                as a model does that is evaluated on such sequences (`held_out`): the optimum that
+                it can reach. By default everything before counts.
+
+        Returns:
+            (T − 1,) nats.
+        """
+        length = max(1, tokens.size - 1) if sequence_length is None else sequence_length
+        count = tokens.size - 1
+        sequences = -(-count // length)
+        padded = np.zeros(sequences * length + 1, dtype=np.int64)
+        padded[: tokens.size] = tokens
+        given = self.class_of[padded[:-1]].reshape(sequences, length)
+        target = self.class_of[padded[1:]].reshape(sequences, length)
+        losses = -np.log(self.within_class[padded[1:]]).reshape(sequences, length)
+        belief = self.stationary[:, given[:, 0]].T
+        belief = belief / belief.sum(axis=1, keepdims=True)
+        for step in range(length):
+            joint = (belief @ self.topic_changes) * self.transitions[
+                :, given[:, step], target[:, step]
+            ].T
+            chance = joint.sum(axis=1)
+            losses[:, step] -= np.log(chance)
+            belief = joint / chance[:, None]
+        return losses.ravel()[:count]
+
+
+def generate(
+    to: str | Path,
+    tokens_train: int,
+    tokens_validation: int,
+    parameters: LanguageParameters = LanguageParameters(),
+) -> Manifest:
+    """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
+
+    `manifest.generated` holds the parameters and `entropies`: the bounds of `Language`, and
+    `optimal_validation_loss`, the mean of `optimal_losses` over the validation text with its
+    standard error: an estimate of the entropy rate, and exactly the least loss on that text.
+    A second call with the same request does nothing.
+
+    Raises:
+        UserError: parameters are out of range, the folder holds something else, the disk is full.
+    """
+    folder = Path(to)
+    parameters.check()
+    if min(tokens_train, tokens_validation) < 2:
+        raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
+    sizes = {"train": tokens_train, "validation": tokens_validation}
+    request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
+    there = _generated_before(folder, request)
+    if there is not None:
+        return there
+    language = Language(parameters)
+    splits: dict[str, SplitRecord] = {}
+    for part, (split, tokens) in enumerate(sizes.items()):
+        text, lengths = language.text(tokens, part)
+        with writing_tokens(folder / split, dtype_for_vocabulary(parameters.words)) as writer:
+            writer.add_documents(text, lengths)
+        splits[split] = record_of(folder / split, writer)
+    losses = language.optimal_losses(text)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        request=request,
+        sources=(),
+        tokenizer=TokenizerRecord(
+            kind="generated",
+            fingerprint=None,
+            vocabulary_size=parameters.words,
+            end_of_document=None,
+        ),
+        splits=splits,
+        licence="CC0-1.0",
+        notes="generated by tst_study.data.preparation.generated_language; words are numbers",
+        generated={
+            "parameters": asdict(parameters),
+            "entropies": {
+                "unit": "nats per token",
+                "given_topic": language.entropy_given_topic,
+                "without_topic": language.entropy_without_topic,
+                "of_words": language.entropy_of_words,
+                "optimal_validation_loss": float(losses.mean()),
+                "optimal_validation_loss_standard_error": _standard_error(losses),
+            },
+        },
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _generated_before(folder: Path, request: dict[str, Any]) -> Manifest | None:
+    """The manifest of an intact folder of the same request; None if there is work to do."""
+    if (folder / MANIFEST).exists():
+        there = read_manifest(folder)
+        if there.request != json.loads(json.dumps(request)):
+            raise UserError(
+                f"{folder}: holds another corpus; choose another folder, or delete this one"
+            )
+        return there if is_intact(folder, there) else None
+    if folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
+        raise UserError(f"{folder}: holds something else; choose an empty or new folder")
+    return None
+
+
+def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:
+    """The least mean loss, in nats, that any model can reach on a generated folder's validation
+    text when it sees `sequence_length` tokens at most (see `Language.optimal_losses`).
+
+    Raises:
+        UserError: the folder holds no generated language.
+    """
+    manifest = read_manifest(folder)
+    if manifest.generated is None:
+        raise UserError(f"{folder}: is no generated language, its optimum is not known")
+    language = Language(LanguageParameters(**manifest.generated["parameters"]))
+    tokens = TokenFile(Path(folder) / "validation").tokens.astype(np.int64)
+    return float(language.optimal_losses(tokens, sequence_length).mean())
+
+
+def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(GRAIN,) outcomes that hold each index as often as its probability says, rounded."""
+    edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
+    return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
+
+
+def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Entropy in nats along the last axis; 0 · ln 0 is 0."""
+    logarithm = np.log(np.where(probabilities > 0, probabilities, 1.0))
+    entropy: NDArray[np.float64] = -(probabilities * logarithm).sum(axis=-1)
+    return entropy
+
+
+def _standard_error(losses: NDArray[np.float64]) -> float:
+    """Of the mean of correlated losses: from the means of 50 stretches."""
+    stretches = np.array([stretch.mean() for stretch in np.array_split(losses, 50) if stretch.size])
+    return float(stretches.std(ddof=1) / math.sqrt(stretches.size)) if stretches.size > 1 else 0.0

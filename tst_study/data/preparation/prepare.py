@@ -1,0 +1,266 @@
+"""From text to token files: `tst-study data prepare`.
+
+The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
+the last file, `manifest.json`: a folder with a manifest is complete. Until then finished shards
+lie in `.unfinished/`; the same call goes on from them, and ends in the same bytes as one that was
+never interrupted, whatever the number of workers.
+"""
+
+import hashlib
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tst_study.atomic_files import written_atomically
+from tst_study.data.integrity import file_sha256, record_of
+from tst_study.data.manifest import (
+    SCHEMA_VERSION,
+    SPLITS,
+    TOKENIZER,
+    Manifest,
+    SourceRecord,
+    SplitRecord,
+    TokenizerRecord,
+    write_manifest,
+)
+from tst_study.data.preparation import text_tokenizers
+from tst_study.data.preparation.progress import PreparationProgress
+from tst_study.data.preparation.request import Job, Request
+from tst_study.data.preparation.text_sources import Reading, Source, records, text_of_record
+from tst_study.data.preparation.text_tokenizers import Tokenizer
+from tst_study.data.preparation.workers import Submit, shard_workers
+from tst_study.data.prepared_folder import UNFINISHED, finished, open_unfinished
+from tst_study.data.shards import (
+    SHARD_BYTES,
+    Work,
+    count_documents,
+    is_held_out,
+    read_counts,
+    read_part,
+)
+from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
+from tst_study.errors import UserError
+from tst_study.run.launch_facts import cores
+
+TRAINING_BYTES_PER_WORD = 4096
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder, and whether this call had anything to do."""
+
+    folder: Path
+    manifest: Manifest
+    was_there: bool
+
+
+def prepare(
+    request: Request, to: str | Path, *, workers: int | None = None, progress: bool = True
+) -> Prepared:
+    """Tokenise a corpus into a folder of Megatron token files.
+
+    Args:
+        request: what the folder is to hold.
+        to: the folder; made if need be.
+        workers: processes; by default one per core.
+        progress: draw a progress bar.
+
+    Raises:
+        UserError: an input cannot be read, the folder holds something else, the disk is full, or
+            no document is left for one of the splits. Finished shards are kept.
+    """
+    folder = Path(to)
+    request = request.resolved()
+    jobs = request.jobs()
+    asked = request.as_recorded(jobs)
+    manifest = finished(folder, asked, jobs)
+    if manifest is not None:
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
+        return Prepared(folder, manifest, was_there=True)
+    unfinished = open_unfinished(folder, asked, jobs)
+    for left_by_a_killed_call in folder.glob(".*.tmp"):
+        left_by_a_killed_call.unlink()
+    with PreparationProgress(progress, [source.bytes for _, source in jobs]) as bar:
+        bar.say("tokenizer")
+        tokenizer = _make_tokenizer(request, unfinished, jobs)
+        bar.say("tokenising")
+        with shard_workers(workers or cores(), tokenizer) as submit:
+            reader = _Reader(request, unfinished, submit, bar)
+            sources = [reader.read(split, source) for split, source in jobs]
+        bar.say("writing")
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            request=asked,
+            sources=tuple(source for source in sources if source is not None),
+            tokenizer=TokenizerRecord(
+                kind=tokenizer.kind,
+                fingerprint=tokenizer.fingerprint,
+                vocabulary_size=tokenizer.vocabulary_size,
+                end_of_document=tokenizer.end_of_document,
+                end_of_document_token=tokenizer.end_of_document_token,
+            ),
+            splits=_join(folder, unfinished, reader.shards, tokenizer),
+            licence=request.licence,
+            notes=request.notes,
+        )
+        with written_atomically(folder / TOKENIZER) as file:
+            file.write(tokenizer.json)
+        write_manifest(folder, manifest)
+        shutil.rmtree(unfinished)
+    return Prepared(folder, manifest, was_there=False)
+
+
+class _Reader:
+    """Cuts sources into shards and has those made that are not there yet."""
+
+    def __init__(
+        self, request: Request, folder: Path, submit: Submit, bar: PreparationProgress
+    ) -> None:
+        self.shards: list[Path] = []
+        self._request = request
+        self._folder = folder
+        self._training_bytes_left = request.limit_bytes or math.inf
+        self._submit = submit
+        self._bar = bar
+        self._source_number = 0
+
+    def read(self, split: str, source: Source) -> SourceRecord | None:
+        """Read a source; None if the byte limit was reached before it."""
+        if split == "train" and self._training_bytes_left <= 0:
+            return None
+        self._source_number += 1
+        reading = Reading()
+        # What a stream has already given need not be fetched again. Files are read in any case:
+        # unpacking is cheap, and their hash is wanted.
+        first, number = 0, 0
+        if source.kind == "huggingface":
+            while self._path(number).exists():
+                count, size = read_counts(self._path(number))
+                self.shards.append(self._path(number))
+                first, number = first + count, number + 1
+                self._training_bytes_left -= size if split == "train" else 0
+        lines = records(source, reading, self._request.text_field, skip=first)
+        for batch in self._cut(lines, split):
+            self.shards.append(self._path(number))
+            self._bar.read(sum(map(len, batch)), reading.bytes_read)
+            if not self.shards[-1].exists():
+                self._make(split, source, first, batch)
+            first, number = first + len(batch), number + 1
+        self._bar.source_done()
+        if source.path is None:
+            return SourceRecord(name=source.name, split=split)
+        return SourceRecord(
+            name=source.name,
+            split=split,
+            bytes=source.bytes,
+            # Where the limit cut the reading short, the hash is still that of the whole file.
+            sha256=reading.sha256 or file_sha256(source.path),
+            modified_ns=source.path.stat().st_mtime_ns,
+        )
+
+    def _make(self, split: str, source: Source, first: int, batch: tuple[bytes, ...]) -> None:
+        work = Work(
+            path=self.shards[-1],
+            source=str(source.path or source.name),
+            kind=source.kind,
+            first_record=first,
+            records=batch,
+            text_field=self._request.text_field,
+            validation_share=self._request.validation_share if split == "train" else None,
+            split=split,
+        )
+        self._submit(work, self._bar.refresh)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._source_number:06d}-{number:06d}.npz"
+
+    def _cut(self, lines: Iterator[bytes], split: str) -> Iterator[tuple[bytes, ...]]:
+        batch: list[bytes] = []
+        size = 0
+        for line in lines:
+            if split == "train":
+                if self._training_bytes_left <= 0:
+                    break
+                self._training_bytes_left -= len(line)
+            batch.append(line)
+            size += len(line)
+            if size >= SHARD_BYTES:
+                yield tuple(batch)
+                batch, size = [], 0
+        if batch:
+            yield tuple(batch)
+
+
+def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> Tokenizer:
+    """The tokenizer of a request; written to the unfinished folder, so that resuming keeps it."""
+    name = request.tokenizer
+    kind, _, size = name.partition(":")
+    trained = kind == "bpe" and bool(size)
+    kept, kept_end = unfinished / TOKENIZER, unfinished / "end_of_document"
+    if kept.exists():
+        kind = "bpe" if trained else "huggingface"
+        return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text())
+    made: Tokenizer
+    if name == "bytes":
+        made = text_tokenizers.ByteTokenizer()
+    elif trained:
+        if not size.isdecimal():
+            raise UserError(f"tokenizer {name}: after 'bpe:' the size of the vocabulary is missing")
+        sample = _training_sample(request, jobs, int(size) * TRAINING_BYTES_PER_WORD)
+        made = text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
+    elif Path(name).exists():
+        made = text_tokenizers.read_tokenizer(name, end=request.end_of_document)
+    else:
+        made = text_tokenizers.download_tokenizer(name, request.end_of_document)
+    # The configuration beside a downloaded file is not kept, so resuming needs the name.
+    kept_end.write_text(made.end_of_document_token)
+    with written_atomically(kept) as file:
+        file.write(made.json)
+    return made
+
+
+def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> Iterator[str]:
+    """The first training documents, held-out ones left out, up to about so many bytes."""
+    share = request.validation_share
+    for source in (source for split, source in jobs if split == "train"):
+        for number, record in enumerate(records(source, Reading(), request.text_field)):
+            place = f"{source.path or source.name}, line {number + 1}"
+            text = text_of_record(record, source.kind, request.text_field, place)
+            encoded = text.encode(errors="surrogatepass")
+            if share is not None and is_held_out(hashlib.sha256(encoded).digest(), share):
+                continue
+            yield text
+            most_bytes -= len(encoded)
+            if most_bytes <= 0:
+                return
+
+
+def _join(
+    folder: Path, unfinished: Path, shards: list[Path], tokenizer: Tokenizer
+) -> dict[str, SplitRecord]:
+    """Put the shards together, in order, into the token files of both splits."""
+    counts = [count_documents(path) for path in shards]
+    for split in SPLITS:
+        if not any(count[split] for count in counts):
+            shutil.rmtree(unfinished)  # the remedy is another request, for which it is no use
+            raise UserError(
+                f"{folder}: no document is left for {split}; give --validation files, another"
+                " --validation-share, or more text"
+            )
+    return {split: _join_split(folder, shards, split, tokenizer) for split in SPLITS}
+
+
+def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokenizer) -> SplitRecord:
+    text_bytes = empty = 0
+    texts = hashlib.sha256()
+    with writing_tokens(folder / split, dtype_for_vocabulary(tokenizer.vocabulary_size)) as writer:
+        for path in shards:
+            part = read_part(path, split)
+            writer.add_documents(part.tokens, part.lengths)
+            texts.update(part.digests.data)
+            text_bytes += part.text_bytes
+            empty += part.empty
+    of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
+    return record_of(folder / split, writer, text_bytes).model_copy(update=of_the_text)

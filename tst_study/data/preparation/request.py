@@ -1,0 +1,128 @@
+"""What a prepared folder is asked to hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tst_study.data.integrity import file_sha256
+from tst_study.data.manifest import TOKENIZER
+from tst_study.data.preparation.text_sources import Source, find_sources
+from tst_study.errors import UserError
+
+BOOKS = "books"
+BOOKS_FOLDER = Path(__file__).resolve().parents[3] / "data" / "books"
+DEFAULT_VALIDATION_SHARE = 0.01
+
+Job = tuple[str, Source]
+"""A split and a source of its text."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Equal requests on equal sources make equal folders, byte by byte."""
+
+    sources: Sequence[str]
+    """Training text: what `find_sources` takes, or "books", the bundled corpus, which brings its
+    own validation text."""
+    tokenizer: str = "bpe:1024"
+    """"bytes"; "bpe:V", trained on the first 4,096·V bytes of the training text; a
+    `tokenizer.json` or a folder with one; or an id of the Hugging Face hub."""
+    validation: Sequence[str] = ()
+    """Held-out text. Without it `validation_share` of the documents are held out."""
+    validation_share: float | None = None
+    """Between 0 and 1, 0.01 by default; documents are picked by the hash of their text (see
+    `is_held_out`)."""
+    text_field: str = "text"
+    """The JSON field or dataset column with the text."""
+    end_of_document: str | None = None
+    """The token that ends a document, if a Hugging Face tokenizer's usual one is not meant."""
+    limit_bytes: int | None = None
+    """Stop after about so many bytes of training records; for quick trials."""
+    licence: str | None = None
+    notes: str | None = None
+    """Of the text, for the manifest."""
+
+    def resolved(self) -> Request:
+        """With the bundled corpus by its files, and the share that is held out.
+
+        Raises:
+            UserError: the bundled corpus is not there, or the held-out text is given twice or
+                cannot be any.
+        """
+        request = self
+        if BOOKS in self.sources:
+            books = bundled_books()
+            at = list(self.sources).index(BOOKS)
+            request = dataclasses.replace(
+                self,
+                sources=[*self.sources[:at], *books.sources, *self.sources[at + 1 :]],
+                validation=self.validation or books.validation,
+                licence=self.licence or books.licence,
+                notes=self.notes or books.notes,
+            )
+        share = request.validation_share
+        if request.validation and share is not None:
+            raise UserError(
+                f"validation share {share}: cannot be combined with validation sources; give one"
+                " of the two"
+            )
+        if request.validation:
+            return request
+        share = DEFAULT_VALIDATION_SHARE if share is None else share
+        if not 0 < share < 1:
+            raise UserError(f"validation share {share}: must lie between 0 and 1")
+        return dataclasses.replace(request, validation_share=share)
+
+    def jobs(self) -> list[Job]:
+        """What is read, in order. Raises `UserError` for a source that is none."""
+        jobs = [("train", source) for source in find_sources(list(self.sources))]
+        return jobs + [("validation", source) for source in find_sources(list(self.validation))]
+
+    def as_recorded(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """Plain JSON values for the manifest: files by their names and sizes, a tokenizer's file
+        by its content."""
+        asked = {
+            "sources": [[split, source.name, source.bytes] for split, source in jobs],
+            "tokenizer": _stable_name(self.tokenizer),
+            "validation_share": self.validation_share,
+            "text_field": self.text_field,
+            "end_of_document": self.end_of_document,
+            "limit_bytes": self.limit_bytes,
+            "licence": self.licence,
+            "notes": self.notes,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(asked))
+        return plain
+
+
+def bundled_books(shards: int | None = None) -> Request:
+    """English prose that comes with the checkout: the first `shards` of its five files, or all.
+
+    Raises:
+        UserError: its files are not there.
+    """
+    train = [str(path) for path in sorted(BOOKS_FOLDER.glob("books.train-*.jsonl.xz"))]
+    validation = BOOKS_FOLDER / "books.val.jsonl.xz"
+    if not train or not validation.exists():
+        raise UserError(
+            f"source books: {BOOKS_FOLDER} does not hold the bundled books; run from a checkout of"
+            " the repository, or give files of your own"
+        )
+    return Request(
+        train[:shards],
+        validation=[str(validation)],
+        licence="public domain",
+        notes="English prose of 1700 to 1928; see data/books/README.md",
+    )
+
+
+def _stable_name(tokenizer: str) -> str:
+    path = Path(tokenizer)
+    if path.is_dir():
+        path = path / TOKENIZER
+    return f"sha256:{file_sha256(path)}" if path.is_file() else tokenizer

@@ -1,0 +1,250 @@
+"""Text to ids and back: bytes, a BPE trained on the corpus, or any Hugging Face tokenizer.
+
+Every tokenizer is stored as a Hugging Face `tokenizer.json`, the bytes too, so that an exported
+model finds its tokenizer in the usual form. Text never yields the end-of-document id, not even
+where it spells that token out: only the preparation of a corpus ends documents.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from tst_study.data.preparation.word_cache import CachedWords, splits_at_spaces
+from tst_study.errors import UserError
+
+END_OF_DOCUMENT = "<|endoftext|>"
+KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+
+
+# The library spells every byte as a printable character: the byte's own where it is printable,
+# and the characters from 256 on for the others (GPT-2's table).
+PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_spare = itertools.count(256)
+BYTE_SPELLING = {chr(b if b in PRINTABLE else next(_spare)): b for b in range(256)}
+ASCII_SPELLING = {b: character for character, b in BYTE_SPELLING.items() if b < 128}
+
+
+class Tokenizer(Protocol):
+    """What the preparation of a corpus and the trainer ask of a tokenizer."""
+
+    kind: str
+    """"bytes", "bpe" or "huggingface"."""
+    vocabulary_size: int
+    """Largest id + 1, so that an embedding of this many rows fits."""
+    end_of_document: int
+    """The id that follows every document."""
+    end_of_document_token: str
+    """How the vocabulary spells it."""
+    json: bytes
+    """The content of its `tokenizer.json`."""
+    fingerprint: str
+    """sha256 of `json`."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each text, int64 (its length,), without an end-of-document id."""
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text of some ids; end-of-document ids are left out."""
+
+
+class ByteTokenizer:
+    """One id per UTF-8 byte, its value; 256 ends a document."""
+
+    kind = "bytes"
+    vocabulary_size = 257
+    end_of_document = 256
+    end_of_document_token = END_OF_DOCUMENT
+
+    def __init__(self) -> None:
+        self.json = _byte_tokenizer_json()
+        self.fingerprint = hashlib.sha256(self.json).hexdigest()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        values = np.asarray(ids)
+        return values[values < 256].astype(np.uint8).tobytes().decode(errors="replace")
+
+
+class FileTokenizer:
+    """A tokenizer of the `tokenizers` library, from the bytes of a `tokenizer.json`.
+
+    Args:
+        content: the file.
+        kind: "bpe" if it was trained here, "huggingface" otherwise; it changes no id.
+        end_of_document: the token that ends a document; by default the first of the usual ones
+            (`KNOWN_ENDS`) that the vocabulary has.
+        source: its name in error messages.
+
+    Raises:
+        UserError: the file is no tokenizer, or has no token to end a document with.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        kind: str = "huggingface",
+        end_of_document: str | None = None,
+        source: str = "tokenizer.json",
+    ) -> None:
+        try:
+            self._library = LibraryTokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"{source}: is not a tokenizer.json ({error})") from error
+        self._library.encode_special_tokens = True
+        self._library.no_truncation()
+        self._library.no_padding()
+        self.json = content
+        self.kind = kind
+        vocabulary = self._library.get_vocab(with_added_tokens=True)
+        self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
+        ends = KNOWN_ENDS if end_of_document is None else (end_of_document,)
+        known = [vocabulary[token] for token in ends if token in vocabulary]
+        if not known:
+            raise UserError(
+                f"{source}: the vocabulary has no token {' or '.join(ends)};"
+                " name the one that ends a document with --end-of-document"
+            )
+        self.end_of_document = known[0]
+        self.end_of_document_token = next(t for t in ends if t in vocabulary)
+        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self._words: CachedWords | None = None
+        if splits_at_spaces(content):
+            self._words = CachedWords(self._encode_text, self._encode_word)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FileTokenizer, (self.json, self.kind, self.end_of_document_token)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        if self._words is not None:
+            return [self._words.encode(text) for text in texts]
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        kept = [int(i) for i in ids if int(i) != self.end_of_document]
+        return str(self._library.decode(kept, skip_special_tokens=False))
+
+    def _encode_text(self, text: str) -> list[int]:
+        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        return [token.id for token in self._library.model.tokenize(word.translate(ASCII_SPELLING))]
+
+
+def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> FileTokenizer:
+    """Train a byte-level BPE (GPT-2's way of splitting words) on some texts.
+
+    The same texts give the same tokenizer, whatever the number of threads. Id 0 is
+    `<|endoftext|>`, 1 … 256 are the bytes, the rest merges.
+
+    Raises:
+        UserError: the vocabulary cannot hold the bytes, or the texts are too few to fill it.
+    """
+    if vocabulary_size < 257:
+        raise UserError(
+            f"bpe:{vocabulary_size}: the vocabulary must hold 256 bytes and {END_OF_DOCUMENT};"
+            " ask for 257 or more, or use the byte tokenizer"
+        )
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[END_OF_DOCUMENT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    if library.get_vocab_size() < vocabulary_size:
+        raise UserError(
+            f"bpe:{vocabulary_size}: the text yields only {library.get_vocab_size()} words;"
+            " ask for fewer, or prepare more text"
+        )
+    return FileTokenizer(library.to_str().encode(), kind="bpe")
+
+
+def read_tokenizer(
+    path: str | Path, kind: str = "huggingface", end: str | None = None
+) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`, or of a folder that holds one.
+
+    Raises:
+        UserError: there is none, or it cannot be used (see `FileTokenizer`).
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: no tokenizer can be read there ({error.strerror})") from error
+    bytes_only = ByteTokenizer()
+    if hashlib.sha256(content).hexdigest() == bytes_only.fingerprint:
+        return bytes_only
+    return FileTokenizer(content, kind, end or _end_of_sequence_beside(path), str(path))
+
+
+def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
+    """A tokenizer of the Hugging Face hub, by its id.
+
+    Raises:
+        UserError: it cannot be fetched, or cannot be used (see `FileTokenizer`).
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = Path(hf_hub_download(name, "tokenizer.json"))
+    except Exception as error:  # network, authorisation, unknown name: the hub has many classes
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UserError(
+            f"tokenizer {name}: is no local file and cannot be fetched from the hub ({reason});"
+            " check the name, log in with `hf auth login`, or give a local tokenizer.json"
+        ) from error
+    if end is None:
+        # Only for the name of the end-of-sequence token; without it the usual names are tried.
+        try:
+            hf_hub_download(name, "tokenizer_config.json")
+        except Exception:
+            return read_tokenizer(path)
+    return read_tokenizer(path, end=end)
+
+
+def _end_of_sequence_beside(path: Path) -> str | None:
+    """`eos_token` of the `tokenizer_config.json` that usually lies beside a `tokenizer.json`."""
+    config = path.with_name("tokenizer_config.json")
+    if not config.exists():
+        return None
+    token = json.loads(config.read_text()).get("eos_token")
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _byte_tokenizer_json() -> bytes:
+    """The byte tokenizer in the library's form: a BPE without merges, written out by hand so that
+    its fingerprint does not change with the library's version.
+    """
+    end = {"id": 256, "content": END_OF_DOCUMENT, "special": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    description = {
+        "version": "1.0",
+        "added_tokens": [{**end, **flags}],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": False},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": False},
+        "model": {"type": "BPE", "vocab": {**BYTE_SPELLING, END_OF_DOCUMENT: 256}, "merges": []},
+    }
+    return json.dumps(description, indent=1).encode()

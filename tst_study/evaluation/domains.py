@@ -1,0 +1,113 @@
+"""Held-out next-token loss by domain, with standard errors over documents.
+
+Tokens of one document are not independent, and documents are what a domain is a sample of. The mean
+is the same as training's own evaluation of the same tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tst_study.data.held_out import HeldOut, held_out
+from tst_study.data.manifest import token_prefix
+from tst_study.data.token_addresses import IGNORE
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
+from tst_study.evaluation.trained_model import TrainedModel
+from tst_study.evaluation.trained_run import TrainedRun
+
+
+def domains_of_run(run: TrainedRun) -> dict[str, Path]:
+    """Held-out token files by name: the run's own, and that of each of its corpora.
+
+    Raises `UserError` where none of them is on this machine.
+    """
+    data = run.config.data
+    named = [("validation", data.validation)] if data.validation else []
+    names = [Path(corpus.path).name for corpus in data.corpora]
+    for name, corpus in zip(names, data.corpora, strict=True):
+        named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
+    found: dict[str, Path] = {}
+    problem = None
+    for name, path in named:
+        try:
+            found[name] = token_prefix(path, "validation")
+        except UserError as error:
+            problem = error
+    if not found and problem is not None:
+        raise problem
+    return found
+
+
+def evaluate_domains(
+    trained: TrainedModel, domains: Mapping[str, str | Path], tokens: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Task, data, metrics, samples, details and seconds of a `TaskResult`, domain by domain.
+
+    Args:
+        domains: token-file prefixes (or prepared folders) by name.
+        tokens: the first tokens of each; all of them by default.
+    """
+    for name, path in domains.items():
+        began = time.perf_counter()
+        prefix = token_prefix(path, "validation")
+        held = held_out(prefix, trained.run.sequence_length, tokens, name)
+        losses = losses_of_tokens(trained, held)
+        metrics, documents = _by_document(losses, held, TokenFile(prefix))
+        for measure, value in list(metrics.items()):
+            bits = held.bits_per_byte(value)
+            if bits is not None:
+                metrics[measure.replace("nats_per_token", "bits_per_byte")] = bits
+        yield {
+            "task": "held_out",
+            "data": f"{name}-{held.fingerprint[:16]}",
+            "metrics": metrics,
+            "samples": documents,
+            "details": {"tokens": held.predicted_tokens, "unit": "document"},
+            "seconds": time.perf_counter() - began,
+        }
+
+
+def losses_of_tokens(trained: TrainedModel, held: HeldOut) -> NDArray[np.float32]:
+    """(N, L) nats of every held-out token, in the order of `held.labels`; 0 where none counts."""
+    held.check_vocabulary(trained.run.model.vocabulary_size)
+    at_once = max(1, POSITIONS_AT_ONCE // held.ids.shape[1])
+    losses = [
+        trained.next_token_losses(
+            torch.from_numpy(held.ids[start : start + at_once]),
+            torch.from_numpy(held.labels[start : start + at_once]),
+        ).numpy()
+        for start in range(0, len(held.ids), at_once)
+    ]
+    return np.concatenate(losses)
+
+
+def _by_document(
+    losses: NDArray[np.float32], held: HeldOut, file: TokenFile
+) -> tuple[dict[str, float], int]:
+    """Mean, its standard error by the ratio estimator over documents, and their number."""
+    counted = held.labels.ravel() != IGNORE
+    # The label at place p is token p + 1 of the file, whose document it belongs to.
+    tokens = np.flatnonzero(counted) + 1
+    starts = file.document_starts(0, file.document_count)
+    document = np.searchsorted(starts, tokens, side="right") - 1
+    document -= document[0]
+    sums = np.bincount(document, weights=losses.ravel()[counted].astype(np.float64))
+    counts = np.bincount(document)
+    sums, counts = sums[counts > 0], counts[counts > 0]
+    mean = float(sums.sum() / counts.sum())
+    metrics = {"nats_per_token": mean}
+    number = len(sums)
+    if number > 1:
+        variance = float(np.square(sums - mean * counts).sum()) * number / (number - 1)
+        metrics["nats_per_token_stderr"] = math.sqrt(variance) / float(counts.sum())
+    return metrics, number

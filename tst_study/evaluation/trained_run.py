@@ -1,0 +1,92 @@
+"""A run folder whose checkpoint is to be used: which one, of what phase, and what made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
+from tst_study.config import Config, Model, from_dict
+from tst_study.configuration.learning_rate import is_annealed
+from tst_study.configuration.phase_plan import Phase, plan_phases
+from tst_study.errors import UserError
+from tst_study.run_record import RunHeader, read_header
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    folder: Path
+    header: RunHeader
+    config: Config
+    """The run's, with the default layout of one process."""
+    step: int
+    checkpoint: Path
+
+    @property
+    def model(self) -> Model:
+        return self.config.model
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.header["plan"]
+
+    @property
+    def sequence_length(self) -> int:
+        """Latent positions, which are tokens in a trained model."""
+        return self.config.batch.sequence_length
+
+    @property
+    def phase(self) -> Phase:
+        """Of the step that made these weights."""
+        return plan_phases(self.config).phase(self.step - 1)
+
+    @property
+    def annealed(self) -> bool:
+        return is_annealed(self.config.schedule, self.step)
+
+    def counters(self) -> dict[str, Any]:
+        """Step, phase, tokens and FLOPs up to the checkpoint, as rows of a run's logs have them."""
+        plan = plan_phases(self.config)
+        raw = plan.raw_tokens(self.step)
+        return {
+            "step": self.step,
+            "phase": self.phase,
+            "raw_tokens": raw,
+            "latent_tokens": plan.latent_tokens(self.step),
+            "flops": self.header["flops"]["per_step"] * self.step,
+            "annealed": self.annealed,
+        }
+
+
+def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
+    """The last checkpoint of a run folder, or that after `step` steps.
+
+    Raises `UserError` where it is no run folder, has no such checkpoint, or its files have changed.
+    """
+    folder = Path(folder)
+    header = read_header(folder)
+    try:
+        # How the run was laid out and watched matters to its training alone.
+        values = {key: value for key, value in header["config"].items() if key != "execution"}
+        config = from_dict(values, source=str(folder / "run.json"))
+    except ValidationError as error:
+        raise UserError(f"{folder / 'run.json'}: {error}") from None
+    steps = checkpoint_steps(folder)
+    if not steps:
+        raise UserError(f"{folder}: has no checkpoint; train the run first")
+    if step is not None and step not in steps:
+        there = ", ".join(map(str, steps))
+        raise UserError(f"{folder}: has no checkpoint after step {step}; there are {there}")
+    chosen = steps[-1] if step is None else step
+    place = checkpoint_place(folder, chosen)
+    problem = damage(place)
+    if problem is not None:
+        others = ", ".join(str(other) for other in steps if other != chosen) or "none"
+        raise UserError(
+            f"{place}: cannot be used ({problem}); name another --step (there are: {others}), or "
+            "delete it and train the run again from the one before"
+        )
+    return TrainedRun(folder, header, config, chosen, place)

@@ -1,0 +1,74 @@
+"""`tst-study train --processes N`: the ranks of one run as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from tst_study.process.rank_environment import rank_variables
+from tst_study.process.stop_request import signals_handled
+from tst_study.run.launch_facts import cores
+
+GRACE_SECONDS = 10.0
+"""How long ranks may take to end by themselves once one of them has failed."""
+
+
+def train_on_processes(count: int, arguments: Sequence[str]) -> int:
+    """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0.
+
+    Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go
+    on without it, and checkpoints on disk are whole.
+    """
+    port = free_port()
+    ranks = [_start(rank, count, port, arguments) for rank in range(count)]
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.send_signal(number)
+
+    try:
+        with signals_handled(pass_on):
+            return _wait(ranks, received)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
+    status, deadline = 0, float("inf")
+    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        for number, rank in enumerate(ranks):
+            if rank.poll() and not status:
+                status = 1 if rank.returncode < 0 else rank.returncode
+                deadline = time.monotonic() + GRACE_SECONDS
+                if rank.returncode < 0 and not received:
+                    name = signal.Signals(-rank.returncode).name
+                    print(f"error: rank {number} was ended by {name}", file=sys.stderr)
+    return status or max((rank.poll() or 0 for rank in ranks), key=abs)
+
+
+def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    threads = max(1, cores() // count)
+    ours = rank_variables(rank, count, port)
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
+    return subprocess.Popen([sys.executable, "-m", "tst_study", *arguments], env=environment)
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

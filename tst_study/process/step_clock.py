@@ -1,0 +1,65 @@
+"""How long steps take, and what that comes to: tokens per second, MFU, peak memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tst_study.configuration.phase_plan import PhasePlan
+from tst_study.cost.devices import peak_flops
+
+
+class StepClock:
+    """Counts the seconds of training, without evaluation and checkpoints, over all launches."""
+
+    def __init__(
+        self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
+    ) -> None:
+        self.device = device
+        self.flops_per_step = flops_per_step
+        self.training_seconds = 0.0  # a launch that goes on adds to those before it
+        self._peak_flops: float | None = None
+        if device.type == "cuda":
+            of_one = peak_flops(torch.cuda.get_device_name(device), dtype)
+            self._peak_flops = of_one * world_size if of_one else None
+        self._seconds = 0.0
+        self._steps = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Times a step; on a GPU only its queueing, the rest is in `waiting`."""
+        with self.waiting():
+            yield
+        self._steps += 1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Times what belongs to the steps before it, such as reading their loss off a GPU."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self._seconds += seconds
+        self.training_seconds += seconds
+
+    def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
+        """Of the steps since the last call, the last of which was step number `done`."""
+        seconds, steps = self._seconds, self._steps
+        self._seconds, self._steps = 0.0, 0
+        flops = self.flops_per_step * steps
+        return {
+            "step_seconds": seconds / steps,
+            "training_seconds": self.training_seconds,
+            "tokens_per_second": (plan.raw_tokens(done) - plan.raw_tokens(done - steps)) / seconds,
+            "mfu": flops / seconds / self._peak_flops if self._peak_flops else None,
+            "peak_memory": self._peak_memory(),
+        }
+
+    def _peak_memory(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

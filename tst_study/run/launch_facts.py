@@ -1,0 +1,66 @@
+"""What a launch says about itself in `segments.jsonl`: where, by whom, with which code."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
+JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
+
+COPY_FACTS = "code.json"
+"""Beside the packages of a copy of the code: what `code_version` said where it was copied."""
+
+
+def cores() -> int:
+    """Those that this process may use (not those of a node that a job has a part of)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def launch_facts() -> dict[str, Any]:
+    return {
+        "code": code_version(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
+        "python": platform.python_version(),
+        "versions": {name: package_version(name) for name in PACKAGES},
+    }
+
+
+def code_version() -> dict[str, Any]:
+    """Commit of the checkout that this file lies in, and whether it has uncommitted changes."""
+    root = Path(__file__).parents[2]
+    if (root / COPY_FACTS).exists():  # not the commit of a checkout that the copy may lie in
+        copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
+        return copied
+    try:
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}
+    return {"commit": commit, "dirty": dirty}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+
+
+def package_version(name: str) -> str | None:
+    """Installed version, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,106 @@
+"""What a launch tells while it trains: rows, status, the live line, TensorBoard. Rank 0's task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tst_study.config import Config
+from tst_study.errors import UserError
+from tst_study.run.header import header_of
+from tst_study.run.launch_facts import launch_facts
+from tst_study.run.progress import Progress
+from tst_study.run.tensorboard_mirror import TensorBoardMirror
+from tst_study.run_record import RunWriter, State, read
+
+HEARTBEAT_SECONDS = 2.0
+
+
+class RunLog:
+    """On ranks without a writer every call does nothing."""
+
+    def __init__(self, writer: RunWriter | None, line: Progress) -> None:
+        self._writer = writer
+        self._line = line
+        self._mirror: TensorBoardMirror | None = None
+        self._last_heartbeat = float("-inf")
+
+    def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
+        """A new segment of the run."""
+        if self._writer is None:
+            return
+        self._writer.start_segment(
+            resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
+        )
+        self._writer.status("running", resumed_from or 0)
+        if config.execution.tensorboard:
+            self._mirror = TensorBoardMirror(self._writer.folder, resumed_from)
+
+    def forked(self, config: Config, trunk: Path, step: int) -> None:
+        """Take the trunk's rows over as a segment of their own, so that the record is whole."""
+        if self._writer is not None:
+            self._writer.take_over(read(trunk), step, config.execution)
+
+    def metrics(self, row: dict[str, Any], *, last: bool) -> None:
+        if self._writer is None:
+            return
+        self._writer.metrics({"segment": self._writer.segment, **row})
+        if self._mirror is not None:
+            self._mirror.row(row, "training")
+        now = self._line.show(row)
+        if last or time.monotonic() - self._last_heartbeat >= HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
+            self._writer.status("running", **now)
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        if self._writer is None:
+            return
+        self._writer.evaluation({"segment": self._writer.segment, **row})
+        if self._mirror is not None:
+            self._mirror.row(row, "held_out")
+
+    def checkpoint(self, step: int) -> None:
+        if self._writer is not None:
+            self._writer.status("running", step, last_checkpoint=step)
+
+    def end(self, state: State, step: int, message: str = "") -> None:
+        if self._writer is not None:
+            self._writer.status(state, step, message, seconds_left=None)
+            self._writer.end_segment(message or state)
+
+    def failed(self, error: BaseException) -> None:
+        if self._writer is None:
+            return
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        with suppress(UserError):  # on a full disk `error` says more than these would
+            self._writer.status("failed", self._writer.last_step, message)
+            self._writer.end_segment(message)
+
+    def close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextmanager
+def run_log(
+    config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
+) -> Iterator[RunLog]:
+    """The log of one launch. A failure inside the block is recorded and goes on upwards.
+
+    Raises `UserError` where `folder` holds another run.
+    """
+    writer = RunWriter(folder, header_of(config, data)) if writes else None
+    with Progress(config.name, config.schedule.steps, enabled=progress and writes) as line:
+        log = RunLog(writer, line)
+        try:
+            yield log
+        except BaseException as error:
+            log.failed(error)
+            raise
+        finally:
+            log.close()
