@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.data.token_files import write_token_file
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.data.preparation.text_tokenizers import ByteTokenizer
-from tst_study.data.token_file import TokenFile, write_token_file
+from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation import context_checks as checks
 from tst_study.evaluation.options import EvaluationOptions

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
@@ -57,8 +58,8 @@ def error_by_loop(folder: Path, file: TokenFile) -> float:
         losses = losses_of_tokens(model, held).ravel()
     sums, counts = [], []
     place = -1  # the loss at place p is that of token p + 1
-    for number in range(file.document_count):
-        size = len(file.document(number))
+    for document in documents_of(file):
+        size = len(document)
         first, last = max(place, 0), place + size
         sums.append(float(losses[first:last].astype(np.float64).sum()))
         counts.append(last - first)

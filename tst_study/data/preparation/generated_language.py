@@ -29,7 +29,7 @@ from tst_study.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from tst_study.data.token_file import TokenFile, dtype_for_vocabulary, idx_path, writing_tokens
+from tst_study.data.token_file import dtype_for_vocabulary, idx_path, writing_tokens
 from tst_study.errors import UserError
 
 GRAIN = 4096
@@ -281,21 +281,6 @@ def _generated_before(folder: Path, request: dict[str, Any]) -> Manifest | None:
     if folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
         raise UserError(f"{folder}: holds something else; choose an empty or new folder")
     return None
-
-
-def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:
-    """The least mean loss, in nats, that any model can reach on a generated folder's validation
-    text when it sees `sequence_length` tokens at most (see `Language.optimal_losses`).
-
-    Raises:
-        UserError: the folder holds no generated language.
-    """
-    manifest = read_manifest(folder)
-    if manifest.generated is None:
-        raise UserError(f"{folder}: is no generated language, its optimum is not known")
-    language = Language(LanguageParameters(**manifest.generated["parameters"]))
-    tokens = TokenFile(Path(folder) / "validation").tokens.astype(np.int64)
-    return float(language.optimal_losses(tokens, sequence_length).mean())
 
 
 def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
