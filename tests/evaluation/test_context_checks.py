@@ -16,7 +16,7 @@ from tests.data.token_files import write_token_file
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
-from tst_study.data.preparation.text_tokenizers import ByteTokenizer
+from tst_study.data.preparation.text_tokenizers import byte_tokenizer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation import context_checks as checks
@@ -160,7 +160,7 @@ def test_code_is_read_with_the_models_tokenizer() -> None:
         def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
             return torch.where(labels >= 0, math.log(257), 0.0)
 
-    found = checks.code(cast(TrainedModel, Even(257)), plain(ByteTokenizer()))
+    found = checks.code(cast(TrainedModel, Even(257)), plain(byte_tokenizer()))
     assert found["metrics"]["bits_per_byte"] == pytest.approx(math.log2(257))
     assert found["metrics"]["nats_per_token_stderr"] == pytest.approx(0, abs=1e-9)
     assert found["samples"] == len(checks.CODE)

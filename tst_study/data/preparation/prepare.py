@@ -204,7 +204,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
         return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text())
     made: Tokenizer
     if name == "bytes":
-        made = text_tokenizers.ByteTokenizer()
+        made = text_tokenizers.byte_tokenizer()
     elif trained:
         if not size.isdecimal():
             raise UserError(f"tokenizer {name}: after 'bpe:' the size of the vocabulary is missing")
