@@ -109,7 +109,7 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    with pytest.raises(UserError, match="another corpus"):
+    with pytest.raises(UserError, match="another preparation"):
         generate(tmp_path / "one", 5000, 3000, dataclasses.replace(parameters, seed=6))
 
 
