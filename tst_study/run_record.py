@@ -230,6 +230,13 @@ def _evaluation_rows(folder: Path) -> list[Any]:
     return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
 
 
+def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
+    """Name, value and standard error (where there is one) of what was measured of a task."""
+    for name, value in metrics.items():
+        if value is not None and not name.endswith("_stderr"):
+            yield name, value, metrics.get(f"{name}_stderr")
+
+
 def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     return {row["segment"]: row["resumed_from"] or 0 for row in segments}
 

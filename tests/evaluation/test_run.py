@@ -17,7 +17,6 @@ from tst_study.data.manifest import token_prefix
 from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.domains import losses_of_tokens
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
 from tst_study.evaluation.trained_model import trained_model
@@ -55,7 +54,7 @@ def error_by_loop(folder: Path, file: TokenFile) -> float:
     opened = open_run(folder)
     held = open_held_out(opened.config)
     with trained_model(opened) as model:
-        losses = losses_of_tokens(model, held).ravel()
+        losses = model.losses(held.ids, held.labels).ravel()
     sums, counts = [], []
     place = -1  # the loss at place p is that of token p + 1
     for document in documents_of(file):
@@ -101,7 +100,7 @@ def test_text_of_another_vocabulary_is_refused(
     words: Path, documents: Path, tmp_path: Path
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
-    with pytest.raises(UserError, match="but the model's vocabulary has 64"):
+    with pytest.raises(UserError, match="beyond the model's vocabulary of 64"):
         list(
             evaluate_run(
                 open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
