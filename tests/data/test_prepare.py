@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from tests.data.test_text_tokenizers import decoded
+from tests.data.token_files import documents_of
 from tst_study import atomic_files
 from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
@@ -55,11 +57,10 @@ def quietly(sources, to, tokenizer="bytes", **settings):
 def read_back(folder: Path, split: str) -> list[str]:
     tokenizer, file = read_tokenizer(folder), TokenFile(folder / split)
     texts = []
-    for k in range(file.document_count):
-        ids = file.document(k)
+    for ids in documents_of(file):
         assert ids[-1] == tokenizer.end_of_document
         assert tokenizer.end_of_document not in ids[:-1]
-        texts.append(tokenizer.decode(ids[:-1]))
+        texts.append(decoded(tokenizer, ids[:-1].tolist()))
     return texts
 
 
