@@ -1,8 +1,8 @@
 """Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
 
-`run_table` reads what `runs/` makes of each run; `compare/`, `scaling/`, `law/` and `bag_size/` answer
-the `questions` with the help of `fitting/`; `paper/` and `published/` are the paper's own numbers;
-`summary`, `answer` and `wording` say it. For a DataFrame of one's own: `fit_chinchilla`,
+`run_table` reads what `runs/` makes of each run; `compare/`, `scaling/`, `law/` and `bag_size/`
+answer the `questions` with the help of `fitting/`; `paper/` and `published/` are the paper's own
+numbers; `summary`, `answer` and `wording` say it. For a DataFrame of one's own: `fit_chinchilla`,
 `fit_power_law`, `fit_superposition_law`, `fit_loss_curve`, and `runs_of` for everything that
 compares runs.
 """
