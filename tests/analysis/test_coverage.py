@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.comparison import compare
-from analysis.data_constrained import winners_of_runs
-from analysis.matched import matched
+from analysis.compare.comparison import compare
+from analysis.compare.matched import matched
+from analysis.scaling.data_constrained import winners_of_runs
 from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
 
 MADE = 200

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.loss_curve import Schedule
-from analysis.loss_curve_answer import held_out
 from analysis.questions import ask
+from analysis.scaling.loss_curve import Schedule
+from analysis.scaling.loss_curve_answer import held_out
 from tst_study.errors import UserError
 
 PEAK, FLOOR, REDUCIBLE, DROP, EXPONENT = 2e-3, 3.0, 0.9, 60.0, 0.5
