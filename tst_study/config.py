@@ -161,7 +161,12 @@ class Data(Strict):
     validation: str | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on; all of them by default."""
+    """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
+    otherwise, or all where there are fewer."""
+
+    @property
+    def held_out_tokens(self) -> int:
+        return self.validation_tokens or 131_072
 
 
 class Batch(Strict):
