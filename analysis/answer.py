@@ -37,10 +37,9 @@ class Answer:
         """For a terminal."""
         if self.text is not None:
             return list(self.text)
-        text: list[str] = []
+        text = [*self.sentences]
         for title, table in self.tables.items():
-            text += [title, *(f"  {line}" for line in table_lines(table)), ""]
-        text += self.sentences
+            text += ["", title, *(f"  {line}" for line in table_lines(table))]
         if len(self.excluded):
             counts = self.excluded["reason"].value_counts()
             text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
@@ -69,8 +68,9 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     """Columns aligned, numbers to the right; what is missing is a dash."""
     if table.empty:
         return ["(none)"]
+    places = [_decimals(table[name]) for name in table.columns]
     cells = [[str(name).replace("_", " ") for name in table.columns]]
-    cells += [[_shown(value) for value in row.values()] for row in rows_of(table)]
+    cells += [list(map(_shown, row.values(), places)) for row in rows_of(table)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     right = [all(_is_number(value) for value in table.iloc[:, i]) for i in range(len(widths))]
     return [
@@ -101,21 +101,26 @@ def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, int | float | np.number)
 
 
-def _shown(value: Any) -> str:
+def _decimals(column: pd.Series[Any]) -> int:
+    """The fewest that lose nothing of a column's numbers, 4 at most."""
+    numbers = [value for value in map(_plain, column) if isinstance(value, float)]
+    return next((n for n in range(4) if all(abs(x - round(x, n)) < 1e-9 for x in numbers)), 4)
+
+
+def _shown(value: Any, places: int = 4) -> str:
     value = _plain(value)
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}"
+        return f"{value:,}".replace("-", "−")
     if isinstance(value, float):
         size = abs(value)
         if size and (size >= 1e6 or size < 1e-4):
-            return f"{value:.3g}"
-        return (
-            f"{value:,.0f}" if size >= 1000 else f"{value:.2f}" if size >= 100 else f"{value:.4f}"
-        )
+            return f"{value:.3g}".replace("-", "−")
+        most = 0 if size >= 1000 else 2 if size >= 100 else 4
+        return f"{value:,.{min(places, most)}f}".replace("-", "−")
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return str(value)

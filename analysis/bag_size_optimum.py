@@ -19,6 +19,8 @@ from tst_study.errors import UserError
 WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
 """Around the lowest point: a factor of 2, of 3, and all values."""
 LEAST_VALUES = 4
+MEASURED = ("best", "low", "high", "flat_low", "flat_high")
+"""Of an optimum, in the unit of s or of r."""
 
 
 def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
@@ -113,8 +115,10 @@ def bag_size_answer(
     for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
         fitted = table[table["form"] != ""]
         if len(fitted):
-            tables[f"Best {name} (asymmetric form, all values)"] = _shown(fitted, other)
-            tables[f"Best {name} by form and window, medians"] = _by_form(fitted)
+            digits = dict.fromkeys(MEASURED, 1 if name == "s" else 2)
+            shown = _shown(fitted, other).round(digits)
+            tables[f"Best {name} (asymmetric form, all values)"] = shown
+            tables[f"Best {name} by form and window, medians"] = _by_form(fitted).round(digits)
             edges = int((fitted["sentence"] != "").sum())
             said.append(f"{edges} of {len(fitted)} fits along {name} end at an edge: no number.")
         few = table[table["form"] == ""]
@@ -139,7 +143,7 @@ def bag_size_answer(
 
 def _shown(table: pd.DataFrame, other: str) -> pd.DataFrame:
     chosen = table[(table["form"] == "asymmetric") & (table.get("window", "all") == "all")]
-    names = [*GROUP, other, "best", "low", "high", "flat_low", "flat_high", "noise", "sentence"]
+    names = [*GROUP, other, *MEASURED, "noise", "sentence"]
     return chosen[[name for name in names if name in chosen]].reset_index(drop=True)
 
 

@@ -23,8 +23,9 @@ from analysis.crossings import published_crossings
 from analysis.equal_loss import steps_to_reach
 from analysis.paired import mean_interval, paired
 from analysis.run_row import rows_of
-from analysis.wording import big, setting_label, setting_order
+from analysis.wording import setting_label, setting_order
 from tst_study.errors import UserError
+from tst_study.units import big
 
 Kind = Literal["equal FLOPs", "equal data", "equal loss"]
 TOLERANCE = 0.005

@@ -12,10 +12,12 @@ import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
 from tst_study.data.held_out import HeldOut
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import open_held_out
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
+from tst_study.run.progress import Progress
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)
@@ -90,12 +92,12 @@ def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
     assert open_held_out(tiny(tmp_path, "data.validation_tokens=1000000")).ids.size == 200_000
 
 
-def test_it_says_how_far_it_is(words: Path) -> None:
+def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
     config, seen = tiny(words, *SETTINGS), list[int]()
     with built(config) as (model, ranks):
-        evaluate(model, open_held_out(config), ranks, 600, seen.append)
-    assert seen[0] == 0
-    assert len(seen) == 1
+        evaluate(model, open_held_out(config), ranks, 20, seen.append)
+    assert seen == [0, 160, 320, 480]
     line = Progress("run", 20, enabled=False)
     assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tst_study.atomic_files import written_atomically
@@ -37,6 +37,7 @@ from tst_study.data.shards import (
     Work,
     count_documents,
     is_held_out,
+    lowest_hash,
     read_counts,
     read_part,
 )
@@ -83,12 +84,13 @@ def prepare(
     for left_by_a_killed_call in folder.glob(".*.tmp"):
         left_by_a_killed_call.unlink()
     with PreparationProgress(progress, [source.bytes for _, source in jobs]) as bar:
-        bar.say("tokenizer")
-        tokenizer = _make_tokenizer(request, unfinished, jobs)
-        bar.say("tokenising")
-        with shard_workers(workers or cores(), tokenizer) as submit:
-            reader = _Reader(request, unfinished, submit, bar)
-            sources = [reader.read(split, source) for split, source in jobs]
+        tokenizer, shards, sources = _tokenised(request, unfinished, jobs, workers, bar)
+        share = _share_of_one(shards) if request.validation_share is not None else None
+        if share is not None:  # held-out text trains no tokenizer, so that is made again, too
+            for path in [*shards, unfinished / TOKENIZER]:
+                path.unlink()
+            one = replace(request, validation_share=share)
+            tokenizer, shards, sources = _tokenised(one, unfinished, jobs, workers, bar)
         bar.say("writing")
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
@@ -101,7 +103,7 @@ def prepare(
                 end_of_document=tokenizer.end_of_document,
                 end_of_document_token=tokenizer.end_of_document_token,
             ),
-            splits=_join(folder, unfinished, reader.shards, tokenizer),
+            splits=_join(folder, unfinished, shards, tokenizer),
             licence=request.licence,
             notes=request.notes,
         )
@@ -110,6 +112,33 @@ def prepare(
         write_manifest(folder, manifest)
         shutil.rmtree(unfinished)
     return Prepared(folder, manifest, was_there=False)
+
+
+def _tokenised(
+    request: Request,
+    unfinished: Path,
+    jobs: Sequence[Job],
+    workers: int | None,
+    bar: PreparationProgress,
+) -> tuple[Tokenizer, list[Path], list[SourceRecord | None]]:
+    """Tokenizer, shards in order, and what was read."""
+    bar.say("tokenizer")
+    tokenizer = _make_tokenizer(request, unfinished, jobs)
+    bar.say("tokenising")
+    with shard_workers(workers or cores(), tokenizer) as submit:
+        reader = _Reader(request, unfinished, submit, bar)
+        sources = [reader.read(split, source) for split, source in jobs]
+    return tokenizer, reader.shards, sources
+
+
+def _share_of_one(shards: list[Path]) -> float | None:
+    """The share that holds out the one document whose hash is lowest, where none is held out so
+    far and there are two at least."""
+    counts = [count_documents(path) for path in shards]
+    if any(count["validation"] for count in counts) or sum(c["train"] for c in counts) < 2:
+        return None
+    lowest = min(lowest_hash(path) for path in shards)
+    return math.nextafter(lowest / 2**64, 1.0)
 
 
 class _Reader:
