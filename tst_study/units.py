@@ -28,7 +28,7 @@ def shortened(name: str, width: int) -> str:
     """A name too long for its column loses its middle: what differs between runs is at its ends."""
     if len(name) <= width:
         return name
-    end = (width - 1) // 2
+    end = 2 * (width - 1) // 3
     return f"{name[: width - 1 - end]}…{name[-end:]}"
 
 
