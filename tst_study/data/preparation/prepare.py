@@ -89,6 +89,7 @@ def prepare(
         if share is not None:  # held-out text trains no tokenizer, so that is made again, too
             for path in [*shards, unfinished / TOKENIZER]:
                 path.unlink()
+            bar.begin_again()
             one = replace(request, validation_share=share)
             tokenizer, shards, sources = _tokenised(one, unfinished, jobs, workers, bar)
         bar.say("writing")

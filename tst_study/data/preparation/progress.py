@@ -24,11 +24,15 @@ class PreparationProgress(Progress):
             console=Console(stderr=True),
             disable=not shown,
         )
-        self._sizes = list(sizes)
+        self._all, self._sizes = sizes, list(sizes)
         known = [size for size in sizes if size is not None]
         self._total = sum(known) if len(known) == len(sizes) else None
         self._done = 0
         self._bar = self.add_task("prepare", total=self._total)
+
+    def begin_again(self) -> None:
+        """All sources are read a second time."""
+        self._sizes, self._done = list(self._all), 0
 
     def say(self, what: str) -> None:
         """Name what is going on."""
