@@ -6,6 +6,7 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -219,7 +220,7 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends behind this step, for other runs to fork from (`tst_study.run.trunk`)."""
+    """A trunk: ends after this step, for other runs to fork from (`tst_study.run.trunk`)."""
 
     @property
     def last_step(self) -> int:
@@ -309,7 +310,7 @@ class Execution(Strict):
     """Steps between checkpoints; by default only after the last step."""
     keep_checkpoints: Positive = 2
     keep_steps: tuple[Positive, ...] = ()
-    """Steps behind which a checkpoint is written and never removed: where others fork off."""
+    """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
@@ -385,9 +386,21 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(_to_json(values))
+        return Config.model_validate_json(json.dumps(values))
+    except TypeError as error:
+        raise UserError(f"config: a value has no JSON form: {error}") from None
     except ValidationError as error:
         raise UserError(f"{source}: {_first_problem(error)}") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises `UserError`."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -396,16 +409,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
     is taken as a string. Raises `UserError`.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf8"))
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({error.strerror}); name a TOML file"
-            ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not valid TOML: {error}") from None
+    values = {} if path is None else read_toml(path)
     for override in overrides:
         apply_override(values, override)
     return from_dict(values, source=str(path) if path is not None else "--set")
@@ -446,15 +450,6 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
-
-
-def _to_json(values: Mapping[str, Any]) -> str:
-    import json
-
-    try:
-        return json.dumps(values)
-    except TypeError as error:
-        raise UserError(f"config: a value has no JSON form: {error}") from None
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -32,7 +32,7 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 )
 SIZES, SIZES_STEPS, SWEEP_STEPS = ("laptop-32", "laptop-128"), 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
-LITTLE_TEXT, LITTLE_TEXT_EPOCHS = BooksPart(9), 8
+LITTLE_TEXT = BooksPart(9)
 
 
 def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:

@@ -15,7 +15,6 @@ from experiments.studies.paper_settings import DCLM
 from experiments.studies.scales import FINEWEB_EDU, Scale
 from tst_study.config import Superposition
 
-NAME = "data-constrained"
 TITLE = "Little text, read again and again"
 CLAIMS = "Which method to take when text is short: at equal FLOPs and equal unique tokens."
 EPOCHS = (1, 4, 16)

@@ -10,7 +10,6 @@ from experiments.studies.paper_settings import DENSE_3B
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE
 
-NAME = "equal-cost"
 TITLE = "Equal FLOPs, equal loss, equal data"
 CLAIMS = "What a baseline must spend to reach the superposed run's loss, and to read its text."
 LENGTHS = (1.8, 2.5)

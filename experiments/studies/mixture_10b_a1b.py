@@ -16,7 +16,6 @@ from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config import Parallel, Superposition
 
-NAME = "mixture-10b-a1b"
 TITLE = "Superposition at 10B parameters, 1B active"
 CLAIMS = (
     "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "

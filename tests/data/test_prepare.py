@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from tests.data.test_text_tokenizers import decoded
+from tests.data.token_files import documents_of
 from tst_study import atomic_files
 from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
@@ -55,11 +57,10 @@ def quietly(sources, to, tokenizer="bytes", **settings):
 def read_back(folder: Path, split: str) -> list[str]:
     tokenizer, file = read_tokenizer(folder), TokenFile(folder / split)
     texts = []
-    for k in range(file.document_count):
-        ids = file.document(k)
+    for ids in documents_of(file):
         assert ids[-1] == tokenizer.end_of_document
         assert tokenizer.end_of_document not in ids[:-1]
-        texts.append(tokenizer.decode(ids[:-1]))
+        texts.append(decoded(tokenizer, ids[:-1].tolist()))
     return texts
 
 
@@ -155,7 +156,7 @@ def test_of_a_few_documents_one_is_held_out_at_least(tmp_path):
     ).was_there
     (tmp_path / "b.jsonl").write_bytes(jsonl([text for text in texts if text != held]))
     (tmp_path / "held.txt").write_text(held)
-    validation = [tmp_path / "held.txt"]
+    validation = [str(tmp_path / "held.txt")]
     quietly([tmp_path / "b.jsonl"], tmp_path / "named", "bpe:300", validation=validation)
     words = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("out", "named")]
     assert words[0] == words[1]

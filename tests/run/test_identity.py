@@ -94,9 +94,9 @@ def test_run_id_is_name_and_eight_digits() -> None:
     assert run_id(example("name=pair"), identity()) == f"pair-{identity()[:8]}"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {1: 2}, {"a": {"b": object()}}, [b"x"]])
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"a": {"b": object()}}, [b"x"]])
 def test_a_value_without_a_stable_form_is_an_error(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"stable form|not a string"):
+    with pytest.raises((TypeError, ValueError), match=r"not JSON|Out of range"):
         canonical_json(value)
 
 

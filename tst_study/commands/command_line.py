@@ -122,14 +122,20 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, data, mutual-information or "
-            "disagreements."
+            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
+            "mutual-information or disagreements."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+    ] = None,
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
@@ -143,11 +149,14 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, tokens=tokens, cache=cache)
+    answer = ask(
+        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
+    )
     for line in answer.lines():
         print(line)
-    folder = runs or (tokens and tokens.parent)
-    if json is None and folder is not None:
+    named = runs or table or tokens
+    if json is None and named is not None:
+        folder = named if named.is_dir() else named.parent
         json = folder / "analysis" / f"{question}.json"
     if json is not None:
         answer.write_json(json)

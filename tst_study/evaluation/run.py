@@ -19,7 +19,7 @@ from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.huggingface.weights import HuggingFaceWeights
 from tst_study.run.launch_facts import code_version
-from tst_study.run_record import append_task_results
+from tst_study.run_record import append_task_results, measures
 
 
 def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
@@ -98,13 +98,10 @@ def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Ite
 
 
 def _line(result: dict[str, Any]) -> str:
-    shown = []
-    for name, value in result["metrics"].items():
-        if value is None or name.endswith("_stderr"):
-            continue
-        error = result["metrics"].get(f"{name}_stderr")
-        margin = "" if error is None else f" ± {error:.4f}"
-        shown.append(f"{name} {value:.4f}{margin}")
+    shown = [
+        f"{name} {value:.4f}" + ("" if error is None else f" ± {error:.4f}")
+        for name, value, error in measures(result["metrics"])
+    ]
     units = f"{result['samples']:,} {result['details'].get('unit', 'question')}s"
     return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
 

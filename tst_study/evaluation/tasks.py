@@ -23,6 +23,7 @@ from lm_eval.api.model import LM, TemplateLM
 from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError
+from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
 from tst_study.evaluation.trained_model import TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.launch_facts import package_version
@@ -39,7 +40,6 @@ PAPER_TASKS = (
 )
 """Table 3 and Tables 8–28, all 0-shot."""
 
-POSITIONS_AT_ONCE = 4096
 BOOTSTRAPS = 1000
 """For the standard errors of the few metrics that are no means; none at all would be had with 0."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
@@ -120,9 +120,7 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
         )
 
 
-def exported_model(
-    folder: str | Path, device: str = "cpu", max_length: int | None = None, batch_size: int = 16
-) -> LM:
+def exported_model(folder: Path, device: str, max_length: int | None) -> LM:
     """An export through lm-eval's own Hugging Face backend; no code of the export is run."""
     from lm_eval.models.huggingface import HFLM
 
@@ -130,7 +128,7 @@ def exported_model(
         pretrained=str(folder),
         device=device,
         dtype="auto",
-        batch_size=batch_size,
+        batch_size=16,
         max_length=max_length,
         trust_remote_code=False,
         use_safetensors=True,
@@ -139,12 +137,12 @@ def exported_model(
 
 def evaluate_tasks(
     model: LM,
-    tasks: Iterable[str] = PAPER_TASKS,
+    tasks: Iterable[str],
     *,
-    shots: int = 0,
-    limit: int | None = None,
-    definitions: str | Path | None = None,
-    data: str | Path | None = None,
+    shots: int,
+    limit: int | None,
+    definitions: Path | None,
+    data: Path | None,
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
 
@@ -161,7 +159,7 @@ def evaluate_tasks(
     Raises:
         UserError: a task is not known, or its data are not there.
     """
-    manager = _manager(None if definitions is None else str(Path(definitions).resolve()))
+    manager = _manager(None if definitions is None else str(definitions.resolve()))
     names = list(tasks)
     for name in names:
         if name not in manager.all_tasks:
@@ -202,12 +200,12 @@ def _manager(definitions: str | None) -> TaskManager:
 
 
 @contextlib.contextmanager
-def _data_from(folder: str | Path | None) -> Iterator[None]:
+def _data_from(folder: Path | None) -> Iterator[None]:
     """`datasets` takes a folder of a data set's name for the data set: so it is looked up there."""
     if folder is None:
         yield
         return
-    if not Path(folder).is_dir():
+    if not folder.is_dir():
         raise UserError(f"--task-data {folder}: no such folder")
     import datasets
     import huggingface_hub.constants
@@ -272,5 +270,4 @@ def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
 
 def _padded(lines: Sequence[Sequence[int]]) -> torch.Tensor:
     """(b, longest) ids, filled up on the right, where causal attention does not look."""
-    length = max(map(len, lines))
-    return torch.tensor([[*line, *[0] * (length - len(line))] for line in lines])
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(line) for line in lines], batch_first=True)

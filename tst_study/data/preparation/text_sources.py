@@ -154,17 +154,17 @@ def records(source: Source, reading: Reading, text_field: str, skip: int = 0) ->
     reading.sha256 = reading._hash.hexdigest()
 
 
-def text_of_record(record: bytes, kind: Kind, text_field: str, place: str) -> str:
-    """The text of one record; an empty line has none.
-
-    Args:
-        place: file and line, for errors.
+def text_of_record(record: bytes, source: Source, text_field: str, number: int) -> str:
+    """The text of record `number` of a source; an empty line has none.
 
     Raises:
         UserError: the record is not UTF-8, not JSON, or lacks the field.
     """
+    place = f"{source.path or source.name}"
+    if source.kind != "text":
+        place += f", line {number + 1}"
     try:
-        if kind != "jsonl":
+        if source.kind != "jsonl":
             return record.decode()
         if not record.strip():
             return ""
