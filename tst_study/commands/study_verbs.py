@@ -183,6 +183,23 @@ def status(
     show(study, scale, pattern, runs, share=not no_share, every=watch)
 
 
+def watch(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    port: Annotated[int, typer.Option(help="Of this machine; by default a free one.")] = 0,
+) -> None:
+    """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
+    from experiments.runs.status_screen import look
+    from experiments.runs.watch import serve
+
+    root = _folder(study, scale, runs)
+    look(study, scale, root)  # errors are for the terminal
+    with serve(lambda: look(study, scale, root), root, port) as server:
+        print(f"{root}: http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
+
+
 def cancel(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -256,5 +273,5 @@ class _NamesStudies(TyperCommand):
 
 
 def register(app: typer.Typer) -> None:
-    for verb in (plan, submit, status, retry, cancel, logs, collect, clean):
+    for verb in (plan, submit, status, watch, retry, cancel, logs, collect, clean):
         app.command(cls=_NamesStudies)(verb)
