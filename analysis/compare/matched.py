@@ -25,8 +25,9 @@ from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
 from analysis.runs.run_row import rows_of
-from analysis.wording import big, setting_label, setting_order
+from analysis.wording import setting_label, setting_order
 from tst_study.errors import UserError
+from tst_study.units import big
 
 Kind = Literal["equal FLOPs", "equal data", "equal loss"]
 TOLERANCE = 0.005

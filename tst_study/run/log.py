@@ -51,9 +51,20 @@ class RunLog:
         if self._mirror is not None:
             self._mirror.row(row, "training")
         now = self._line.show(row)
-        if last or time.monotonic() - self._last_heartbeat >= HEARTBEAT_SECONDS:
-            self._last_heartbeat = time.monotonic()
+        if last or self._beats():
             self._writer.status("running", **now)
+
+    def evaluating(self, step: int, tokens: int, of: int) -> None:
+        if self._writer is not None:
+            said = self._line.evaluating(tokens, of)
+            if self._beats():
+                self._writer.status("running", step, said)
+
+    def _beats(self) -> bool:
+        now = time.monotonic()
+        due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
+        self._last_heartbeat = now if due else self._last_heartbeat
+        return due
 
     def evaluation(self, row: dict[str, Any]) -> None:
         if self._writer is None:

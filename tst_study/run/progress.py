@@ -25,6 +25,12 @@ class Progress(progress.Progress):
         self._line = self.add_task(name, total=steps, facts="")
         self._first: tuple[int, float] | None = None
 
+    def evaluating(self, tokens: int, of: int) -> str:
+        """Draw how far an evaluation is; returns the same in words."""
+        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
+        self.update(self._line, facts=facts)
+        return facts
+
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
         step, now = row["step"], time.perf_counter()
