@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.domains import mean_per_token
 from tst_study.evaluation.trained_model import Ids, TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.superposition.loss_kinds import IGNORE
 
 LONGEST = 4
 """Times the training length."""
