@@ -106,10 +106,9 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    for line in lines(build(runs, to, only=only)):
+    for line in build(runs, to, only=only).lines():
         print(line)
 
 
