@@ -145,13 +145,8 @@ def copied_spans(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     new, known = (
         _losses(trained, ids)[:, -(span - 1) :].mean(1) for ids in (first_time, second_time)
     )
-    details = {
-        "span": span,
-        "nats_new": float(new.mean()),
-        "nats_copied": float(known.mean()),
-        "copy_gain_of_sequences": _rounded(new - known),
-    }
-    return _found("copied_spans", windows, _measure("copy_gain", new - known), details)
+    means = {"nats_new": float(new.mean()), "nats_copied": float(known.mean())}
+    return _gain("copied_spans", windows, "copy_gain", new - known, {"span": span, **means})
 
 
 def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
@@ -162,13 +157,8 @@ def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     losses = _losses(trained, np.concatenate([drawn, drawn], axis=1))
     # Neither half's first token has anything to be known from.
     first, second = losses[:, : half - 1].mean(1), losses[:, half:].mean(1)
-    details = {
-        "half": half,
-        "nats_first": float(first.mean()),
-        "nats_repeated": float(second.mean()),
-        "repeat_gain_of_sequences": _rounded(first - second),
-    }
-    return _found("induction", windows, _measure("repeat_gain", first - second), details)
+    means = {"nats_first": float(first.mean()), "nats_repeated": float(second.mean())}
+    return _gain("induction", windows, "repeat_gain", first - second, {"half": half, **means})
 
 
 def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
@@ -246,6 +236,14 @@ def _mean_and_error(values: NDArray[np.float64]) -> tuple[Any, Any]:
 def _measure(name: str, values: NDArray[np.float64]) -> dict[str, float | None]:
     mean, error = _mean_and_error(values)
     return {name: float(mean), f"{name}_stderr": float(error)}
+
+
+def _gain(
+    task: str, windows: Ids, name: str, gains: NDArray[np.float64], details: dict[str, Any]
+) -> dict[str, Any]:
+    """What one reading gains over another, sequence by sequence."""
+    details = {**details, f"{name}_of_sequences": _rounded(gains)}
+    return _found(task, windows, _measure(name, gains), details)
 
 
 def _rounded(values: NDArray[np.float64]) -> Any:
