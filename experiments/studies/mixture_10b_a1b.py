@@ -58,11 +58,11 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
-    baseline = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
+    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4, micro_batch=None)
     # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
-    steps = round(0.4 * baseline.steps)
+    steps = round(0.4 * twin.steps)
     superposed = Superposition(bag_size=16, steps=round(0.25 * steps))
     return [
-        Part((baseline,), (BASELINE,), scale.seeds),
-        Part((baseline.with_steps(steps),), (superposed,), scale.seeds),
+        Part((twin,), (BASELINE,), scale.seeds),
+        Part((twin.with_steps(steps),), (superposed,), scale.seeds),
     ]
