@@ -2,17 +2,20 @@
 
 Only what may be compared is (design, invariant 5): finished runs, their learning rate annealed,
 their last step a next-token step, both arms evaluated on the same held-out tokens. Whatever is
-left out is returned with the reason.
+left out is returned with the reason. One question is which settings gain on one data, model and
+length: intervals and verdicts allow for all settings and learning rates that were tried on it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from analysis.paired import holm, paired
+from analysis.checks import is_number, needs_columns
+from analysis.paired import paired
 from analysis.run_row import rows_of
 from analysis.wording import setting_label, setting_order
 
@@ -29,6 +32,22 @@ SETTING = (
 )
 """Columns of the run table that tell one superposed setting from another."""
 
+_JUDGED = (
+    "exclusion",
+    "state",
+    "message",
+    "step",
+    "steps",
+    "nats_per_token",
+    "evaluated_step",
+    "evaluated_phase",
+    "annealed",
+    "method",
+    "family",
+    "learning_rate",
+    "eval_set",
+)
+
 TABLE_COLUMNS = (
     "group",
     "family",
@@ -41,6 +60,7 @@ TABLE_COLUMNS = (
     *SETTING,
     "data_multiplier",
     "seeds",
+    "comparisons",
     "baseline",
     "superposed",
     "gain",
@@ -48,7 +68,6 @@ TABLE_COLUMNS = (
     "high",
     "deviation",
     "smallest_detectable",
-    "p_value",
     "p_adjusted",
     "verdict",
     "run_ids",
@@ -74,7 +93,8 @@ class Comparison:
     """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
 
     table: pd.DataFrame
-    """One row per setting: mean paired gain with 95% interval over seeds, and its verdict."""
+    """One row per setting: mean paired gain, its verdict, and an interval over seeds that holds
+    with 95% for all settings (`comparisons`) of its group and held-out text together."""
     pairs: pd.DataFrame
     """One row per setting and seed."""
     excluded: pd.DataFrame
@@ -84,7 +104,10 @@ class Comparison:
 
 
 def compare(runs: pd.DataFrame) -> Comparison:
-    """Compare all superposed runs of a run table (`run_table.load`) with their baselines."""
+    """Compare all superposed runs of a run table (`run_table.load`) with their baselines.
+
+    Raises `UserError` where the table lacks a column.
+    """
     kept, excluded = eligible(runs)
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
@@ -104,6 +127,7 @@ def compare(runs: pd.DataFrame) -> Comparison:
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Runs whose final losses may be compared, and the others, each with its reason."""
+    needs_columns(runs, ("group", "seed", "flops", "fingerprint", *_JUDGED, *SETTING), "runs")
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
@@ -129,8 +153,12 @@ def _unfit(run: dict[str, Any]) -> str | None:
         return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
     if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
         return "no held-out evaluation after the last step"
+    if not is_number(run["nats_per_token"], above=0):
+        return f"its held-out loss, {run['nats_per_token']!r}, is not a finite number above 0"
     if run["evaluated_phase"] != "recovery":
         return "superposed to its last step, never recovered: not a next-token model"
+    if run["annealed"] not in (True, False):
+        return f"annealed is {run['annealed']!r}, neither true nor false"
     if not run["annealed"]:
         return "its learning rate was not annealed when it was evaluated"
     return None
@@ -144,8 +172,11 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
         ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
         ("flops", "of equal FLOPs"),
         ("seed", f"of its seed {run['seed']}"),
+        ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
     )
     for column, words in narrowing:
+        if column not in run:  # Tables made elsewhere may not know the order of the text.
+            continue
         baselines = [baseline for baseline in baselines if baseline[column] == run[column]]
         if not baselines:
             return f"no finished baseline {words}"
@@ -171,13 +202,20 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in shared), []).append(pair)
+    tried = Counter(
+        (members[0]["group"], members[0]["eval_set"])
+        for members in settings.values()
+        if len(members) > 1
+    )
     rows = []
     for members in settings.values():
         members.sort(key=lambda pair: pair["seed"])
-        statistics = asdict(paired([pair["gain"] for pair in members]))
+        first = members[0]
+        question = max(1, tried[first["group"], first["eval_set"]])
+        statistics = asdict(paired([pair["gain"] for pair in members], question))
         rows.append(
             {
-                **members[0],
+                **first,
                 **statistics,
                 "gain": statistics["mean"],
                 "baseline": sum(pair["baseline"] for pair in members) / len(members),
@@ -185,9 +223,6 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
                 "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
             }
         )
-    tested = [row for row in rows if row["p_value"] is not None]
-    for row, adjusted in zip(tested, holm(row["p_value"] for row in tested), strict=True):
-        row["p_adjusted"] = adjusted
     rows.sort(key=lambda row: (*(row[column] for column in shared[:3]), *setting_order(row)))
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.checks import needs_columns, positive
 from analysis.chinchilla import (
+    Frontier,
     allocation,
     envelope,
     exponents,
@@ -21,7 +21,7 @@ from analysis.chinchilla import (
 )
 from analysis.comparison import SETTING, eligible
 from analysis.fitting import bootstrap
-from analysis.fitting.objectives import Floats
+from analysis.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.power_law import fit_power_law
 from analysis.run_row import rows_of
 from analysis.wording import setting_label
@@ -29,88 +29,55 @@ from tst_study.errors import UserError
 
 
 def compute_multiplier(
-    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, draws: int = 400
+    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
 ) -> pd.DataFrame:
     """Baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
 
-    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Interpolated in
-    log FLOPs between neighbouring lengths, never beyond the shortest or the longest. Columns:
-    loss, baseline_flops, method_flops, multiplier, low, high: 95% over seeds drawn with
-    replacement (None for one seed: no claim).
+    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
+    every length has count; what is left out is in the table's `attrs["note"]`. Read between
+    neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
+    the shortest or the longest. Columns: loss, baseline_flops, method_flops, multiplier, seeds,
+    low, high: 95% for all `comparisons` methods together, by the t-test of the seeds' paired
+    differences (None for one seed: no claim; and on a side that the lengths do not bound).
 
-    Raises `UserError` where a longer run is not better or no loss was reached by both.
+    Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
+    run at every length.
     """
-    one, two = _curve(baseline, "baseline"), _curve(method, "method")
-    low = max(one[1].min(), two[1].min())
-    high = min(one[1].max(), two[1].max())
+    for table, name in ((baseline, "the baseline"), (method, "the method")):
+        positive(table, ("flops", "loss"), name)
+        needs_columns(table, ("seed",), name)
+    (first, second), note = paired_tables([baseline, method], "flops")
+    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    low, high = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
     if low >= high:
         raise UserError(
-            f"no loss reached by both: baseline {one[1].min():.4f}–{one[1].max():.4f}, method "
-            f"{two[1].min():.4f}–{two[1].max():.4f}; run lengths that overlap"
+            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
+            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
         )
-    grid = np.linspace(high, low, losses)
-    first, second = _at(one, grid), _at(two, grid)
-    seeds = sorted(set(baseline["seed"]) & set(method["seed"]))
-    drawn = _redrawn(baseline, method, grid, seeds, draws) if len(seeds) > 1 else None
+    allowed = floors([one, two])
     rows = []
-    for i, loss in enumerate(grid):
-        row: dict[str, Any] = {
-            "loss": float(loss),
-            "baseline_flops": float(np.exp(first[i])),
-            "method_flops": float(np.exp(second[i])),
-            "multiplier": float(np.exp(first[i] - second[i])),
-            "low": None,
-            "high": None,
-        }
-        if drawn is not None:
-            usable = drawn[np.isfinite(drawn[:, i]), i]
-            if len(usable) > draws // 2:
-                ends = np.exp(np.quantile(usable, [0.025, 0.975]))
-                row |= {"low": float(ends[0]), "high": float(ends[1])}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _curve(runs: pd.DataFrame, name: str) -> tuple[Floats, Floats]:
-    """(log flops, mean loss over seeds), in order of flops."""
-    means = runs.groupby("flops")["loss"].mean().sort_index()
-    if len(means) < 2:
-        raise UserError(
-            f"the {name} has one length only: a multiplier needs two or more of each arm"
+    for loss in np.linspace(high, low, losses):
+        places = [two.place(float(loss), floor) for floor in allowed]
+        ratio, *ends = hull(
+            [
+                one.reached(two.at(place, floor), floor, place, comparisons)
+                for place, floor in zip(places, allowed, strict=True)
+            ]
         )
-    if any(after >= before for before, after in itertools.pairwise(means)):
-        raise UserError(
-            f"longer runs of the {name} are not always better, so no compute belongs to a loss"
+        rows.append(
+            {
+                "loss": float(loss),
+                "baseline_flops": float(np.exp(ratio + places[0])),
+                "method_flops": float(np.exp(places[0])),
+                "multiplier": float(np.exp(ratio)),
+                "seeds": len(one.losses),
+                "low": None if ends[0] is None else float(np.exp(ends[0])),
+                "high": None if ends[1] is None else float(np.exp(ends[1])),
+            }
         )
-    return np.log(means.index.to_numpy(dtype=float)), means.to_numpy(dtype=float)
-
-
-def _at(curve: tuple[Floats, Floats], losses: Floats) -> Floats:
-    """log FLOPs at losses within the curve's range, NaN beyond."""
-    return np.interp(-losses, -curve[1], curve[0], left=np.nan, right=np.nan)
-
-
-def _redrawn(
-    baseline: pd.DataFrame, method: pd.DataFrame, grid: Floats, seeds: list[int], draws: int
-) -> Floats:
-    """log multipliers of redrawn seeds, shape (draws, losses)."""
-    random = np.random.default_rng(0)
-    tables = [
-        runs[runs["seed"].isin(seeds)].pivot_table(index="flops", columns="seed", values="loss")
-        for runs in (baseline, method)
-    ]
-    found = np.full((draws, len(grid)), np.nan)
-    for draw in range(draws):
-        chosen = random.choice(seeds, len(seeds))
-        logs = []
-        for table in tables:
-            losses = table[chosen].mean(axis=1).to_numpy(dtype=float)
-            if (np.diff(losses) >= 0).any():
-                break
-            logs.append(_at((np.log(table.index.to_numpy(dtype=float)), losses), grid))
-        if len(logs) == 2:
-            found[draw] = logs[0] - logs[1]
-    return found
+    table = pd.DataFrame(rows)
+    table.attrs["note"] = note
+    return table
 
 
 def compute_answer(
@@ -135,12 +102,13 @@ def compute_answer(
         if baseline["steps"].nunique() >= 2:
             said.append(_power_law_sentence(label, baseline))
         for name, found in _multipliers(baseline, family[family["method"] != "baseline"]):
-            if isinstance(found, str):
-                said.append(f"{label}, {name}: {found}.")
-            else:
+            note = found if isinstance(found, str) else found.attrs["note"]
+            if note:
+                said.append(f"{label}, {name}: {note}.")
+            if isinstance(found, pd.DataFrame):
                 multipliers.append(found.assign(family=label, setting=name))
     if multipliers:
-        order = ["family", "setting", "loss", "multiplier", "low", "high"]
+        order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
         tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
             multipliers, ignore_index=True
         )[order]
@@ -151,16 +119,22 @@ def compute_answer(
             "tokens": baselines["latent_tokens"].astype(float),
             "flops": baselines["flops"].astype(float),
             "loss": baselines["loss"],
+            # Lengths of one size and seed fork from one trunk.
+            "model": baselines[["active_parameters", "seed"]].astype(str).agg(" ".join, axis=1),
         }
     )
     # Sizes are compared on one text and one kind of model.
     kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
     for (corpus, *_), own in points.groupby(kinds, sort=True):
         for name, approach in _APPROACHES.items():
+            title = f"Chinchilla, {name}, {corpus}"
             try:
-                tables[f"Chinchilla, {name}, {corpus}"] = approach(own)
+                table = tables[title] = approach(own)
+                note = table.attrs.get("note")
             except UserError as error:
-                said.append(f"Chinchilla, {name}, {corpus}: {error}.")
+                note = str(error)
+            if note:
+                said.append(f"{title}: {note}.")
     return Answer(
         "compute",
         tables,
@@ -176,12 +150,16 @@ def _multipliers(
     found: list[tuple[str, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
-    for _, members in rounded.groupby(keys, sort=False, dropna=False):
-        if members["steps"].nunique() < 2:
-            continue
+    several = [
+        members
+        for _, members in rounded.groupby(keys, sort=False, dropna=False)
+        if members["steps"].nunique() > 1
+    ]
+    for members in several:
         name = setting_label(next(rows_of(members)))
         try:
-            found.append((name, compute_multiplier(baseline, members, losses=3)))
+            table = compute_multiplier(baseline, members, losses=3, comparisons=len(several))
+            found.append((name, table))
         except UserError as error:
             found.append((name, str(error)))
     return found
@@ -201,22 +179,28 @@ def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
     )
 
 
-def _approach_1(points: pd.DataFrame) -> pd.DataFrame:
-    return envelope(points).table
-
-
-def _approach_2(points: pd.DataFrame) -> pd.DataFrame:
-    return isoflop(points).table
+def _of_frontier(found: Frontier) -> pd.DataFrame:
+    low, high = found.params_interval or (None, None)
+    table = found.table.assign(
+        params_exponent=found.params_exponent, exponent_low=low, exponent_high=high
+    )
+    table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
+    return table
 
 
 def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
     found = parametric(points)
     drawn = bootstrap(found, 400)
     budgets = np.geomspace(points["flops"].min(), points["flops"].max(), 5)
-    share = exponents(found, drawn)["params"]
-    return allocation(found, budgets, drawn).assign(
-        params_exponent=share[0], exponent_low=share[1], exponent_high=share[2]
+    value, low, high = exponents(found, drawn)["params"]
+    table = allocation(found, budgets, drawn).assign(
+        params_exponent=value, exponent_low=low, exponent_high=high
     )
+    notes = [f"{name} is not determined, at its bound" for name in drawn.undetermined]
+    if low is None:
+        notes.append(f"no interval: {drawn.clusters} models are too few to draw from")
+    table.attrs["note"] = "; ".join(notes)
+    return table
 
 
 def _left_out(points: pd.DataFrame) -> pd.DataFrame:
@@ -225,8 +209,8 @@ def _left_out(points: pd.DataFrame) -> pd.DataFrame:
 
 
 _APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "approach 1": _approach_1,
-    "approach 2": _approach_2,
+    "approach 1": lambda points: _of_frontier(envelope(points)),
+    "approach 2": lambda points: _of_frontier(isoflop(points)),
     "approach 3": _approach_3,
     "approach 3 predicting each size from the others": _left_out,
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
+from analysis.checks import needs_columns, numbers
 from analysis.fitting.objectives import Floats
 from analysis.optimum import roughness
 from tst_study.errors import UserError
@@ -22,8 +23,13 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
     `below_after`: `curve` is the lower one behind the crossing; `lasting`: they cross no more.
     Losses of bags must not be among the rows.
 
-    Raises `UserError` where the curves have no stretch in common.
+    Raises `UserError` where the curves have no stretch in common and for a value that is not a
+    finite number.
     """
+    for points in (curve, other):
+        needs_columns(points, (along, "loss"), "curve")
+        numbers(points[along], along)
+        numbers(points["loss"], "loss")
     one, two = curve.sort_values(along), other.sort_values(along)
     x = np.unique(np.concatenate([one[along].to_numpy(float), two[along].to_numpy(float)]))
     start = max(float(one[along].min()), float(two[along].min()))

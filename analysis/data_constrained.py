@@ -18,14 +18,15 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.checks import numbers
 from analysis.comparison import Comparison
 from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
+from analysis.paired import paired
 from analysis.run_row import rows_of
 from analysis.scaling_laws import Base, Repetition
-from analysis.superposition_forms import STEPS_UNIT
-from analysis.superposition_forms import TOKENS_PER_STEP as TOKENS_PER_STEP
 from analysis.superposition_law import Law, published_law
+from analysis.superposition_rows import TOKENS_PER_STEP as TOKENS_PER_STEP
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]
@@ -48,6 +49,7 @@ def effective_tokens(
     """
     read = np.asarray(tokens, dtype=float)
     unique = np.minimum(np.asarray(unique_tokens, dtype=float), read)
+    numbers(unique, "tokens", above=0)
     repeats = read / unique - 1.0
     value: Floats = unique * (1.0 - worth * np.expm1(-repeats / worth))
     return value
@@ -60,6 +62,9 @@ def fit_repetition(
 
     Raises `UserError` where no run repeats its data.
     """
+    named = {"params": params, "tokens": tokens, "unique_tokens": unique_tokens, "loss": loss}
+    for name, values in named.items():
+        numbers(values, name, above=0)
     if not (np.asarray(tokens, dtype=float) > 1.05 * np.asarray(unique_tokens, dtype=float)).any():
         raise UserError(
             "no run reads its data more than once: nothing tells what repeats are worth"
@@ -118,13 +123,11 @@ def best_of_mode(
         grid = np.zeros((1, 1))
         raw = np.full((1, 1), latent)
     else:
-        grid = shares_of_full()[mode] * law.gains(params, steps, BAGS, RATIOS)
+        grid = shares_of_full()[mode] * law.gains(params, latent, BAGS, RATIOS)
         more = (BAGS[:, None] - 1) * RATIOS[None, :] if mode != "output_only" else np.zeros((1, 1))
         raw = latent * (1 + more) * np.ones_like(grid)
     counted = effective_tokens(raw, unique_tokens, worth) / raw
-    here = steps / STEPS_UNIT
-    lost = law.form.baseline(law.values, here * counted) - law.form.baseline(law.values, here)
-    losses = lost - grid
+    losses = law.falls(latent * counted, latent) - grid
     i, j = np.unravel_index(int(losses.argmin()), losses.shape)
     plain = mode == "baseline"
     return Choice(
@@ -148,8 +151,8 @@ def win_map(
     the same data (nats), gains of the three modes, `certain` (the same winner at both ends of what
     is known of R_D*), source.
     """
-    if min(unique_tokens) <= 0 or min(steps) <= 0:
-        raise UserError("unique tokens and steps must be positive")
+    numbers(unique_tokens, "unique_tokens", above=0)
+    numbers(steps, "steps", above=0)
     law = law or published_law()
     rows = []
     for unique in unique_tokens:
@@ -191,28 +194,45 @@ def _best(choices: dict[Mode, Choice]) -> Choice:
 def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
     """From runs: per group (same unique tokens and FLOPs) the mode with the largest mean gain.
 
-    Columns: group, steps, unique_tokens, epochs, winner, setting, gain, low, high, seeds, verdict.
+    Columns: group, steps, unique_tokens, epochs, winner, setting, gain, low, high, seeds, verdict
+    (these against the baseline, allowing for all settings tried: the best of them was picked), tied
+    (the other settings that the seeds do not tell from it).
     """
     columns = ["group", "steps", "unique_tokens", "epochs", "winner", "setting", "gain"]
-    columns += ["low", "high", "seeds", "verdict", "source"]
+    columns += ["low", "high", "seeds", "verdict", "tied", "source"]
     if comparison.table.empty:
         return pd.DataFrame(columns=columns)
     unique = runs.groupby("group")["unique_raw_tokens"].first()
     rows: list[dict[str, Any]] = []
     for group, members in comparison.table.groupby("group", sort=True):
         best = next(rows_of(members.sort_values("gain", ascending=False)))
-        wins = best["gain"] > 0
         latent = runs.loc[runs["group"] == group, "latent_tokens"].iloc[0]
         rows.append(
             {
                 **best,
                 "unique_tokens": unique[group],
                 "epochs": latent / unique[group] if unique[group] else None,
-                "winner": best["mode"] if wins else "baseline",
+                "winner": best["mode"] if best["gain"] > 0 else "baseline",
+                "tied": ", ".join(_tied(best, members, comparison.pairs)),
                 "source": "runs",
             }
         )
     return pd.DataFrame(rows, columns=columns)
+
+
+def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+    """Settings whose gain is not shown to be smaller, allowing for every pair among them."""
+    key = ["group", "learning_rate", "eval_set", "setting"]
+    gains = {names: rows.set_index("seed")["gain"] for names, rows in pairs.groupby(key)}
+    mine = gains[tuple(best[name] for name in key)]
+    count = len(members) * (len(members) - 1) // 2
+    found = []
+    for row in rows_of(members):
+        behind = (mine - gains[tuple(row[name] for name in key)]).dropna()
+        same = row["setting"] == best["setting"] and row["learning_rate"] == best["learning_rate"]
+        if not same and (behind.empty or paired(list(behind), count).verdict != "better"):
+            found.append(row["setting"])
+    return found
 
 
 def data_answer(
@@ -226,7 +246,10 @@ def data_answer(
         table = winners_of_runs(comparison, runs)
         if table.empty:
             raise UserError("no superposed run with a finished baseline of its seed: no winner")
-        said = ("Winners are means over seeds; `verdict` says which may be claimed.",)
+        said = (
+            "Winners have the largest mean over seeds; `verdict`, which allows for all settings "
+            "tried, says whether they beat the baseline, and `tied` what else may be the best.",
+        )
         titles = {"Winners, from runs": table}
         return Answer("data", titles, said, inputs or {}, comparison.excluded)
     steps = [5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0]

@@ -11,6 +11,7 @@ from scipy import optimize
 from analysis import published
 from analysis.answer import Answer
 from analysis.superposition_law import Law, published_law
+from analysis.superposition_rows import TOKENS_PER_STEP
 from analysis.table_checks import (
     check,
     headline,
@@ -39,7 +40,8 @@ COLUMNS = ("what", "here", "value", "there", "other", "difference", "allowed", "
 
 def disagreements(law: Law | None = None) -> pd.DataFrame:
     """One row per check: what is compared, both values with their places, the difference, what
-    rounding or reading allows, and `agree` or `disagree`."""
+    rounding or reading allows, and `agree`, `disagree`, or `agree too closely` for values that
+    ought to differ."""
     curves = published.curves()
     rows = [
         *_curve_ends(curves),
@@ -58,11 +60,16 @@ def disagreements(law: Law | None = None) -> pd.DataFrame:
 def disagreements_answer() -> Answer:
     """`tst-study analyse disagreements`."""
     table = disagreements()
-    found = table[table["verdict"] == "disagree"]
+    found = table[table["verdict"] != "agree"]
+    counts = table["verdict"].value_counts()
     return Answer(
         "disagreements",
         {"Checks": table},
-        (f"{len(found)} of {len(table)} checks disagree.", *found["note"]),
+        (
+            f"Of {len(table)} checks {counts['disagree']} disagree and "
+            f"{counts.get('agree too closely', 0)} agree too closely.",
+            *found["note"],
+        ),
         published.fingerprints("headline_runs", "final_loss_grid", "loss_curves"),
     )
 
@@ -152,8 +159,8 @@ def _not_annealed(curves: pd.DataFrame) -> list[dict[str, Any]]:
                 f"Table 1's 3B baseline at 20,000 steps ({table:.3f}) is what the longer run of "
                 f"Figure {figure} reads at step 20,000 before its decay ({there:.3f}): it may be a "
                 "checkpoint that was not annealed.",
-                # To agree with a run that is not annealed is the finding.
                 disagree=same,
+                word="agree too closely",
             )
         )
     return rows
@@ -163,7 +170,7 @@ def _unnamed_model(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     """Figures 6 and 9 name no model: is it one of the two of Tables 4–7, at 40,000 steps?"""
     rows = curves[curves["figure"].eq(6) & curves["run"].eq("baseline")].sort_values("step")
     end = float(rows["loss"].iloc[-1])
-    expected = {size: law.loss(size, 40_000, 1, 0.0) for size in ("270M", "600M")}
+    expected = {size: law.loss(size, 40_000 * TOKENS_PER_STEP, 1, 0.0) for size in ("270M", "600M")}
     size = min(expected, key=lambda name: abs(expected[name] - end))
     both = " and ".join(f"{loss:.3f} ({name})" for name, loss in expected.items())
     return check(
@@ -181,7 +188,7 @@ def _gain_at_3b(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     superposed = headline("3B", 6_000, 20_000)["final_loss"]
     baseline = _curve(curves, "3a", "a", "dense_3b_baseline_20k")["loss"].iloc[-1]
     drawn = float(baseline - _curve(curves, "3a", "a", "dense_3b_tst_s6_20k")["loss"].iloc[-1])
-    expected = law.gain(published.PARAMS["3B"], 20_000, 6, 0.3)
+    expected = law.gain(published.PARAMS["3B"], 20_000 * TOKENS_PER_STEP, 6, 0.3)
     return check(
         "gain at 3B, equal FLOPs",
         ("Table 1", float(base - superposed)),

@@ -1,21 +1,21 @@
 """Equal loss: how many baseline steps would reach the loss that superposition reached?
 
-Read by interpolation in log steps between baselines of several lengths, seed by seed, each of
-them annealed at its own end; never beyond the shortest or the longest of them.
+Read between baselines of several lengths (`length_curve`), each annealed at its own end; the number
+is never beyond the shortest or the longest of them.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from analysis.checks import positive
 from analysis.comparison import Comparison
-from analysis.paired import mean_interval
+from analysis.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.run_row import rows_of
+from tst_study.errors import UserError
 
 COLUMNS = (
     "group",
@@ -34,64 +34,67 @@ COLUMNS = (
 def equal_loss(comparison: Comparison) -> pd.DataFrame:
     """One row per compared setting for which its baseline was run at two or more lengths.
 
-    `baseline_steps` is the geometric mean over seeds, `speed_up` that number over the setting's
-    own steps, with a 95% interval over seeds (None for one seed). Where a loss lies outside what
-    the baselines reached, the row holds no number, and `note` says so.
+    Columns beside the setting's: those of `speed_up`. Intervals hold for all settings that the
+    comparison held against one baseline together.
     """
     baselines = comparison.eligible[comparison.eligible["method"] == "baseline"]
+    baselines = baselines.assign(loss=baselines["nats_per_token"])
     rows: list[dict[str, Any]] = []
     for row in rows_of(comparison.table):
-        same = baselines[
-            (baselines["family"] == row["family"])
-            & (baselines["learning_rate"] == row["learning_rate"])
-            & (baselines["eval_set"] == row["eval_set"])
-        ]
+        same = baselines[_alike(baselines, row, ("family", "learning_rate", "eval_set"))]
         if same["steps"].nunique() < 2:
             continue
         pairs = comparison.pairs
-        mine = pairs[
-            (pairs["group"] == row["group"])
-            & (pairs["setting"] == row["setting"])
-            & (pairs["learning_rate"] == row["learning_rate"])
-            & (pairs["eval_set"] == row["eval_set"])
-        ]
-        rows.append({**row, **_speed_up(mine, same, row["steps"])})
+        keys = ("group", "setting", "learning_rate", "eval_set")
+        mine = pairs[_alike(pairs, row, keys)].assign(loss=lambda own: own["superposed"])
+        rows.append({**row, **speed_up(same, mine, row["comparisons"])})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _speed_up(pairs: pd.DataFrame, baselines: pd.DataFrame, steps: int) -> dict[str, Any]:
-    logs: list[float] = []
-    notes: dict[str, list[int]] = {}
-    for seed, loss in zip(pairs["seed"], pairs["superposed"], strict=True):
-        own = baselines[baselines["seed"] == seed].sort_values("steps")
-        reached = steps_to_reach(loss, list(own["steps"]), list(own["nats_per_token"]))
-        if isinstance(reached, str):
-            notes.setdefault(reached, []).append(seed)
-        else:
-            logs.append(math.log(reached / steps))
-    if notes:
-        nothing = {"baseline_steps": None, "speed_up": None, "low": None, "high": None}
-        said = (f"seed {', '.join(map(str, seeds))}: {why}" for why, seeds in notes.items())
-        return {**nothing, "note": "; ".join(said)}
-    interval = mean_interval(logs)
-    speed_up = math.exp(float(np.mean(logs)))
+def speed_up(
+    baselines: pd.DataFrame, superposed: pd.DataFrame, comparisons: int = 1
+) -> dict[str, Any]:
+    """Baseline steps at the loss of runs of one length. Columns of both: steps, seed, loss.
+
+    seeds: those that every length has. baseline_steps; speed_up: that number over the runs' own
+    steps; low, high: its 95% interval for all `comparisons` together, None for one seed and on a
+    side that the baselines' lengths do not bound. Where the loss lies outside what the baselines
+    reached there is no number, and `note` says so.
+    """
+    for table, name in ((baselines, "baselines"), (superposed, "superposed runs")):
+        positive(table, ("steps", "loss"), name)
+    nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
+    nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
+    try:
+        (table, own), said = paired_tables([baselines, superposed], "steps")
+        curve = LengthCurve.of(table, "baseline")
+    except UserError as error:
+        return {**nothing, "note": str(error)}
+    losses = own.to_numpy(dtype=float).ravel()
+    ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
+    if loss > curve.means[0]:
+        return {**nothing, "note": f"worse than the shortest baseline ({ends[0]})"}
+    if loss < curve.means[-1]:
+        return {**nothing, "note": f"better than the best baseline ({ends[1]})"}
+    steps = float(own.index[0])
+    best, low, high = hull(
+        [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
+    )
+    notes = [said] if said else []
+    if len(losses) < 2:
+        notes.append("one seed: no claim")
     return {
-        "baseline_steps": speed_up * steps,
-        "speed_up": speed_up,
-        "low": math.exp(interval[1]) if interval else None,
-        "high": math.exp(interval[2]) if interval else None,
-        "note": "" if interval else "one seed: no claim",
+        "seeds": len(losses),
+        "baseline_steps": math.exp(best) * steps,
+        "speed_up": math.exp(best),
+        "low": None if low is None else math.exp(low),
+        "high": None if high is None else math.exp(high),
+        "note": "; ".join(notes),
     }
 
 
-def steps_to_reach(loss: float, steps: list[int], losses: list[float]) -> float | str:
-    """Steps at which baselines (in order of length) reach `loss`, or why that cannot be said."""
-    if len(steps) < 2:
-        return "its baseline has one length only"
-    if any(after >= before for before, after in itertools.pairwise(losses)):
-        return "longer baselines are not always better, so no length belongs to a loss"
-    if loss > losses[0]:
-        return f"worse than the shortest baseline ({steps[0]:,} steps)"
-    if loss < losses[-1]:
-        return f"better than the longest baseline ({steps[-1]:,} steps)"
-    return float(np.exp(np.interp(-loss, [-x for x in losses], np.log(steps))))
+def _alike(table: pd.DataFrame, row: dict[str, Any], names: tuple[str, ...]) -> Any:
+    same = table[names[0]] == row[names[0]]
+    for name in names[1:]:
+        same &= table[name] == row[name]
+    return same

@@ -4,12 +4,14 @@ The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed run 
 every baseline of its family (same data, model, batch, schedule, learning rate, held-out text):
 of the same FLOPs, of the same raw tokens, and, between baselines of several lengths, of the same
 loss. That last one is read by interpolation within the baselines' range; beyond it there is a
-bound, never a number.
+bound, never a number. Intervals and verdicts hold for all settings of one family, length and kind
+of match together.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,8 +22,8 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.comparison import SETTING, eligible
 from analysis.crossings import published_crossings
-from analysis.equal_loss import steps_to_reach
-from analysis.paired import mean_interval, paired
+from analysis.equal_loss import speed_up
+from analysis.paired import paired
 from analysis.run_row import rows_of
 from analysis.wording import big, setting_label, setting_order
 from tst_study.errors import UserError
@@ -32,6 +34,7 @@ TOLERANCE = 0.005
 moves the tokens of a run by less."""
 
 _SAME = ("family", "learning_rate", "eval_set")
+_EQUAL: dict[str, Kind] = {"flops": "equal FLOPs", "raw_tokens": "equal data"}
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,17 @@ def matched(runs: pd.DataFrame) -> Matches:
     rows: list[dict[str, Any]] = []
     superposed = book[book["method"] == "superposition"]
     keys = [*_SAME, "steps", *SETTING]
-    for _, members in superposed.groupby(keys, sort=False, dropna=False):
+    settings = [
+        (members, _baselines(book, members))
+        for _, members in superposed.groupby(keys, sort=False, dropna=False)
+    ]
+    tried = Counter(
+        tuple(members[["family", "eval_set", "steps"]].iloc[0])
+        for members, _ in settings
+        if members["seed"].nunique() > 1
+    )
+    for members, baselines in settings:
         first = next(rows_of(members))
-        same = (book["method"] == "baseline") & np.logical_and.reduce(
-            [book[name] == first[name] for name in _SAME]
-        )
-        baselines = book[same]
         named = {
             "family": first["family"],
             "corpus": first["corpus"],
@@ -83,9 +91,10 @@ def matched(runs: pd.DataFrame) -> Matches:
             "steps": first["steps"],
             "_order": (first["family"], first["steps"], *setting_order(first)),
         }
-        rows.append({**named, **_equal(members, baselines, "flops", "equal FLOPs")})
-        rows.append({**named, **_equal(members, baselines, "raw_tokens", "equal data")})
-        rows.append({**named, **_equal_loss(members, baselines)})
+        question = max(1, tried[first["family"], first["eval_set"], first["steps"]])
+        for column, kind in _EQUAL.items():
+            rows.append({**named, **_equal(members, baselines, column, kind, question)})
+        rows.append({**named, **_equal_loss(members, baselines, question)})
     rows.sort(key=lambda row: row.pop("_order"))
     return Matches(pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(excluded))
 
@@ -146,8 +155,15 @@ def matched_answer(
     )
 
 
+def _baselines(book: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    same = book["method"] == "baseline"
+    for name in _SAME:
+        same &= book[name] == members[name].iloc[0]
+    return book[same]
+
+
 def _equal(
-    members: pd.DataFrame, baselines: pd.DataFrame, column: str, kind: Kind
+    members: pd.DataFrame, baselines: pd.DataFrame, column: str, kind: Kind, comparisons: int
 ) -> dict[str, Any]:
     target = float(members[column].iloc[0])
     near = baselines[(baselines[column].astype(float) / target - 1).abs() <= TOLERANCE]
@@ -157,7 +173,7 @@ def _equal(
     pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
     if pairs.empty:
         return {**row, "note": f"no baseline of {kind} with its seeds"}
-    found = paired(list(pairs["loss_baseline"] - pairs["loss"]))
+    found = paired(list(pairs["loss_baseline"] - pairs["loss"]), comparisons)
     hours = float((pairs["hours_baseline"] / pairs["hours"]).mean())
     return {
         **row,
@@ -175,52 +191,44 @@ def _equal(
     }
 
 
-def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame) -> dict[str, Any]:
-    logs: list[float] = []
-    hours: list[float] = []
-    notes: list[str] = []
-    for run in rows_of(members):
-        own = baselines[baselines["seed"] == run["seed"]].sort_values("steps")
-        if own.empty:
-            notes.append(f"seed {run['seed']}: no baseline")
-            continue
-        if len(own) == 1:
-            notes.append(_bound(run, next(rows_of(own))))
-            continue
-        reached = steps_to_reach(run["loss"], list(own["steps"]), list(own["loss"]))
-        if isinstance(reached, str):
-            notes.append(reached)
-            continue
-        logs.append(math.log(reached / run["steps"]))
-        spent = np.interp(reached, own["steps"].astype(float), own["hours"])
-        hours.append(float(spent) / float(run["hours"]))
-    row: dict[str, Any] = {"kind": "equal loss", "seeds": len(members)}
-    if notes or not logs:
-        return {**row, "note": "; ".join(dict.fromkeys(notes))}
-    ratio, interval = math.exp(float(np.mean(logs))), mean_interval(logs)
-    spent_ratio = float(np.mean(hours))
+def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"kind": "equal loss", "seeds": members["seed"].nunique()}
+    if baselines.empty:
+        return {**row, "note": "no baseline"}
+    if baselines["steps"].nunique() == 1:
+        bounds = members.merge(baselines, on="seed", suffixes=("", "_baseline"))
+        notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
+        return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
+    found = speed_up(baselines, members, comparisons)
+    ratio = found["speed_up"]
+    if ratio is None:
+        return {**row, "note": found["note"]}
+    known = baselines.groupby("steps")["hours"].mean()
+    spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
+    hours = spent / float(members["hours"].mean())
     return {
         **row,
-        "baseline_steps": round(ratio * int(members["steps"].iloc[0])),
+        "seeds": found["seeds"],
+        "baseline_steps": round(found["baseline_steps"]),
         "steps_ratio": ratio,
         # A step costs the same FLOPs in both phases and both arms.
         "flops_ratio": ratio,
-        "hours_ratio": None if math.isnan(spent_ratio) else spent_ratio,
-        "low": math.exp(interval[1]) if interval else None,
-        "high": math.exp(interval[2]) if interval else None,
-        "verdict": "" if interval else "one seed: no claim",
-        "note": "",
+        "hours_ratio": None if math.isnan(hours) else hours,
+        "low": found["low"],
+        "high": found["high"],
+        "verdict": "one seed: no claim" if found["seeds"] < 2 else "",
+        "note": "" if found["seeds"] < 2 else found["note"],
     }
 
 
-def _bound(run: dict[str, Any], baseline: dict[str, Any]) -> str:
+def _bound(pair: dict[str, Any]) -> str:
     """With one length of baseline there is no loss to interpolate, but there may be a bound."""
-    steps = baseline["steps"] / run["steps"]
-    if run["loss"] >= baseline["loss"] or steps <= 1:
-        return f"its baseline has one length only ({baseline['steps']:,} steps)"
-    hours = baseline["hours"] / run["hours"]
+    steps = pair["steps_baseline"] / pair["steps"]
+    if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
+        return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"
+    hours = pair["hours_baseline"] / pair["hours"]
     spent = "" if math.isnan(hours) else f" and {hours:.2f} times the hours"
     return (
         f"at least {steps:.2f} times the steps{spent}: its baseline has one length only, and after "
-        f"them a higher loss ({baseline['loss']:.3f} against {run['loss']:.3f})"
+        f"them a higher loss ({pair['loss_baseline']:.3f} against {pair['loss']:.3f})"
     )

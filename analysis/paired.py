@@ -1,24 +1,28 @@
 """The statistics of a paired comparison: interval, smallest detectable effect, verdict.
 
 A seed decides initial weights and data order in both arms, so the difference within a seed is
-freer of noise than the difference of two means (Student's paired t).
+freer of noise than the difference of two means (Student's paired t). Where several settings are
+held against one baseline, the intervals of all of them hold together with 95% (Bonferroni), so
+that the best of them may be picked; a verdict is whether that interval excludes zero.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
+
+from tst_study.errors import UserError
+from tst_study.statistics import critical_t, smallest_detectable
 
 Verdict = Literal["better", "worse", "no difference shown", "one seed: no claim"]
-
-CONFIDENCE = 0.95
-POWER = 0.80
+SIGNIFICANT = 0.05
+_COPIES = 1e-9
+"""Differences that agree to nine digits are one run's, recorded again under other seeds."""
 
 
 @dataclass(frozen=True)
@@ -26,79 +30,59 @@ class Paired:
     """Mean of paired differences with its uncertainty; None where one seed allows no statement."""
 
     seeds: int
+    comparisons: int
+    """Settings that the interval and the verdict allow for."""
     mean: float
     deviation: float | None
     """Standard deviation of the differences over seeds."""
     low: float | None
     high: float | None
-    p_value: float | None
-    """Two-sided, of no difference."""
+    p_adjusted: float | None
+    """Two-sided, of no difference, times the number of comparisons."""
     smallest_detectable: float | None
     """Mean difference that this many seeds would show with 80% power, at this deviation."""
     verdict: Verdict
 
 
-def paired(differences: Sequence[float]) -> Paired:
+def paired(differences: Sequence[float], comparisons: int = 1) -> Paired:
     """Differences (baseline − superposed, one per seed): positive is better.
 
-    Raises ValueError for none at all.
+    `comparisons`: how many settings the question is about. Raises `UserError` for no differences
+    and for one that is not finite.
     """
-    count = len(differences)
-    if count == 0:
-        raise ValueError("no paired differences")
-    mean = float(np.mean(differences))
-    if count == 1:
-        return Paired(1, mean, None, None, None, None, None, "one seed: no claim")
-    deviation = float(np.std(differences, ddof=1))
-    error = deviation / math.sqrt(count)
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)) * error
-    low, high = mean - half, mean + half
-    if error > 0:
-        p_value = float(2 * stats.t.sf(abs(mean) / error, count - 1))
-    else:
-        p_value = 0.0 if mean else 1.0
-    verdict: Verdict = "no difference shown"
-    if low > 0:
-        verdict = "better"
-    elif high < 0:
-        verdict = "worse"
-    detectable = detectable_in_errors(count) * error
-    return Paired(count, mean, deviation, low, high, p_value, detectable, verdict)
+    values = np.asarray(differences, dtype=float)
+    if not len(values) or not np.isfinite(values).all():
+        raise UserError(f"differences {list(differences)}: one finite number per seed is needed")
+    count, mean = len(values), float(values.mean())
+    interval = mean_interval(values, comparisons)
+    if interval is None:
+        none = (None, None, None, None, None)
+        return Paired(count, comparisons, mean, *none, "one seed: no claim")
+    _, low, high = interval
+    deviation = float(values.std(ddof=1))
+    p_value = float(2 * stats.t.sf(abs(mean) / (deviation / math.sqrt(count)), count - 1))
+    verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+    return Paired(
+        seeds=count,
+        comparisons=comparisons,
+        mean=mean,
+        deviation=deviation,
+        low=low,
+        high=high,
+        p_adjusted=min(1.0, comparisons * p_value),
+        smallest_detectable=(smallest_detectable(count, comparisons) or math.nan) * deviation,
+        verdict=verdict,
+    )
 
 
-@functools.cache
-def detectable_in_errors(count: int) -> float:
-    """Smallest detectable effect over the standard error of the mean: two-sided 5%, power 80%.
-
-    The non-centrality at which the non-central t exceeds the critical value in 80% of studies.
-    """
-    freedom = count - 1
-    critical = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-
-    def short_of_power(effect: float) -> float:
-        return float(stats.nct.sf(critical, freedom, effect)) - POWER
-
-    # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
-    return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Mean and its 95% t-interval over seeds, or None for fewer than two values."""
-    if len(values) < 2:
+def mean_interval(
+    values: Sequence[float] | np.ndarray, comparisons: int = 1
+) -> tuple[float, float, float] | None:
+    """Mean and its 95% t-interval over seeds (of all `comparisons` together), or None for fewer
+    than two values, or values that are copies of one."""
+    if len(values) < 2 or np.ptp(values) <= _COPIES * np.abs(values).max():
         return None
     mean = float(np.mean(values))
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * error
+    half = critical_t(len(values) - 1, comparisons) * error
     return mean, mean - half, mean + half
-
-
-def holm(p_values: Iterable[float]) -> list[float]:
-    """p-values adjusted for their number (Holm's step-down), in the order given."""
-    values = list(p_values)
-    order = sorted(range(len(values)), key=values.__getitem__)
-    adjusted = [0.0] * len(values)
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (len(values) - rank) * values[index]))
-        adjusted[index] = running
-    return adjusted

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.checks import numbers
 from analysis.fitting import Fit, Huber, Objective, Problem, bootstrap, fit, grid_of_starts, profile
 from analysis.fitting.objectives import Floats
 from analysis.scaling_laws import power_law
@@ -44,18 +45,20 @@ class PowerLaw:
         low, high = (None if end is None else float(np.exp(end)) for end in ends)
         return low, high
 
-    def exponent_interval(self, draws: int = 400) -> tuple[float, float]:
-        """95% bootstrap interval of α over runs."""
+    def exponent_interval(self, draws: int = 400) -> tuple[float | None, float | None]:
+        """95% bootstrap interval of α over runs; None where it is not determined."""
         return bootstrap(self.fit, draws).interval("alpha")
 
 
 def fit_power_law(compute: Floats, loss: Floats, objective: Objective | None = None) -> PowerLaw:
     """Fit to final losses of annealed runs (nats), shapes (n,).
 
-    Raises `UserError` for fewer than four different computes: three identify the law exactly and
-    say nothing of its error.
+    Raises `UserError` for fewer than four different computes (three identify the law exactly and
+    say nothing of its error) and for a value that is not a finite number above 0.
     """
-    x, y = np.asarray(compute, dtype=float), np.asarray(loss, dtype=float)
+    x, y = numbers(compute, "compute", above=0), numbers(loss, "loss", above=0)
+    if len(x) != len(y):
+        raise UserError(f"{len(x)} amounts of compute, {len(y)} losses: one of each per run")
     different = len(np.unique(np.round(np.log(x), 3)))
     if different < 4:
         raise UserError(

@@ -46,17 +46,11 @@ class Summary:
         total = sum(counts.values())
         if total == 0:
             return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
-        tested = total - counts["one seed: no claim"]
         text = f"{number(total, 'setting')} against the baseline at equal FLOPs: "
         text += counts_in_words(counts)
-        if tested > 1:
-            adjusted = self.comparison.table["p_adjusted"].dropna()
-            holds = int((adjusted.astype(float) < 0.05).sum())
-            shown = counts["better"] + counts["worse"]
-            if shown:
-                text += (
-                    f" ({holds} of these {shown} hold after correcting for {tested} comparisons)"
-                )
+        most = int(self.comparison.table["comparisons"].max())
+        if most > 1:
+            text += f"; intervals hold for all settings of one question together (up to {most})"
         return text + "."
 
     def lines(self) -> list[str]:

@@ -1,99 +1,106 @@
-"""What the law recommends for a model and a length, and how far it can be believed."""
+"""What a law recommends for a model and a length inside what it was fitted to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.superposition_law import Law, published_law
+from analysis.run_row import rows_of
+from analysis.superposition_held_out import observed_gains
+from analysis.superposition_law import Law
+from analysis.superposition_rows import settings
 from tst_study.errors import UserError
 
-BAGS = np.arange(2, 33, dtype=float)
-RATIOS = np.round(np.arange(0.02, 0.91, 0.01), 2)
-TOLERANCE = 0.002
-"""Nats: about the error that one trunk carries. Settings closer than this are not told apart."""
-FAR_SIZE, FAR_LENGTH = 20.0, 5.0
-"""Factors beyond the fitted sizes and lengths at which extrapolation ends."""
+_NEAR = 0.02
+"""Relative distance from a fitted size or length that still counts as inside."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """(s, r) for a model and a length, with ranges."""
+    """(s, r) for a model and a length; gains in nats."""
 
     params: float
-    steps: float
+    tokens: float
     bag_size: int
     step_ratio: float
     gain: float
     gain_interval: tuple[float, float]
-    bag_interval: tuple[float, float]
-    """95% of the best s over refits to redrawn noise."""
+    """95%, of the law's gain at the recommended setting."""
+    bag_interval: tuple[int, int]
+    """Ends of all s that, with some r, the law does not show to be worse than the best (95%)."""
     ratio_interval: tuple[float, float]
-    bag_range: tuple[int, int]
-    """Bags that, at their own best r, come within `TOLERANCE` of the best."""
-    ratio_range: tuple[float, float]
-    """Ratios within `TOLERANCE` at the best bag."""
-    belief: str
+    """The same of r."""
+    best_run: str
+    """The fitted setting with the largest mean gain at the nearest size and length: the advice
+    that needs no law."""
+    best_run_gain: float
+    note: str
+    """Whether the best lies at an end of what was tried."""
 
 
-def recommend(
-    params: float, steps: float, law: Law | None = None, draws: Sequence[Law] | None = None
-) -> Recommendation:
-    """The (s, r) of the largest predicted gain; uniform weights, steps of 2M tokens.
+def recommend(law: Law, params: float, tokens: float) -> Recommendation:
+    """The (s, r) of the largest gain under uniform weights, among the s and r between those fitted.
 
-    Raises `UserError` for a model or a length too far from what was fitted.
+    Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
     """
-    far = too_far(params, steps)
+    far = outside(law, params, tokens)
     if far:
         raise UserError(far)
-    law = law or published_law()
-    draws = law.drawn() if draws is None else draws
-    gains = law.gains(params, steps, BAGS, RATIOS)
-    bag, ratio = np.unravel_index(int(gains.argmax()), gains.shape)
-    best = float(gains[bag, ratio])
-    drawn = [other.gains(params, steps, BAGS, RATIOS) for other in draws]
-    places = [np.unravel_index(int(g.argmax()), g.shape) for g in drawn]
-    near_bags = BAGS[gains.max(axis=1) >= best - TOLERANCE]
-    near_ratios = RATIOS[gains[bag] >= best - TOLERANCE]
+    rows, tried = candidates(law, params, tokens), law.rows[law.rows["bag_size"] > 1]
+    gains = law.of_rows(rows)
+    best = int(gains.argmax())
+    half = float(law.errors(rows.iloc[[best]])[0])
+    # Everything that is not shown to be worse, by the interval of its difference from the best.
+    level = rows[gains[best] - gains <= law.errors(rows, rows.iloc[[best]])]
+    ends = {name: (level[name].min(), level[name].max()) for name in ("bag_size", "step_ratio")}
+    bag, ratio = int(rows["bag_size"].iloc[best]), float(rows["step_ratio"].iloc[best])
+    at_end = [
+        f"{symbol} at the {word} tried"
+        for symbol, name, value in (("s", "bag_size", bag), ("r", "step_ratio", ratio))
+        for word, end in (("smallest", tried[name].min()), ("largest", tried[name].max()))
+        if abs(value - end) < 1e-9
+    ]
+    copied = _best_run(law, params, tokens)
     return Recommendation(
         params=params,
-        steps=steps,
-        bag_size=int(BAGS[bag]),
-        step_ratio=float(RATIOS[ratio]),
-        gain=best,
-        gain_interval=interval([float(g[bag, ratio]) for g in drawn]),
-        bag_interval=interval([float(BAGS[i]) for i, _ in places]),
-        ratio_interval=interval([float(RATIOS[j]) for _, j in places]),
-        bag_range=(int(near_bags.min()), int(near_bags.max())),
-        ratio_range=(float(near_ratios.min()), float(near_ratios.max())),
-        belief=belief(params, steps),
+        tokens=tokens,
+        bag_size=bag,
+        step_ratio=ratio,
+        gain=float(gains[best]),
+        gain_interval=(float(gains[best]) - half, float(gains[best]) + half),
+        bag_interval=(int(ends["bag_size"][0]), int(ends["bag_size"][1])),
+        ratio_interval=(float(ends["step_ratio"][0]), float(ends["step_ratio"][1])),
+        best_run=f"s = {copied['bag_size']:.0f}, r = {copied['step_ratio']:.2g}",
+        best_run_gain=float(copied["gain"]),
+        note="; ".join(at_end),
     )
 
 
-def too_far(params: float, steps: float) -> str:
-    """Why the law says nothing of a model or a length so far from the grids, or an empty text."""
-    if not 270e6 / FAR_SIZE <= params <= 600e6 * FAR_SIZE:
-        return f"{params:,.0f} parameters: too far from the fitted 270M and 600M"
-    if not 20_000 / FAR_LENGTH <= steps <= 100_000 * FAR_LENGTH:
-        return f"{steps:,.0f} steps of 2M tokens: too far from the fitted 20,000 and 100,000"
+def candidates(law: Law, params: float, tokens: float) -> pd.DataFrame:
+    """All whole s and all hundredths of r between those that were fitted."""
+    tried = law.rows[law.rows["bag_size"] > 1]
+    low, high = tried["step_ratio"].min(), tried["step_ratio"].max()
+    bags = np.arange(tried["bag_size"].min(), tried["bag_size"].max() + 1, dtype=float)
+    ratios = low + 0.01 * np.arange(round(100 * (high - low)) + 1)
+    return settings(params, tokens, bags, np.round(ratios, 4))
+
+
+def outside(law: Law, params: float, tokens: float) -> str:
+    """Why a law says nothing of a model or a length beyond what was fitted, or an empty text."""
+    for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
+        low, high = float(law.rows[name].min()), float(law.rows[name].max())
+        if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
+            fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
+            return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
     return ""
 
 
-def belief(params: float, steps: float) -> str:
-    """How far the fitted grids reach towards a model and a length."""
-    far = too_far(params, steps)
-    if far:
-        return far
-    beyond = []
-    if not 250e6 <= params <= 650e6:
-        beyond.append(f"size {params / 600e6:.2g} times the largest fitted")
-    if not 18_000 <= steps <= 110_000:
-        beyond.append("length outside 20,000–100,000 steps")
-    return "; ".join(["extrapolated", *beyond]) if beyond else "inside the fitted range"
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.quantile(np.asarray(values), [0.025, 0.975])
-    return float(low), float(high)
+def _best_run(law: Law, params: float, tokens: float) -> dict[str, Any]:
+    rows = law.rows[law.rows["bag_size"] > 1].assign(gain=observed_gains(law.rows))
+    far = np.abs(np.log(rows["params"] / params)) + np.abs(np.log(rows["tokens"] / tokens))
+    near = rows[far <= far.min() + 1e-9]
+    means = near.groupby(["bag_size", "step_ratio"])[["gain"]].mean().reset_index()
+    return max(rows_of(means), key=lambda row: float(row["gain"]))

@@ -1,135 +1,168 @@
-"""Forms of the law of superposition compared by what they predict, not by what they fit."""
+"""The law judged by what it predicts, beside two predictions that need no law."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.superposition_forms import FORMS, Form, columns
-from analysis.superposition_law import Law, fit_law, law_rows
+from analysis.fitting.objectives import Floats
+from analysis.run_row import rows_of
+from analysis.superposition_law import Law, fit_law
+from analysis.superposition_rows import published_rows
+from tst_study.errors import UserError
+
+CHOSEN_FROM = 0.5
+"""The r up to which anybody would look for the best one; beyond, the debt is large and errors with
+it, so that an error over all r says little of the choice."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to fit and rows to predict."""
+    """What is fitted and what is predicted; several pairs (leave one out) count as one split."""
 
     name: str
-    fitted: Callable[[pd.DataFrame], pd.Series]
-    predicted: Callable[[pd.DataFrame], pd.Series]
+    parts: tuple[tuple[pd.Series, pd.Series], ...]
+    """Masks over the rows: fitted, predicted."""
 
 
-SPLITS: tuple[Split, ...] = (
-    Split(
-        "270M → 600M",
-        lambda rows: rows["size"] == "270M",
-        lambda rows: (rows["size"] == "600M") & (rows["weighting"] == "uniform"),
-    ),
-    Split(
-        "270M → 600M, power-law weights",
-        lambda rows: rows["size"] == "270M",
-        lambda rows: rows["weighting"] == "power_law",
-    ),
-    Split(
-        "uniform → power-law weights",
-        lambda rows: rows["weighting"] == "uniform",
-        lambda rows: rows["weighting"] == "power_law",
-    ),
-    Split(
-        "r ≤ 0.5 → r = 0.6 … 0.8",
-        lambda rows: rows["step_ratio"] <= 0.5,
-        lambda rows: rows["step_ratio"].between(0.55, 0.85),
-    ),
-    Split(
-        "r ≤ 0.5 → r = 0.9",
-        lambda rows: rows["step_ratio"] <= 0.5,
-        lambda rows: rows["step_ratio"] > 0.85,
-    ),
-    Split(
-        "s ≤ 6 → s > 6",
-        lambda rows: rows["bag_size"] <= 6,
-        lambda rows: rows["bag_size"] > 6,
-    ),
-)
+def splits(rows: pd.DataFrame) -> list[Split]:
+    """Every way of leaving out that these rows allow: sizes, lengths and weightings from each
+    other, one s, one r, large r from small ones, large s from small ones."""
+    found = []
+    factors: dict[str, Callable[[Any], str]] = {
+        "size": str,
+        "tokens": "{:.3g} tokens".format,
+        "weighting": _words,
+    }
+    for name, label in factors.items():
+        values = sorted(rows[name].unique()) if rows[name].nunique() > 1 else []
+        rest = rows[[other for other in factors if other != name]].apply(tuple, axis=1)
+        for value in values:
+            out = rows[name] == value
+            # What differs in another factor as well would be two questions at once.
+            alike = out & rest.isin(rest[~out])
+            if (alike & _superposed(rows)).any():
+                others = ", ".join(label(other) for other in values if other != value)
+                found.append(Split(f"{others} → {label(value)}", ((~out, alike),)))
+    for name, symbol in (("bag_size", "s"), ("step_ratio", "r")):
+        masks = [rows[name] == value for value in sorted(rows[name][_superposed(rows)].unique())]
+        if len(masks) > 3:
+            parts = tuple((~out, out) for out in masks)
+            found.append(Split(f"leave one {symbol} out", parts))
+    for name, symbol, limit in (("step_ratio", "r", CHOSEN_FROM), ("bag_size", "s", 6)):
+        near = rows[name] <= limit
+        if (~near).any() and rows[name][near & _superposed(rows)].nunique() > 3:
+            found.append(Split(f"{symbol} ≤ {limit:g} → larger {symbol}", ((near, ~near),)))
+    return found
 
 
-def predicted_gains(law: Law, rows: pd.DataFrame) -> pd.Series:
-    """Gains of the given rows by a law fitted to others."""
-    names = ("params", "steps", "bag_size", "step_ratio", "targets")
-    params, steps, bags, ratios, targets = (rows[name].to_numpy(dtype=float) for name in names)
-    gains = law.form.gain(law.values, columns(params, steps, bags, ratios, targets))
-    return pd.Series(gains, index=rows.index)
+def _superposed(rows: pd.DataFrame) -> pd.Series:
+    return rows["bag_size"] > 1
+
+
+def _words(weighting: str) -> str:
+    return f"{weighting.replace('_', '-')} weights"
 
 
 def observed_gains(rows: pd.DataFrame) -> pd.Series:
-    """Baseline of the same size and length, minus loss."""
-    baselines = rows[rows["bag_size"] == 1].set_index(["size", "steps"])["loss"]
-    keys = pd.MultiIndex.from_frame(rows[["size", "steps"]])
-    return pd.Series(baselines.reindex(keys).to_numpy() - rows["loss"].to_numpy(), rows.index)
+    """Baseline of the same level (size, length, seed; mean of several) minus loss."""
+    baselines = rows[rows["bag_size"] == 1].groupby("level")["loss"].mean()
+    return pd.Series(baselines.reindex(rows["level"]).to_numpy() - rows["loss"], rows.index)
+
+
+def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
+    """First null: the gain of the same s and r in the nearest fitted size, length and weighting;
+    where that cell was not fitted, a straight line between its fitted neighbours along r (or,
+    failing that, along s), and the last one beyond them."""
+    found = np.empty(len(out))
+    memory: dict[tuple[Any, ...], pd.DataFrame] = {}
+    for place, row in enumerate(rows_of(out)):
+        where = (row["params"], row["tokens"], row["weighting"])
+        if where not in memory:
+            memory[where] = _nearest(known, gains, where)
+        table = memory[where]
+        s, r = float(row["bag_size"]), float(row["step_ratio"])
+        if s in table.index:
+            own = table.loc[s].dropna()
+            found[place] = np.interp(r, own.index.to_numpy(float), own.to_numpy(float))
+        else:
+            ratio = min(table.columns, key=lambda other: abs(float(other) - r))
+            own = table[ratio].dropna()
+            found[place] = np.interp(np.log(s), np.log(own.index.to_numpy(float)), own)
+    return found
+
+
+def _nearest(known: pd.DataFrame, gains: pd.Series, where: tuple[Any, ...]) -> pd.DataFrame:
+    """Mean gains by s and r of the group that lies nearest, shape (s, r)."""
+    params, tokens, weighting = where
+    far = np.abs(np.log(known["params"] / params)) + np.abs(np.log(known["tokens"] / tokens))
+    far = far + 1e-6 * (known["weighting"] != weighting)
+    near = known[far <= far.min() + 1e-9]
+    means = near.assign(gain=gains[near.index]).groupby(["bag_size", "step_ratio"])["gain"].mean()
+    return pd.DataFrame(means.unstack())
 
 
 def held_out(
-    form: str | Form,
-    rows: pd.DataFrame | None = None,
-    splits: Sequence[Split] = SPLITS,
-    whole: Sequence[Mapping[str, float]] = (),
+    rows: pd.DataFrame | None = None, fitter: Callable[[pd.DataFrame], Law] | None = None
 ) -> pd.DataFrame:
-    """Prediction errors of gains, nats: form, split, fitted, predicted (numbers of runs), rmse,
-    bias (mean of predicted − observed), largest, failures.
+    """Errors of predicted gains, nats (root mean square), of the law and of both nulls.
 
-    Gains, not losses, because the baseline of what is predicted is known to whoever asks; its own
-    noise is in the error.
+    Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
+    the fitted gains), the three again for r ≤ 0.5, bias (mean of law − observed), note (what was
+    held, or why the law was refused). Gains, not losses, because whoever asks knows the baseline of
+    what is predicted; its own noise is in all errors alike.
     """
-    rows = law_rows() if rows is None else rows
-    observed, found = observed_gains(rows), []
-    for split in splits:
-        known = rows[split.fitted(rows)]
-        out = rows[split.predicted(rows) & (rows["bag_size"] > 1)]
-        law = fit_law(known.reset_index(drop=True), form, strict=False, whole=whole)
-        error = predicted_gains(law, out) - observed[out.index]
-        found.append(
-            {
-                "form": law.form.name,
-                "split": split.name,
-                "fitted": len(known),
-                "predicted": len(out),
-                "rmse": float(np.sqrt((error**2).mean())),
-                "bias": float(error.mean()),
-                "largest": float(error.abs().max()),
-                "failures": "; ".join(law.fit.failures),
-            }
+    rows = published_rows() if rows is None else rows
+    return pd.DataFrame(
+        [_judged(rows, split, fitter or fit_law) for split in splits(rows)], columns=_COLUMNS
+    )
+
+
+_COLUMNS = ["split", "fitted", "predicted", "law", "copied", "mean"]
+_COLUMNS += ["law_r≤0.5", "copied_r≤0.5", "mean_r≤0.5", "bias", "note"]
+
+
+def predictions(
+    rows: pd.DataFrame, split: Split, fitter: Callable[[pd.DataFrame], Law] = fit_law
+) -> tuple[pd.DataFrame, str]:
+    """Rows left out, with observed, law (NaN where refused), copied and mean; and what to know."""
+    gains, found, notes = observed_gains(rows), [], []
+    for fitted, left in split.parts:
+        known, out = rows[fitted], rows[left & _superposed(rows)]
+        own = gains[known.index[_superposed(known)]]
+        table = out.assign(
+            observed=gains[out.index],
+            law=np.nan,
+            copied=copied(known[_superposed(known)], own, out),
+            mean=float(own.mean()),
         )
-    return pd.DataFrame(found)
+        try:
+            law = fitter(known.reset_index(drop=True))
+            table["law"] = law.of_rows(out)
+            notes += [f"{name} held: {why}" for name, why in law.held.items()]
+        except UserError as error:
+            notes.append(f"refused: {error}")
+        found.append(table)
+    return pd.concat(found), "; ".join(dict.fromkeys(notes))
 
 
-def compare_forms(
-    rows: pd.DataFrame | None = None, forms: Sequence[Form] = FORMS
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(fits, held-out errors) of all forms, nats.
-
-    fits: form, parameters, rmse over all rows, rmse by table, trunk and cell noise, failures.
-    """
-    rows = law_rows() if rows is None else rows
-    fits: list[dict[str, Any]] = []
-    errors: list[pd.DataFrame] = []
-    for form in forms:
-        law = fit_law(rows, form, strict=False)
-        squares = law.residuals["error"] ** 2
-        by_table = np.sqrt(squares.groupby(rows["table"]).mean())
-        fits.append(
-            {
-                "form": form.name,
-                "parameters": len(law.fit.theta),
-                "rmse": float(np.sqrt(squares.mean())),
-                **{f"Table {table}": float(value) for table, value in by_table.items()},
-                "trunk": law.noise.trunk,
-                "cell": law.noise.cell,
-                "failures": "; ".join(law.fit.failures),
-            }
-        )
-        # What was fitted to everything is one start of many; the split's own data decide.
-        errors.append(held_out(form, rows))
-    return pd.DataFrame(fits), pd.concat(errors, ignore_index=True)
+def _judged(
+    rows: pd.DataFrame, split: Split, fitter: Callable[[pd.DataFrame], Law]
+) -> dict[str, Any]:
+    table, note = predictions(rows, split, fitter)
+    row: dict[str, Any] = {
+        "split": split.name,
+        "fitted": min(int(fitted.sum()) for fitted, _ in split.parts),
+        "predicted": len(table),
+        "bias": float((table["law"] - table["observed"]).mean()),
+        "note": note,
+    }
+    for suffix, part in (("", table), ("_r≤0.5", table[table["step_ratio"] <= CHOSEN_FROM])):
+        for name in ("law", "copied", "mean"):
+            square = ((part[name] - part["observed"]) ** 2).mean(skipna=False)
+            row[name + suffix] = float(np.sqrt(square)) if len(part) else None
+    return row

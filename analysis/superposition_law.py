@@ -1,68 +1,92 @@
-"""A law of superposition: L(N, steps, s, r) fitted to all published grids at once.
+"""A law of superposition: the gain over the baseline as a function of N, D, s and r.
 
-Noise is modelled as the grids show it: all r at one s share an error (they look forked from one
-superposed trunk), so a trunk counts about once, and the bootstrap draws whole trunks.
+For a model of N parameters after D latent tokens, s tokens a bag over a share r of the steps, and
+ŝ = exp(entropy of the target weights), which is s under uniform weights:
+
+    gain = D^−c { w (1 − exp(−(ŝ − 1) / a)) s^(d log D − b) r / (r + ρ s^−m)
+                  − k N^κ log ŝ ((1 − r)^−q − 1) / q }
+
+Worth: what superposed steps bring saturates after a few targets, is blurred by large bags, less so
+in longer runs, and comes with the first per cents of the steps. Debt: what too short a recovery
+leaves unpaid, in proportion to the entropy of the targets. Both shrink with one power of the length
+and vanish at s = 1 and at r = 0. No unit is built in: N and D are counted from the geometric mean
+of what was fitted, and other units only change w, k and b.
+
+The baseline's loss is no part of the law: every baseline (a size, a length, a seed) has a level
+of its own, which its runs share.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from analysis import published
-from analysis.fitting import Fit, Fixed, LeastSquares, Model, Problem, fit
-from analysis.fitting.descent import refit
+from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
 from analysis.fitting.objectives import Floats
-from analysis.superposition_forms import (
-    FORMS,
-    STEPS_UNIT,
-    Form,
-    columns,
-    effective_targets,
-)
+from analysis.fitting.shared_errors import Noise, Spread, fit_shared
+from analysis.superposition_rows import published_rows, settings
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
-_START_JITTER = 0.1
-_STARTS = 4
+DATA_EXPONENT = 0.366
+"""β of Chinchilla (Besiroglu et al. 2024, arXiv 2404.10102; refitted in the tests): in place of c
+where there is one length only, and of the baseline's own curve."""
+BOX: dict[str, tuple[float, float]] = {
+    "log_width": (-0.7, 2.1),
+    "blur": (0.0, 0.5),
+    "drift": (-0.1, 0.1),
+    "log_onset": (-4.6, -0.7),
+    "onset_bag": (0.0, 1.0),
+    "debt_recovery": (0.2, 1.5),
+    "size": (-0.3, 0.3),
+    "length": (0.0, 0.8),
+}
+"""Where fits start: log a, b, d, log ρ, m, q, κ, c. Nothing holds them there."""
+LINEAR = ("worth", "debt")
+"""w and k, in nats: solved for at every start."""
+_STARTS = 24
+_REFINED = 6
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations, nats, of the residuals of a fit (misfit of the form included)."""
-
-    trunk: float
-    """What all r at one (table, s) share."""
-    cell: float
-    """What each cell has for itself."""
-
-    @property
-    def ratio(self) -> float:
-        return (self.trunk / self.cell) ** 2 if self.cell else 0.0
+def gain(p: Mapping[str, Any], c: Columns) -> Any:
+    """Nats; columns n and l (logs of N and D from their units), s, t (ŝ) and r."""
+    log_s = np.log(c["s"])
+    onset = np.exp(p["log_onset"] - p["onset_bag"] * log_s)
+    blurred = np.exp((p["drift"] * c["l"] - p["blur"]) * log_s)
+    kept = (1 - np.exp((1 - c["t"]) * np.exp(-p["log_width"]))) * blurred
+    grown = np.log(c["t"]) * np.exp(p["size"] * c["n"])
+    unpaid = ((1 - c["r"]) ** -p["debt_recovery"] - 1) / p["debt_recovery"]
+    whole = p["worth"] * kept * c["r"] / (c["r"] + onset) - p["debt"] * grown * unpaid
+    return whole * np.exp(-p["length"] * c["l"])
 
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted form. Gains are in nats per token; steps are steps of 2M (2^21) tokens."""
+    """A fitted law. Gains in nats per token, lengths in latent tokens."""
 
-    form: Form
     fit: Fit
     values: Mapping[str, float]
+    """Of all parameters, those held among them."""
+    held: Mapping[str, str]
+    """Why, for each parameter that these runs do not determine and that was held."""
     noise: Noise
-    residuals: pd.DataFrame
+    """`shared`: by all r at one s of a baseline, which fork from one trunk; `own`: of a run."""
+    units: tuple[float, float]
+    """N and D at which w and k are what they are."""
+    rows: pd.DataFrame
     """The rows fitted, with predicted and error (predicted − observed)."""
 
     def gain(
         self,
         params: float,
-        steps: float,
+        tokens: float,
         bag_size: int,
         step_ratio: float,
         weighting: Weighting = "uniform",
@@ -70,195 +94,158 @@ class Law:
         """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0."""
         if not 0 <= step_ratio < 1:
             raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
-        target = effective_targets(bag_size, weighting)
-        c = columns([params], [steps], [bag_size], [step_ratio], [target])
-        return float(self.form.gain(self.values, c)[0])
+        return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
-    def gains(self, params: float, steps: float, bags: Floats, ratios: Floats) -> Floats:
+    def gains(self, params: float, tokens: float, bags: Floats, ratios: Floats) -> Floats:
         """Gains under uniform weights, shape (bags, ratios)."""
-        s, r = (part.ravel() for part in np.meshgrid(bags, ratios, indexing="ij"))
-        c = columns(np.full(s.shape, params), np.full(s.shape, steps), s, r)
-        value: Floats = self.form.gain(self.values, c).reshape(len(bags), len(ratios))
+        found = self.of_rows(settings(params, tokens, bags, ratios))
+        return found.reshape(len(bags), len(ratios))
+
+    def of_rows(self, rows: pd.DataFrame) -> Floats:
+        """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
+        for name in ("params", "tokens"):
+            bad = ~(rows[name].to_numpy(dtype=float) > 0)
+            if bad.any():
+                raise UserError(f"{name} {rows[name][bad].iloc[0]}: must be a positive number")
+        value: Floats = gain(self.values, columns(rows, self.units))
         return value
 
-    def loss(self, size: str, steps: float, bag_size: int, step_ratio: float) -> float:
-        """Final training loss of one of the fitted sizes (`270M`, `600M`), uniform weights."""
-        name = f"loss {size}"
-        if name not in self.values:
-            raise UserError(f"size {size}: not fitted; give `gain` its number of parameters")
-        gain = self.gain(published.PARAMS[size], steps, bag_size, step_ratio)
-        return self.values[name] + self.steps_bring(STEPS_UNIT, steps) - gain
+    def loss(self, size: str, tokens: float, bag_size: int, step_ratio: float) -> float:
+        """Final loss of a fitted size by its label, uniform weights: the level of its baseline of
+        the nearest length, moved by `falls`, less the gain."""
+        own = self.rows[self.rows["size"] == size]
+        if own.empty:
+            known = ", ".join(map(str, dict.fromkeys(self.rows["size"])))
+            raise UserError(f"size {size!r}: not fitted; there are {known}")
+        far = np.abs(np.log(own["tokens"] / tokens))
+        near = own[far <= far.min() + 1e-9]
+        level = float(np.mean([self.values[name] for name in near["level"].unique()]))
+        moved = self.falls(float(near["tokens"].iloc[0]), tokens)
+        params = float(own["params"].iloc[0])
+        return level - float(moved) - self.gain(params, tokens, bag_size, step_ratio)
 
-    def steps_bring(self, steps: float, others: float) -> float:
-        """By how much the baseline's loss at `others` steps exceeds that at `steps`."""
-        here, there = steps / STEPS_UNIT, others / STEPS_UNIT
-        form = self.form.baseline
-        return float(form(self.values, there) - form(self.values, here))
+    def falls(self, tokens: Floats | float, others: Floats | float) -> Any:
+        """By how much the baseline's loss at `others` tokens is below that at `tokens`, nats.
 
-    def baseline_steps(self, steps: float, gain: float) -> float | None:
-        """Steps at which the baseline would have this gain over itself at `steps`; None where the
-        gain exceeds all that more steps could bring. By the D of the fitted sizes: the 3B
-        baselines of the paper fall faster, and there the same gain is worth fewer steps."""
+        B D^−β with Chinchilla's β (`DATA_EXPONENT`, not fitted) and the B of those fitted sizes
+        that have several lengths. Raises `UserError` where none has.
+        """
+        each = self.rows.drop_duplicates("level")
+        each = each.assign(level=[self.values[name] for name in each["level"]])
+        ends = each.groupby(["size", "tokens"])[["level"]].mean().reset_index()
+        power = (ends["tokens"] / self.units[1]) ** -DATA_EXPONENT
+        x = power - power.groupby(ends["size"]).transform("mean")
+        if not (x.abs() > 1e-9).any():
+            raise UserError("baselines of one length each: nothing says how their loss falls")
+        slope = float((x * ends["level"]).sum() / (x**2).sum())
+        here, there = (np.asarray(part) / self.units[1] for part in (tokens, others))
+        return slope * (here**-DATA_EXPONENT - there**-DATA_EXPONENT)
 
-        def short(log_steps: float) -> float:
-            return -gain - self.steps_bring(steps, float(np.exp(log_steps)))
+    def baseline_tokens(self, tokens: float, gain: float) -> float | None:
+        """Length at which the baseline would have this gain over itself at `tokens`; None where
+        the gain exceeds all that more tokens could bring (`falls`)."""
 
-        low, high = np.log(steps) - 5, np.log(steps) + 12
+        def short(logarithm: float) -> float:
+            return float(self.falls(tokens, float(np.exp(logarithm)))) - gain
+
+        low, high = np.log(tokens) - 5, np.log(tokens) + 12
         if short(high) < 0 or short(low) > 0:
             return None
         return float(np.exp(optimize.brentq(short, low, high)))
 
-    def with_values(self, values: Mapping[str, float]) -> Law:
-        """The same law at other parameters, those of a bootstrap draw."""
-        return Law(self.form, self.fit, dict(values), self.noise, self.residuals)
+    def errors(self, rows: pd.DataFrame, less: pd.DataFrame | None = None) -> Floats:
+        """Half of the 95% t-interval of each row's gain, shape (n,); with `less` (n rows or one)
+        of the difference between their gains.
 
-    def drawn(self, draws: int = 200, seed: int = 0) -> list[Law]:
-        """The law refitted to data drawn from itself and its noise: trunk errors and cell errors.
-
-        Drawing rows or trunks with replacement would now and then draw no baseline of one length,
-        and with it no law. Misfit of the form is in the noise, and so in the spread. Refits that do
-        not converge are left out.
+        By the linearised fit (`Spread`), so that misfit of the form is in it as noise, the choice
+        of the form is not. Infinite where no run is left to tell the noise by.
         """
-        random = np.random.default_rng(seed)
-        rows, problem, found = self.residuals, self.fit.problem, []
-        codes = np.unique(rows["trunk"], return_inverse=True)[1]
-        for _ in range(draws):
-            trunk = self.noise.trunk * random.standard_normal(codes.max() + 1)[codes]
-            cell = self.noise.cell * random.standard_normal(len(rows))
-            drawn = rows["predicted"].to_numpy() + trunk + cell
-            theta, gradient = refit(replace(problem, observed=drawn), self.fit.theta)
-            if gradient < 1e-3:
-                values = dict(zip(problem.model.parameters, map(float, theta), strict=True))
-                found.append(replace(self, values={**self.values, **values}))
-        return found
+        spread = Spread.of(self.fit)
+        slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
+        half: Floats = spread.quantile * np.linalg.norm(slopes @ spread.root, axis=1)
+        return half
+
+    def _slopes(self, rows: pd.DataFrame) -> Floats:
+        """Derivative of the rows' gains by the fitted parameters, shape (n, p)."""
+        names = self.fit.problem.model.parameters
+        free = dual.parameters(names, self.fit.theta)
+        value = gain({**self.values, **free}, columns(rows, self.units))
+        slopes: Floats = np.broadcast_to(value.slope, (len(names), len(rows))).T
+        return slopes
 
 
-def law_rows(grid: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The grid with `targets` (ŝ) and `trunk`, the baseline that two tables share once.
+def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
+    """What `gain` reads, of rows with params, tokens, bag_size, step_ratio and targets."""
+    return {
+        "n": np.log(rows["params"].to_numpy(dtype=float) / units[0]),
+        "l": np.log(rows["tokens"].to_numpy(dtype=float) / units[1]),
+        "s": rows["bag_size"].to_numpy(dtype=float),
+        "t": rows["targets"].to_numpy(dtype=float),
+        "r": rows["step_ratio"].to_numpy(dtype=float),
+    }
 
-    Columns needed: params, size, steps, weighting, bag_size, step_ratio, loss, table.
+
+def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:
+    """Fit by generalised least squares on the loss, one error per trunk and one per run.
+
+    Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
+    (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
+    an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
+    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so. Where the rest is
+    not determined either the fit is refused (`NotConvergedError`), unless `strict` is off.
     """
-    rows = (published.loss_grid() if grid is None else grid).copy()
-    rows = rows[rows["step_ratio"] < 1]
-    shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
-    rows = rows[~shared].reset_index(drop=True)
-    rows["targets"] = [
-        effective_targets(int(s), w)
-        for s, w in zip(rows["bag_size"], rows["weighting"], strict=True)
-    ]
-    rows["trunk"] = rows.groupby(["table", "bag_size"], sort=True).ngroup()
-    return rows
+    units = tuple(float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
+    held: dict[str, tuple[float, str]] = {}
+    if rows["params"].nunique() == 1:
+        held["size"] = (0.0, "one model size")
+    if rows["tokens"].nunique() == 1:
+        held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
+        held["drift"] = (0.0, "one length")
+    return _fitted(rows, (units[0], units[1]), held, strict)
 
 
-def fit_law(
-    rows: pd.DataFrame | None = None,
-    form: str | Form = "worth and debt",
-    *,
-    strict: bool = True,
-    whole: Sequence[Mapping[str, float]] = (),
+def _fitted(
+    rows: pd.DataFrame,
+    units: tuple[float, float],
+    held: Mapping[str, tuple[float, str]],
+    strict: bool,
 ) -> Law:
-    """Fit a form to `law_rows` by generalised least squares on the loss.
+    levels = list(dict.fromkeys(rows["level"]))
+    table = columns(rows, units)
+    for level in levels:
+        table[level] = rows["level"].eq(level).to_numpy(dtype=float)
 
-    The ratio of shared to own noise is estimated from the residuals, in turns with the fit.
-    `whole`: further starts. Raises `NotConvergedError` where starts disagree (if `strict`).
-    """
-    rows = law_rows() if rows is None else rows
-    chosen = form if isinstance(form, Form) else _form(form)
-    sizes = list(dict.fromkeys(rows["size"]))
-    table = _columns(rows, sizes)
-    names = (*(f"loss {size}" for size in sizes), *chosen.starts[0])
-    formula = Formula(names, _loss_of(chosen, sizes), table)
-    held = dict.fromkeys(chosen.of_size, 0.0) if len(sizes) == 1 else {}
-    model: Model = Fixed(formula, held) if held else formula
+    def loss(p: Mapping[str, Any], c: Columns) -> Any:
+        return sum(p[level] * c[level] for level in levels) - gain(p, c)
+
+    names = (*levels, *LINEAR, *BOX)
+    model: Model = Formula(names, loss, table, linear=(*levels, *LINEAR))
+    values = {name: value for name, (value, _) in held.items()}
+    if values:
+        model = Fixed(model, values)
+    random = np.random.default_rng(0)
+    starts = np.array(
+        [
+            [random.uniform(*BOX.get(name, (0.0, 1.0))) for name in model.parameters]
+            for _ in range(_STARTS)
+        ]
+    )
     observed = rows["loss"].to_numpy(dtype=float)
-    trunks = tuple(map(int, np.unique(rows["trunk"], return_inverse=True)[1]))
-    starts = _starts(chosen, model, rows, sizes, whole)  # every _STARTS-th is not moved
-    noise, found = Noise(0.0, 1.0), None
-    for turn in range(4):
-        objective = LeastSquares("loss", trunks, noise.ratio)
-        problem = Problem(model, observed, objective)
-        last = turn == 3
-        found = fit(
-            problem,
-            starts if last else starts[::_STARTS] if found is None else found.theta[None],
-            refine=_STARTS * len(chosen.starts) + len(whole) + 1,
-            strict=strict and last,
-        )
-        if last:
-            break
-        starts = np.vstack([starts, found.theta])
-        noise = _noise(np.exp(model.log_loss(found.theta)[0]) - observed, trunks, len(names))
-    assert found is not None
+    found, noise = fit_shared(
+        model, observed, list(rows["trunk"]), starts, refine=_REFINED, strict=strict
+    )
     predicted = np.exp(model.log_loss(found.theta)[0])
-    values = {**held, **found.values}
-    residuals = rows.assign(predicted=predicted, error=predicted - observed)
-    return Law(chosen, found, values, noise, residuals)
+    return Law(
+        found,
+        {**values, **found.values},
+        {name: why for name, (_, why) in held.items()},
+        noise,
+        units,
+        rows.assign(predicted=predicted, error=predicted - observed),
+    )
 
 
 @functools.cache
 def published_law() -> Law:
-    """The recommended form on Tables 4–7, fitted once per process."""
-    return fit_law()
-
-
-def _form(name: str) -> Form:
-    for form in FORMS:
-        if form.name == name:
-            return form
-    raise UserError(f"form {name!r}: not known; there are {', '.join(f.name for f in FORMS)}")
-
-
-def _columns(rows: pd.DataFrame, sizes: Sequence[str]) -> dict[str, Any]:
-    table: dict[str, Any] = columns(
-        rows["params"].to_numpy(),
-        rows["steps"].to_numpy(),
-        rows["bag_size"].to_numpy(),
-        rows["step_ratio"].to_numpy(),
-        rows["targets"].to_numpy(),
-    )
-    for size in sizes:
-        table[f"is {size}"] = rows["size"].eq(size).to_numpy(dtype=float)
-    return table
-
-
-def _loss_of(form: Form, sizes: Sequence[str]) -> Any:
-    def loss(p: Mapping[str, Any], c: Columns) -> Any:
-        own = sum(p[f"loss {size}"] * c[f"is {size}"] for size in sizes)
-        return own + form.baseline(p, c["u"]) - form.baseline(p, 1.0) - form.gain(p, c)
-
-    return loss
-
-
-def _starts(
-    form: Form,
-    model: Model,
-    rows: pd.DataFrame,
-    sizes: Sequence[str],
-    whole: Sequence[Mapping[str, float]],
-) -> Floats:
-    """The form's own starts and copies with every number moved by some per cent."""
-    random = np.random.default_rng(0)
-    found = []
-    for start in (*form.starts, *whole):
-        values = dict(start)
-        for size in sizes:
-            alone = rows[(rows["size"] == size) & (rows["bag_size"] == 1)]
-            values.setdefault(f"loss {size}", float(alone["loss"].mean()))
-        theta = np.array([values[name] for name in model.parameters])
-        found.append(theta)
-        copies = _STARTS - 1 if start in form.starts else 0
-        for _ in range(copies):
-            found.append(theta * np.exp(_START_JITTER * random.standard_normal(len(theta))))
-    return np.array(found)
-
-
-def _noise(residuals: Floats, trunks: Sequence[int], parameters: int) -> Noise:
-    """One-way analysis of variance; the parameters are charged to the trunks' means, which they
-    mostly explain."""
-    codes = np.asarray(trunks)
-    sizes = np.bincount(codes)
-    means = np.bincount(codes, residuals) / sizes
-    within = ((residuals - means[codes]) ** 2).sum() / max(1, len(codes) - len(sizes))
-    between = (means**2).sum() / max(1, len(sizes) - parameters)
-    trunk = max(0.0, between - within * float(np.mean(1 / sizes)))
-    return Noise(float(np.sqrt(trunk)), float(np.sqrt(within)))
+    """The law of Tables 4–7, fitted once per process."""
+    return fit_law(published_rows())

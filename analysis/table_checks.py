@@ -20,7 +20,9 @@ def check(
     allowed: float,
     note: str = "",
     disagree: bool | None = None,
+    word: str = "disagree",
 ) -> dict[str, Any]:
+    """One row of the table of checks; `word`: the verdict where it is not `agree`."""
     difference = here[1] - there[1]
     worse = abs(difference) > allowed + 1e-12 if disagree is None else disagree
     said = note or f"{what}: {here[1]:.4g} in {here[0]}, {there[1]:.4g} in {there[0]}."
@@ -32,7 +34,7 @@ def check(
         "other": there[1],
         "difference": difference,
         "allowed": allowed,
-        "verdict": "disagree" if worse else "agree",
+        "verdict": word if worse else "agree",
         "note": said if worse else "",
     }
 

@@ -76,7 +76,7 @@ def test_too_few_sizes_are_a_sentence() -> None:
     points = lattice().query("params < 2e8")
     with pytest.raises(UserError, match="2 model sizes"):
         envelope(points)
-    with pytest.raises(UserError, match="four or more model sizes"):
+    with pytest.raises(UserError, match="4 or more model sizes"):
         isoflop(points)
 
 

@@ -112,7 +112,7 @@ def test_too_few_runs_and_impossible_losses_are_refused() -> None:
     with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
         fit(problem.rows(np.arange(4)), [TRUTH])
     worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), Huber())
-    with pytest.raises(UserError, match="a loss is missing"):
+    with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
         fit(worse, [TRUTH])
 
 

@@ -12,7 +12,7 @@ import pytest
 from experiments import study
 from experiments.launcher import Allocation, Options, Prices, launcher_of
 from experiments.plan import cluster_sheet
-from experiments.plan.detectable import detectable, smallest_in_deviations
+from experiments.plan.detectable import detectable
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.table import lines
@@ -27,6 +27,7 @@ from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
+from tst_study.statistics import smallest_detectable
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
@@ -34,7 +35,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
 
-    effect = smallest_in_deviations(pairs)
+    effect = smallest_detectable(pairs)
     assert effect is not None
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
@@ -42,7 +43,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
 
 
 def test_one_seed_detects_nothing() -> None:
-    assert smallest_in_deviations(1) is None
+    assert smallest_detectable(1) is None
 
 
 def seeded(count: int) -> list[Config]:

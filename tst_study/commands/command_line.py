@@ -117,14 +117,20 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, data, mutual-information or "
-            "disagreements."
+            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
+            "mutual-information or disagreements."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+    ] = None,
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
@@ -138,11 +144,13 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, tokens=tokens, cache=cache)
+    answer = ask(
+        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
+    )
     for line in answer.lines():
         print(line)
-    source = runs or tokens
-    name = source.resolve().name if source else "published"
+    source = runs or table or tokens
+    name = source.resolve().stem if source else "published"
     target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
     answer.write_json(target)
     print(f"\n{target}")

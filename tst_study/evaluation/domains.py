@@ -86,7 +86,7 @@ def _by_document(
     document = np.searchsorted(starts, tokens, side="right") - 1
     document -= document[0]
     sums = np.bincount(document, weights=losses.ravel()[counted].astype(np.float64))
-    counts = np.bincount(document)
+    counts = np.bincount(document).astype(np.float64)
     sums, counts = sums[counts > 0], counts[counts > 0]
     mean, error = mean_per_token(sums, counts)
     metrics = {"nats_per_token": mean}
