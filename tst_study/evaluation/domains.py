@@ -86,7 +86,7 @@ def _by_document(
     document = np.searchsorted(starts, tokens, side="right") - 1
     document -= document[0]
     sums = np.bincount(document, weights=losses.ravel()[counted].astype(np.float64))
-    counts = np.bincount(document).astype(np.float64)
+    counts = np.bincount(document)
     sums, counts = sums[counts > 0], counts[counts > 0]
     mean, error = mean_per_token(sums, counts)
     metrics = {"nats_per_token": mean}
@@ -95,9 +95,7 @@ def _by_document(
     return metrics, len(sums)
 
 
-def mean_per_token(
-    sums: NDArray[np.float64], counts: NDArray[np.int64]
-) -> tuple[float, float | None]:
+def mean_per_token(sums: NDArray[Any], counts: NDArray[Any]) -> tuple[float, float | None]:
     """Mean of tokens that come in units, and its standard error by the ratio estimator.
 
     `sums`, `counts` (n,): nats and tokens of each unit. No error for a single unit.
