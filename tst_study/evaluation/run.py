@@ -68,14 +68,7 @@ def _tasks(
             f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
         ) from None
     names = lm.PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
-    return lm.evaluate_tasks(
-        model,
-        names,
-        shots=options.shots,
-        limit=options.limit,
-        definitions=options.task_definitions,
-        data=options.task_data,
-    )
+    return lm.evaluate_tasks(model, names, options)
 
 
 def _check_export(run: TrainedRun, folder: Path) -> None:
