@@ -89,11 +89,10 @@ def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     means, errors = _mean_and_error(by_sequence)
     metrics: dict[str, float | None] = {}
     length = trained.run.sequence_length
-    for name, low, high in (("half", 0.5, 1), ("double", 1, 2), ("quadruple", 2, 4)):
-        inside = (read > low * length) & (read <= high * length)
+    for name, high in (("training", 1), ("double", 2), ("quadruple", 4)):
+        inside = (read > 0.5 * high * length) & (read <= high * length)
         if inside.any():
-            label = "nats_to_training_length" if high == 1 else f"nats_to_{name}_length"
-            metrics |= _measure(label, losses[:, inside].mean(1))
+            metrics |= _measure(f"nats_to_{name}_length", losses[:, inside].mean(1))
     details = {
         "training_length": length,
         "tokens_read": [int(2**o) for o in np.unique(octaves)],
