@@ -118,7 +118,7 @@ def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
 
 
 def key(owner: Axes | Figure, entries: Mapping[str, Mapping[str, Any]], **place: Any) -> None:
-    """A legend of its own making: looks of `Line2D` by words."""
+    """A legend from looks of `Line2D`, by words."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
     owner.legend(drawn, list(entries), handletextpad=0.5, **place)
 
@@ -238,7 +238,7 @@ def level_line(
 def note(
     axes: Axes, words: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
-    """Small words so many points from a place."""
+    """Small words, offset from a place by points."""
     axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)
 
 

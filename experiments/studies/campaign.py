@@ -18,7 +18,7 @@ STEPS = 20_000
 LENGTHS = (5_000, 10_000, STEPS, 28_000)
 """Superposed, the longest reads the bundled books once."""
 EQUAL_DATA_STEPS = 35_000
-"""A baseline of so many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
+"""A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)

@@ -28,7 +28,7 @@ class Setting:
     dtype: str = "float32"
     threads: int | None = None
     logged_as: int | None = None
-    """Log and evaluate as a run of so many steps does, so that lengths can share their rows."""
+    """Log and evaluate as a run of this many steps does, so that lengths can share their rows."""
     validation_tokens: int | None = None
     micro_batch: int | None = None
     """Sequences per forward pass and rank; how, not what."""

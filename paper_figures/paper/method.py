@@ -39,7 +39,7 @@ def method(_sources: Sources) -> Picture:
         "positions. Before the switch a position reads the mean embedding of a bag and predicts "
         "all tokens of the next one, by one multi-hot cross-entropy; after it, one token reads and "
         "the next is predicted. The model runs L positions either way, so a step costs the same "
-        "FLOPs. Numbers: places in the text; what lies beyond its end is no target.",
+        "FLOPs. Numbers: places in the text; what lies beyond its end is not a target.",
         data=data,
         draw=lambda: _figure(data),
         finding=Finding("a drawing of the method; drawn here from the shapes that training uses"),

@@ -179,7 +179,7 @@ def data_prepare(
         str | None, typer.Option(help="The token that ends a document, if not the usual one.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core by default.")

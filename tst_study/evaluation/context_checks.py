@@ -38,7 +38,7 @@ from tst_study.superposition.loss_kinds import IGNORE
 LONGEST = 4
 """Times the training length."""
 LEAST_SEQUENCES, MOST_SEQUENCES, TOKENS = 64, 256, 65_536
-"""What each check reads: about so many tokens, in so many sequences."""
+"""What each check reads: the fewest and most sequences, and about how many tokens."""
 BAG_SIZES = (2, 4, 8, 16)
 CODE = (
     *("bisect", "calendar", "csv", "difflib", "fractions", "heapq"),

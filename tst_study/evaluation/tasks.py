@@ -42,7 +42,7 @@ PAPER_TASKS = (
 """Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
-"""For the standard errors of the few metrics that are no means; none at all would be had with 0."""
+"""For the standard errors of the few metrics that are not means; with 0 no metric gets any."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
@@ -180,7 +180,7 @@ def evaluate_tasks(
                 "--task-data, under the name that it has on the hub"
             ) from None
         seconds = time.perf_counter() - began
-        # A tag is no task of its own, but a name for several.
+        # A tag is not a task itself, but a name for several.
         rows = [name] if name in found["results"] else sorted(found["results"])
         for row in rows:
             yield {**_row(row, found, options), "seconds": seconds / len(rows)}

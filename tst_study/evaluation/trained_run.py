@@ -62,7 +62,7 @@ class TrainedRun:
 def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     """The last checkpoint of a run folder, or that after `step` steps.
 
-    Raises `UserError` where it is no run folder, has no such checkpoint, or its files have changed.
+    Raises `UserError` for a folder without a run, a checkpoint that is not there, or changed files.
     """
     folder = Path(folder)
     header = read_header(folder)

@@ -35,12 +35,8 @@ ARCHITECTURES = (
 
 
 def architecture_of(model: Model) -> Architecture:
-    return next(
-        known
-        for known in ARCHITECTURES
-        if known.qk_norm == model.qk_norm
-        and bool(known.expert_count) == (model.experts is not None)
-    )
+    kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model.qk_norm)
+    return next(kind for kind in kinds if bool(kind.expert_count) == bool(model.experts))
 
 
 def to_huggingface(
