@@ -220,6 +220,6 @@ def last(rows: pd.DataFrame) -> float:
     return float(tokens.sort_values("step")["loss"].iloc[-1])
 
 
-def level_line(axes: Axes, loss: float) -> None:
+def thin_line(axes: Axes, loss: float) -> None:
     """A thin line at one loss, for reading off where another curve reaches it."""
     axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)

@@ -68,7 +68,7 @@ class Table(Item):
 def number_entry(
     value: float | None, digits: int = 0, best: bool = False, sign: bool = False
 ) -> Entry:
-    """A number with so many digits after the point; empty where there is none."""
+    """A number with `digits` digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
     text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"

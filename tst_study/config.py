@@ -312,7 +312,7 @@ class Execution(Strict):
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
-    """Where a run without a checkpoint of its own begins, in place of its first step."""
+    """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
     timeout_seconds: Positive = 600
     """How long ranks wait for each other before they give up."""

@@ -87,11 +87,11 @@ class Metrics(_Counters):
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
     loss: float | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is no number."""
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
     epochs: float
     learning_rate: float
     gradient_norm: float | None
-    """Before clipping; None where it is no number."""
+    """Before clipping; None where it is not a number."""
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
@@ -433,7 +433,7 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """JSON has no infinity and no NaN: what is no number is null."""
+    """JSON has neither infinity nor NaN: both become null."""
     try:
         text = json.dumps(row, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -510,7 +510,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task that was measured again is no loss of anything.
+        # A task measured again replaces its row; nothing is lost.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

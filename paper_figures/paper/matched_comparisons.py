@@ -163,7 +163,7 @@ def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
         for axes, part in zip(row, panels, strict=True):
             looks = curves.marks(list(part["label"]))
             curves.draw(axes, part, looks, (0.0, curves.end_of(part)), loss)
-            curves.level_line(axes, _end(part))
+            curves.thin_line(axes, _end(part))
             kind = PANELS[part["panel"].iloc[0]][0]
             title = f"{part['source'].iloc[0]}: {kind}"
             if part["source"].iloc[0] == "measured":

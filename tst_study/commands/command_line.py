@@ -110,10 +110,9 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    for line in lines(build(runs, to, only=only)):
+    for line in build(runs, to, only=only).lines():
         print(line)
 
 
@@ -186,7 +185,7 @@ def data_prepare(
         str | None, typer.Option(help="The token that ends a document, if not the usual one.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core by default.")

@@ -38,7 +38,8 @@ class TokenStream:
         corpora: what is read.
         sequences_per_step: B, over all ranks and micro-batches.
         sequence_length: L, raw tokens per sequence in the recovery phase.
-        superposed_steps: the first so many steps read `superposed_length` tokens per sequence.
+        superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
+            sequence.
         superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
         seed: reshuffles everything; two runs of one seed (a baseline and its TST arm) do not read
             the same order, as their pieces differ, but the runs that share a trunk do.
