@@ -55,6 +55,7 @@ from tst_study.megatron.process_groups import (
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
+from tst_study.process.timed_events import TimedEvents
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
 
@@ -97,16 +98,18 @@ def _run(
     trainer = _Trainer(config, folder, ranks, log)
     plan = trainer.plan
     first, end = trainer.resume(why_layout), config.schedule.last_step
+    timed = TimedEvents(config.execution, ranks, stop)
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
 
         done = step + 1
-        due = _Due(config, plan, done, last=done == end)
+        due = _Due(config, plan, done, last=done == end, logs=timed.logs)
         loss, norm = trainer.step(step, recording=due.logs)
 
-        stopped = ranks.any(stop.signal is not None) and not due.last
-        saves = due.saves or stopped
+        timed.poll(logged=due.logs)
+        stopped = timed.stops and not due.last
+        saves = due.saves or timed.saves or stopped
         if due.logs or due.evaluates or saves:
             problem = trainer.log_loss(done, loss, norm, due)
             if problem:
@@ -116,6 +119,7 @@ def _run(
             trainer.evaluate(done)
         if saves:
             trainer.save(done)
+            timed.saved()
         if stopped:
             log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
             return "preempted"
@@ -126,14 +130,16 @@ def _run(
 class _Due:
     """What comes after `done` steps."""
 
-    def __init__(self, config: Config, plan: PhasePlan, done: int, *, last: bool) -> None:
+    def __init__(
+        self, config: Config, plan: PhasePlan, done: int, *, last: bool, logs: bool
+    ) -> None:
         def is_multiple_of(every: int | None) -> bool:
             return every is not None and done % every == 0
 
         execution = config.execution
         forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
         self.last, self.turns = last, forks or done == plan.superposed_steps
-        self.logs = last or self.turns or is_multiple_of(execution.log_every)
+        self.logs = last or logs or self.turns or is_multiple_of(execution.log_every)
         self.evaluates = last or is_multiple_of(execution.evaluate_every)
         self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 

@@ -54,13 +54,14 @@ class Ranks:
             dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
         return tensor
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+    def largest(self, numbers: list[int]) -> list[int]:
+        """Of each number, over all ranks."""
         if self.world_size == 1:
-            return flag
-        flags = torch.tensor(int(flag), device=self.device)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        return bool(flags)
+            return numbers
+        tensor = torch.tensor(numbers, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        largest: list[int] = tensor.tolist()
+        return largest
 
     def barrier(self) -> None:
         dist.barrier()
