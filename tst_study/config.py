@@ -313,8 +313,11 @@ class Execution(Strict):
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
+    start_timeout_seconds: Positive = 1800
+    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
+    and compiles, before they give up."""
     timeout_seconds: Positive = 600
-    """How long ranks wait for each other before they give up."""
+    """The same from then on."""
 
 
 class InitialWeights(Strict):

@@ -107,6 +107,8 @@ def _run(
         due = _Due(config, plan, done, last=done == end, logs=timed.logs)
         loss, norm = trainer.step(step, recording=due.logs)
 
+        if step == first:
+            ranks.wait_at_most(config.execution.timeout_seconds)
         timed.poll(logged=due.logs)
         stopped = timed.stops and not due.last
         saves = due.saves or timed.saves or stopped
