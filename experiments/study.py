@@ -72,8 +72,9 @@ STUDIES = {
 that it has, where it has not all."""
 
 
-def load(name: str, scale: str) -> Study:
-    """The study of that name at that scale. Raises `UserError` for names that do not exist."""
+def load(name: str, scale: str, device: str | None = None) -> Study:
+    """The study of that name at that scale, its runs on another device than the scale says where
+    one is given. Raises `UserError` for names that do not exist."""
     from experiments.studies.scales import SCALES, scale_of
 
     module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
@@ -87,9 +88,19 @@ def load(name: str, scale: str) -> Study:
         title=f"{module.TITLE} ({scale})",
         claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
         corpora=tuple(corpora.values()),
-        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
+        runs=lambda results: [
+            _on(device, run) for part in parts for run in part.runs(name, results)
+        ],
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
+
+
+def _on(device: str | None, run: Config) -> Config:
+    if device is None:
+        return run
+    wanted = known(device, ("auto", "cpu", "cuda"), "--device")
+    execution = run.execution.model_copy(update={"device": wanted})
+    return run.model_copy(update={"execution": execution})
 
 
 def known(name: str, names: Sequence[str] | dict[str, str], kind: str) -> str:

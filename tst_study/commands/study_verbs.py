@@ -35,6 +35,9 @@ Parallel = Annotated[
 Processes = Annotated[
     int, typer.Option(min=1, help="Ranks of each run on this machine; slurm.toml says its own.")
 ]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
+]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
@@ -107,6 +110,7 @@ def submit(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -121,7 +125,7 @@ def submit(
     from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
-    chosen = load(study, scale)
+    chosen = load(study, scale, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
 
@@ -133,6 +137,7 @@ def retry(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -142,7 +147,7 @@ def retry(
     from experiments.plan.select import stopped
     from experiments.study import load
 
-    chosen = load(study, scale)
+    chosen = load(study, scale, device)
     root = runs or chosen.folder
     options = Options(parallel, processes, profile, not no_share)
     wanted = stopped(chosen, root, pattern, share=not no_share)
