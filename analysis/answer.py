@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from tst_study.atomic_files import write_json
 
 

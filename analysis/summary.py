@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.comparison import Comparison, compare
-from analysis.equal_loss import equal_loss
-from analysis.learning_rate import Sweep, sweeps
-from analysis.run_row import rows_of
+from analysis.compare.comparison import Comparison, compare
+from analysis.compare.equal_loss import equal_loss
+from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import Tables, read_tables
+from analysis.runs.run_row import rows_of
 from analysis.wording import gain, group_label, number
 
 VERDICTS = ("better", "worse", "no difference shown", "one seed: no claim")

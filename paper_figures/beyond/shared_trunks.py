@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.comparison import SETTING
-from analysis.run_row import rows_of
+from analysis.compare.comparison import SETTING
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.drawing import key, rows_below
 from paper_figures.item import Finding

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.published import TASKS
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import number, setting_label
 from paper_figures.item import Finding
 from paper_figures.registration import figure, submit

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
 from analysis.wording import gain
 from paper_figures.groups import Group, folders_of

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.comparison import SETTING, Comparison
-from analysis.run_row import rows_of
+from analysis.compare.comparison import SETTING, Comparison
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import setting_label, setting_order
 from paper_figures.item import Item
