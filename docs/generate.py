@@ -23,7 +23,8 @@ HEAD = f"""# Configuration
 
 Generated from `tst_study/config.py` by `make docs`; do not edit. The keys of a run's TOML file, by
 section; `--set section.key=value` overrides one, and `tst-study train run.toml --dry-run` prints
-them all with their values. `model.preset` names a whole shape, whose keys may be overridden: {", ".join(PRESETS)}.
+them all with their values. `model.preset` names a whole shape, whose keys may be overridden:
+{", ".join(PRESETS)}.
 """
 
 
