@@ -6,12 +6,13 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import (
@@ -161,7 +162,12 @@ class Data(Strict):
     validation: str | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on; all of them by default."""
+    """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
+    otherwise, or all where there are fewer."""
+
+    @property
+    def held_out_tokens(self) -> int:
+        return self.validation_tokens or 131_072
 
 
 class Batch(Strict):
@@ -214,7 +220,7 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends behind this step, for other runs to fork from (`tst_study.run.trunk`)."""
+    """A trunk: ends after this step, for other runs to fork from (`tst_study.run.trunk`)."""
 
     @property
     def last_step(self) -> int:
@@ -309,9 +315,9 @@ class Execution(Strict):
     """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
     keep_steps: tuple[Positive, ...] = ()
-    """Steps behind which a checkpoint is written and never removed: where others fork off."""
+    """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
-    """Where a run without a checkpoint of its own begins, in place of its first step."""
+    """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
     start_timeout_seconds: Positive = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
@@ -388,9 +394,21 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(_to_json(values))
+        return Config.model_validate_json(json.dumps(values))
+    except TypeError as error:
+        raise UserError(f"config: a value has no JSON form: {error}") from None
     except ValidationError as error:
         raise UserError(f"{source}: {_first_problem(error)}") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises `UserError`."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -399,16 +417,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
     is taken as a string. Raises `UserError`.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf8"))
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({error.strerror}); name a TOML file"
-            ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not valid TOML: {error}") from None
+    values = {} if path is None else read_toml(path)
     for override in overrides:
         apply_override(values, override)
     return from_dict(values, source=str(path) if path is not None else "--set")
@@ -451,27 +460,39 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _to_json(values: Mapping[str, Any]) -> str:
-    import json
-
-    try:
-        return json.dumps(values)
-    except TypeError as error:
-        raise UserError(f"config: a value has no JSON form: {error}") from None
-
-
 def _first_problem(error: ValidationError) -> str:
     problems = error.errors(include_url=False)
-    first = problems[0]
-    # Of a key that may be a word or a table, the table's class is named too.
-    key = ".".join(str(part) for part in first["loc"] if part != "Parallel") or "config"
+    keys = [_key(problem["loc"], problem["type"]) for problem in problems]
+    key = keys[0] or "config"
+    # A key that may be a word or a table has a problem as either: the word is what was meant.
+    either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
+    first = next((one for one in either if one["type"] == "literal_error"), either[0])
     if first["type"] == "extra_forbidden":
         message = "unknown key; `tst-study train --dry-run` prints every key there is"
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
         if not isinstance(first.get("input"), dict | list):
             message = f"{first['input']!r}: {message}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{key}: {message}{more}"
+    more = len(set(keys)) - 1
+    return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _key(place: Sequence[int | str], problem: str) -> str:
+    """As a file names it: without what pydantic adds of the alternatives that a key has."""
+    kept: list[str] = []
+    section: type[BaseModel] = Config
+    for part in place[: -1 if problem == "extra_forbidden" else None]:
+        field = section.model_fields.get(str(part))
+        if isinstance(part, int) or field is not None:
+            kept.append(str(part))
+        section = (field and section_of(field.annotation)) or section
+    return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section's class, also of one that may be left out or stands in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(section_of, get_args(annotation))), None)

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -100,7 +100,7 @@ def launch(
     """
     _one_thread_per_run()
     planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
+    queue = Queue(slots=parallel or fitting(planning.decided(), processes), processes=processes)
     _plan(planning, queue, wanted)
     check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
@@ -127,8 +127,9 @@ def launch(
     return queue
 
 
-def _fitting(planning: Planner, processes: int) -> int:
-    executions = [run.config.execution for run in planning.decided()]
+def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
+    """How many runs of so many ranks the cores hold; one, where one may take a GPU."""
+    executions = [run.config.execution for run in runs]
     if any(execution.device != "cpu" for execution in executions):
         return 1
     threads = [execution.threads or 1 for execution in executions]

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.comparison import SETTING
-from analysis.run_row import rows_of
+from analysis.compare.comparison import SETTING
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number, setting_label, setting_order
-from paper_figures.drawing import key_above, log_axis, means, point
+from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -126,7 +126,7 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
     for row in rows_of(data):
         at = (published.PARAMS[row["setting"]], row["learning_rate"])
         point(axes, at, BASELINE, words=f"{row['setting']}: {row['learning_rate']:g}")
-        axes.annotate(row["setting"], at, xytext=(4, 3), textcoords="offset points", fontsize=7)
+        note(axes, row["setting"], at, (4, 3))
     log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
     log_axis(axes, "y", sorted(set(data["learning_rate"])))
     axes.margins(x=0.25, y=0.12)

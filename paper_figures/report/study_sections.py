@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import gain_sentence, number, setting_label, signed
 from paper_figures.report.answer import by_kind
@@ -52,8 +52,9 @@ def comparisons(summary: Summary) -> str:
     note = (
         "Held-out next-token loss in nats per token, both arms at equal FLOPs with annealed "
         "learning rates on the same held-out text, paired by seed. Gain: baseline minus "
-        "superposition, with its 95% t-interval. Detectable: the smallest true gain that this "
-        "many seeds would show four times in five."
+        "superposition, with a t-interval that holds with 95% for all settings tried on one text, "
+        "model and length together, so that the best may be picked. Detectable: the smallest true "
+        "gain that this many seeds would then show four times in five."
     )
     columns = {
         "setting": lambda row: row["setting"],
@@ -79,8 +80,9 @@ def comparisons(summary: Summary) -> str:
 
 def equal_loss(summary: Summary) -> str:
     note = (
-        "Baseline steps that reach the loss of each setting, interpolated in log steps between "
-        "baselines of several lengths, seed by seed, never beyond the shortest or the longest."
+        "Baseline steps that reach the loss of each setting, read between baselines of several "
+        "lengths by a power law beyond a floor, never beyond the shortest or the best; intervals "
+        "by the paired differences of the seeds, for all settings of one question together."
     )
     corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
 

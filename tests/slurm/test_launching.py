@@ -95,14 +95,14 @@ def submit_from(checkout: Path, root: Path, *names: str) -> None:
     subprocess.run(command, cwd=checkout, env=path, check=True)
 
 
-def wait_for_end(root: Path) -> None:
+def wait_for_end(root: Path, seconds: float = 180.0) -> None:
     """Until no job of the study is left in the queue."""
 
     def ended() -> bool:
         ours = {one.id for one in submission.all_of(root)}
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
-    wait_until(ended, 180)
+    wait_until(ended, seconds)
 
 
 def launches(root: Path) -> dict[str, int]:
@@ -164,7 +164,7 @@ def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None
     (tmp_path / "no_trunks").touch()
     submit(study, tmp_path)
     wait_for_end(tmp_path)
-    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "waiting", "waiting"]
+    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "blocked", "blocked"]
     (tmp_path / "no_trunks").unlink()
     submit(study, tmp_path)
     wait_for_end(tmp_path)

@@ -95,14 +95,14 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "runs" / "reinitialise-smoke"
     waiting = tst_study("status", *study, cwd=tmp_path).stdout
     assert waiting.splitlines()[0].strip() == "runs/reinitialise-smoke"
-    wait_for_end(root)
+    wait_for_end(root, 600.0)  # five real jobs, on whatever else the machine has to do
     ended = tst_study("status", *study, cwd=tmp_path).stdout
     assert ended.splitlines()[-1] == "4 done", ended
     collected = json.loads((root / "report" / "collected.json").read_text())
     assert (len(collected["over"]), collected["missing"]) == (4, {})
     assert (root / "report" / "report.html").exists()
-    record = run_record.read(next(root.glob("*-s4-r0.2-reinitialized-*")))
-    assert record.segments[0]["forked_from"]["run_id"].startswith("trunk-s4-40steps-seed0-")
+    record = run_record.read(next(root.glob("*-s4-*-reinitialized-*")))
+    assert record.segments[0]["forked_from"]["run_id"].startswith("trunk-s4-50steps-seed0-")
     assert (
         record.segments[1]["code"]
         == run_record.read(next(root.glob("trunk-*"))).segments[0]["code"]

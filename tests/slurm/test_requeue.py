@@ -10,6 +10,8 @@ import pytest
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm.profile import Resources
+from experiments.study import Study
+from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
 from tests.slurm.fake_site.sitecustomize import DATA
@@ -18,6 +20,7 @@ from tests.slurm.test_launching import (
     run_state,
     seeded,
     state,
+    study_of,
     submit,
     wait_for_end,
     wait_until,
@@ -56,14 +59,19 @@ def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
     return next(row.job for row in rows if row.run_id.startswith(name))
 
 
+def shared_by_three(name: str) -> Study:
+    """One run whose batch divides among three ranks."""
+    return study_of(config(name, "batch.sequences=24"))
+
+
 def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_path: Path) -> None:
     everything = {"nodes": 3, "cpus_per_task": 8}
     low = profile(resources=Resources(partition="low", time="10", **everything))
     wait_until(lambda: is_training(timed, TIMED))
-    submit(seeded("seconds_8"), tmp_path / "low", low)
+    submit(shared_by_three("seconds_8"), tmp_path / "low", low)
     wait_until(lambda: is_training(tmp_path / "low", "seconds_8"))
     high = profile(resources=Resources(partition="high", time="10", **everything))
-    submit(seeded("seconds_0.5"), tmp_path / "high", high)
+    submit(shared_by_three("seconds_0.5"), tmp_path / "high", high)
     wait_for_end(tmp_path / "high")
     wait_for_end(tmp_path / "low")
     first, second = resumed_from(tmp_path / "low", "seconds_8")
@@ -100,7 +108,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     (cancelled,) = cancel_runs(tmp_path, "seconds_6-")
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
-    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("preempted", "done")
+    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("cancelled", "done")
     assert launches(tmp_path)["seconds_6"] == 1
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)

@@ -53,7 +53,8 @@ def train(
         Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
+        bool,
+        typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
     processes: Annotated[
         int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
@@ -64,11 +65,14 @@ def train(
     from tst_study.process.rank_environment import adopt_slurm_ranks, rank_variable
     from tst_study.run import lock as run_lock
 
+    if config_file is None and not overrides:
+        raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])
     if dry_run:
-        from tst_study.commands.dry_run import describe
+        from tst_study.commands.dry_run import check_start, describe
 
         print(describe(resolved))
+        check_start(resolved, folder, processes)
         return
     folder = folder or _run_folder(resolved)
     if processes > 1:
@@ -121,10 +125,9 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    for line in lines(build(runs, to, only=only)):
+    for line in build(runs, to, only=only).lines():
         print(line)
 
 
@@ -133,14 +136,20 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, data, mutual-information or "
-            "disagreements."
+            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
+            "mutual-information or disagreements."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+    ] = None,
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
@@ -148,20 +157,24 @@ def analyse(
         Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(help="File to write; runs/analysis/… by default.")
+        Path | None, typer.Option(help="File to write; by default DIR/analysis/QUESTION.json.")
     ] = None,
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, tokens=tokens, cache=cache)
+    answer = ask(
+        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
+    )
     for line in answer.lines():
         print(line)
-    source = runs or tokens
-    name = source.resolve().name if source else "published"
-    target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
-    answer.write_json(target)
-    print(f"\n{target}")
+    named = runs or table or tokens
+    if json is None and named is not None:
+        folder = named if named.is_dir() else named.parent
+        json = folder / "analysis" / f"{question}.json"
+    if json is not None:
+        answer.write_json(json)
+        print(f"\n{json}")
 
 
 @data.command("prepare")
@@ -187,7 +200,7 @@ def data_prepare(
         str | None, typer.Option(help="The token that ends a document, if not the usual one.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core by default.")
