@@ -1,8 +1,10 @@
 """Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
 
-`run_table` reads; `comparison`, `equal_loss` and `learning_rate` answer; `summary` says it. For a
-DataFrame of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`,
-`fit_loss_curve`, and `runs_of` for everything that compares runs.
+`run_table` reads what `runs/` makes of each run; `compare/`, `scaling/`, `law/` and `bag_size/`
+answer the `questions` with the help of `fitting/`; `paper/` and `published/` are the paper's own
+numbers; `summary`, `answer` and `wording` say it. For a DataFrame of one's own: `fit_chinchilla`,
+`fit_power_law`, `fit_superposition_law`, `fit_loss_curve`, and `runs_of` for everything that
+compares runs.
 """
 
 from importlib import import_module
@@ -10,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.frames import fit_chinchilla, fit_power_law, fit_superposition_law
-    from analysis.loss_curve import fit_loss_curve
-    from analysis.table_schema import runs_of
+    from analysis.runs.schema import runs_of
+    from analysis.scaling.loss_curve import fit_loss_curve
 
 _HOME = {
     "fit_chinchilla": "frames",
     "fit_power_law": "frames",
     "fit_superposition_law": "frames",
-    "fit_loss_curve": "loss_curve",
-    "runs_of": "table_schema",
+    "fit_loss_curve": "scaling.loss_curve",
+    "runs_of": "runs.schema",
 }
 __all__ = ["fit_chinchilla", "fit_loss_curve", "fit_power_law", "fit_superposition_law", "runs_of"]
 

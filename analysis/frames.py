@@ -15,14 +15,14 @@ import pandas as pd
 
 from analysis.answer import table_lines
 from analysis.checks import needs_columns, positive
-from analysis.chinchilla import allocation, parametric
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
 from analysis.fitting.objectives import Floats
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
-from analysis.power_law import fit_power_law as fit_power_law_of
-from analysis.scaling_laws import chinchilla, power_law
-from analysis.superposition_law import Law, fit_law
-from analysis.superposition_rows import rows_of_frame
+from analysis.law.rows import rows_of_frame
+from analysis.law.superposition_law import Law, fit_law
+from analysis.scaling.chinchilla import allocation, parametric
+from analysis.scaling.power_law import fit_power_law as fit_power_law_of
+from analysis.scaling.scaling_laws import chinchilla, power_law
 from tst_study.errors import UserError
 
 

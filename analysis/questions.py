@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.comparison import Comparison, compare
+from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import Tables, read_tables
 from analysis.summary import summarise_tables
 from tst_study.errors import UserError
@@ -31,7 +31,7 @@ def ask(
     cache: Path | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
-    trained elsewhere (`table_schema`). `at`: params,tokens for which `law` is to recommend.
+    trained elsewhere (`runs.schema`). `at`: params,tokens for which `law` is to recommend.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
@@ -59,14 +59,14 @@ def ask(
 
 
 def _of_table(question: str, path: Path, at: str | None) -> Answer:
-    from analysis.table_schema import checked, fingerprint_of_file, read_frame, tables_of
+    from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
 
     if question == "loss-curve":
-        from analysis.loss_curve_answer import loss_curve_of_log
+        from analysis.scaling.loss_curve_answer import loss_curve_of_log
 
         return loss_curve_of_log(read_frame(path), fingerprint_of_file(path))
     if question == "chinchilla":
-        from analysis.chinchilla_answer import chinchilla_answer
+        from analysis.scaling.chinchilla_answer import chinchilla_answer
 
         return chinchilla_answer(checked(read_frame(path)), fingerprint_of_file(path))
     source = tables_of(path)
@@ -98,7 +98,7 @@ def _comparison(source: Source) -> Answer:
 
 
 def _matched(source: Source) -> Answer:
-    from analysis.matched import matched_answer
+    from analysis.compare.matched import matched_answer
 
     if source is None:
         return matched_answer()
@@ -106,7 +106,7 @@ def _matched(source: Source) -> Answer:
 
 
 def _bag_size(source: Source) -> Answer:
-    from analysis.bag_size_optimum import bag_size_answer, grid_of_runs
+    from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
 
     if source is None:
         return bag_size_answer()
@@ -114,7 +114,7 @@ def _bag_size(source: Source) -> Answer:
 
 
 def _law(source: Source, at: str | None = None) -> Answer:
-    from analysis.superposition_answer import law_answer, law_on_runs
+    from analysis.law.answer import law_answer, law_on_runs
 
     target = None if at is None else _target(at)
     if source is None:
@@ -131,7 +131,7 @@ def _target(text: str) -> tuple[float, float]:
 
 
 def _chinchilla(source: Source) -> Answer:
-    from analysis.chinchilla_answer import chinchilla_answer, points_of_runs
+    from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
 
     if source is None:
         raise UserError("chinchilla: of --runs or --table; the paper has too few baselines")
@@ -140,7 +140,7 @@ def _chinchilla(source: Source) -> Answer:
 
 
 def _loss_curve(source: Source) -> Answer:
-    from analysis.loss_curve_answer import loss_curve_answer
+    from analysis.scaling.loss_curve_answer import loss_curve_answer
 
     if source is None:
         raise UserError("loss-curve: of --runs or --table; the paper states no learning rates")
@@ -148,7 +148,7 @@ def _loss_curve(source: Source) -> Answer:
 
 
 def _compute(source: Source) -> Answer:
-    from analysis.compute_multiplier import compute_answer
+    from analysis.compare.compute_multiplier import compute_answer
 
     if source is None:
         return compute_answer()
@@ -156,7 +156,7 @@ def _compute(source: Source) -> Answer:
 
 
 def _data(source: Source) -> Answer:
-    from analysis.data_constrained import data_answer
+    from analysis.scaling.data_constrained import data_answer
 
     if source is None:
         return data_answer()
@@ -164,7 +164,7 @@ def _data(source: Source) -> Answer:
 
 
 def _disagreements(source: Source) -> Answer:
-    from analysis.disagreements import disagreements_answer
+    from analysis.paper.disagreements import disagreements_answer
 
     if source is not None:
         raise UserError("disagreements: of the paper with itself; name --published")
@@ -172,7 +172,7 @@ def _disagreements(source: Source) -> Answer:
 
 
 def _mutual_information(tokens: Path | None, of_published: bool) -> Answer:
-    from analysis.mutual_information import mutual_information_answer
+    from analysis.paper.mutual_information import mutual_information_answer
 
     if tokens is None and not of_published:
         raise UserError("mutual-information: name --tokens PREFIX of a token file, or --published")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from tst_study.units import big
+
 _LOSSES = {
     "sum_to_one": "sum-to-one loss",
     "binary_cross_entropy": "binary cross-entropy",
@@ -113,11 +115,3 @@ def signed(value: float, digits: int = 3) -> str:
 
 def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def big(value: float) -> str:
-    """1,234 → 1.23k, with three digits."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"

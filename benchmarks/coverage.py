@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.bag_size_optimum import grid_of_runs, optima
-from analysis.chinchilla import envelope, exponents, isoflop, parametric
-from analysis.comparison import compare
-from analysis.compute_multiplier import compute_multiplier
-from analysis.equal_loss import equal_loss
+from analysis.bag_size.grid_optimum import grid_of_runs, optima
+from analysis.compare.comparison import compare
+from analysis.compare.compute_multiplier import compute_multiplier
+from analysis.compare.equal_loss import equal_loss
 from analysis.fitting import bootstrap
-from analysis.scaling_laws import Base
+from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
+from analysis.scaling.scaling_laws import Base
 from tst_study.errors import UserError
 
 Random = np.random.Generator

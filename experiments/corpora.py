@@ -10,6 +10,18 @@ from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
 BOOKS_WORDS = 1024
+_made_in = PREPARED
+
+
+def make_in(folder: Path) -> None:
+    """Where corpora are made from now on; what is whole in `prepared/` is read from there."""
+    global _made_in
+    _made_in = folder
+
+
+def _place(name: str) -> Path:
+    whole = (PREPARED / name / "manifest.json").exists()
+    return (PREPARED if whole else _made_in) / name
 
 
 class Recipe(Protocol):
@@ -32,7 +44,7 @@ class Books:
     @property
     def folder(self) -> Path:
         part = f"-first{self.shards}" if self.shards else ""
-        return PREPARED / f"books-bpe{BOOKS_WORDS}{part}"
+        return _place(f"books-bpe{BOOKS_WORDS}{part}")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
@@ -52,7 +64,7 @@ class BooksPart:
 
     @property
     def folder(self) -> Path:
-        return PREPARED / f"{Books().folder.name}-{self.megabytes}MB"
+        return _place(f"{Books().folder.name}-{self.megabytes}MB")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
@@ -79,7 +91,7 @@ class HubText:
 
     @property
     def folder(self) -> Path:
-        return PREPARED / self.name
+        return _place(self.name)
 
     def prepare(self) -> None:
         if not (self.folder / "manifest.json").exists():
@@ -101,7 +113,7 @@ class TopicalLanguage:
 
     @property
     def folder(self) -> Path:
-        return PREPARED / f"topical-{self.words}-{self.tokens // 1000}k"
+        return _place(f"topical-{self.words}-{self.tokens // 1000}k")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.generated_language import LanguageParameters, generate

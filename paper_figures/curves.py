@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from paper_figures.drawing import DOTTED, is_hollow, lines, log_axis, point, step_axis, switch_line
 from paper_figures.groups import Group

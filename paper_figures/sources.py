@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.published import TASKS
-from analysis.run_row import rows_of
 from analysis.run_table import read_tables
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, summarise_tables
 from paper_figures.groups import Group, all_groups
 from tst_study.errors import UserError

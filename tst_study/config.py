@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import (
@@ -162,7 +162,12 @@ class Data(Strict):
     validation: str | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on; all of them by default."""
+    """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
+    otherwise, or all where there are fewer."""
+
+    @property
+    def held_out_tokens(self) -> int:
+        return self.validation_tokens or 131_072
 
 
 class Batch(Strict):
@@ -454,16 +459,37 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 def _first_problem(error: ValidationError) -> str:
     problems = error.errors(include_url=False)
-    first = problems[0]
-    # Of a key that may be a word or a table, the table's class is named too.
-    key = ".".join(str(part) for part in first["loc"] if part != "Parallel") or "config"
+    keys = [_key(problem["loc"], problem["type"]) for problem in problems]
+    key = keys[0] or "config"
+    # A key that may be a word or a table has a problem as either: the word is what was meant.
+    either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
+    first = next((one for one in either if one["type"] == "literal_error"), either[0])
     if first["type"] == "extra_forbidden":
         message = "unknown key; `tst-study train --dry-run` prints every key there is"
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
         if not isinstance(first.get("input"), dict | list):
             message = f"{first['input']!r}: {message}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{key}: {message}{more}"
+    more = len(set(keys)) - 1
+    return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _key(place: Sequence[int | str], problem: str) -> str:
+    """As a file names it: without what pydantic adds of the alternatives that a key has."""
+    kept: list[str] = []
+    section: type[BaseModel] = Config
+    for part in place[: -1 if problem == "extra_forbidden" else None]:
+        field = section.model_fields.get(str(part))
+        if isinstance(part, int) or field is not None:
+            kept.append(str(part))
+        section = (field and section_of(field.annotation)) or section
+    return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section's class, also of one that may be left out or stands in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(section_of, get_args(annotation))), None)

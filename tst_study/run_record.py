@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -220,6 +221,23 @@ def read_evaluations(folder: str | Path) -> list[Evaluation]:
     return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
 
 
+def last_held_out(folder: str | Path) -> float | None:
+    """Loss of the last evaluation, read from the end of the file alone: for screens that look at
+    thousands of runs."""
+    try:
+        with open(Path(folder) / "evals.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**14))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):  # torn, at either end
+            row = json.loads(line)
+            if "nats_per_token" in row:
+                return float(row["nats_per_token"])
+    return None
+
+
 def read_task_results(folder: str | Path) -> list[TaskResult]:
     """`read(folder).tasks` without the rest. Raises `UserError`."""
     return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
@@ -288,6 +306,17 @@ def find_run_folders(root: str | Path) -> list[Path]:
     return sorted(found)
 
 
+def check_same_run(folder: Path, fingerprint: str) -> None:
+    """Raises `UserError` where a folder holds another run."""
+    if (folder / "run.json").is_file():
+        there = read_header(folder)["fingerprint"]
+        if there != fingerprint:
+            raise UserError(
+                f"{folder}: holds run {there[:8]}, not {fingerprint[:8]} of this config; name "
+                "another folder or restore the config"
+            )
+
+
 class RunWriter:
     """Writes one launch (segment) of a run; only rank 0 has one."""
 
@@ -298,14 +327,8 @@ class RunWriter:
         stop_after = header["config"]["schedule"].get("stop_after")
         self._steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / "run.json").is_file():
-            there = read_header(self.folder)["fingerprint"]
-            if there != header["fingerprint"]:
-                raise UserError(
-                    f"{self.folder}: holds run {there[:8]}, not {header['fingerprint'][:8]} of "
-                    "this config; name another folder or restore the config"
-                )
-        else:
+        check_same_run(self.folder, header["fingerprint"])
+        if not (self.folder / "run.json").is_file():
             write_json(self.folder / "run.json", header)
         self.segment = 0
         self._segment_open = False

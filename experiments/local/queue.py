@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -98,7 +98,7 @@ def launch(
     """
     _one_thread_per_run()
     planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
+    queue = Queue(slots=parallel or fitting(planning.decided(), processes), processes=processes)
     _plan(planning, queue, wanted)
     check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
@@ -125,8 +125,9 @@ def launch(
     return queue
 
 
-def _fitting(planning: Planner, processes: int) -> int:
-    threads = [run.config.execution.threads or 1 for run in planning.decided()]
+def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
+    """How many runs of so many ranks the cores hold."""
+    threads = [run.config.execution.threads or 1 for run in runs]
     return max(1, cores() // (max(threads, default=1) * processes))
 
 

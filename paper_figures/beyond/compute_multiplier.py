@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.compute_multiplier import compute_multiplier as multiplier
-from analysis.run_row import rows_of
+from analysis.compare.compute_multiplier import compute_multiplier as multiplier
+from analysis.law.rows import TOKENS_PER_STEP
+from analysis.law.superposition_law import published_law
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.superposition_law import published_law
-from analysis.superposition_rows import TOKENS_PER_STEP
 from analysis.wording import is_plain, number, setting_label
 from paper_figures.drawing import lines
 from paper_figures.item import Finding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.disagreements import disagreements as find_disagreements
-from analysis.run_row import rows_of
+from analysis.paper.disagreements import disagreements as find_disagreements
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.item import Finding
 from paper_figures.registration import figure

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import group_details, number, setting_label
 from paper_figures.drawing import heat_map, key_above, lines, step_axis, switch_line
 from paper_figures.item import Finding, Item

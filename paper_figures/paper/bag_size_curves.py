@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.optimum import optimum
-from analysis.run_row import rows_of
+from analysis.bag_size.optimum import optimum
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.groups import KEY, Group
 from paper_figures.item import Finding, Verdict

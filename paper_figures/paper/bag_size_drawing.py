@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
 from paper_figures.picture import say
 from paper_figures.style import FAINT, INK, PAGE, new_figure, ratio_mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import is_plain, number
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding

@@ -7,12 +7,13 @@ import pandas as pd
 
 from analysis import published
 from analysis.published import TASKS
-from analysis.run_row import rows_of
-from analysis.wording import big, number, setting_label
+from analysis.runs.run_row import rows_of
+from analysis.wording import number, setting_label
 from paper_figures.item import Finding
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, number_entry
+from tst_study.units import big
 
 
 @figure(

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.comparison import SETTING
-from analysis.run_row import rows_of
+from analysis.compare.comparison import SETTING
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number, setting_label, setting_order
 from paper_figures.drawing import key_above, log_axis, means, note, point

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.matched import matched
-from analysis.run_row import rows_of
+from analysis.compare.matched import matched
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import gain, group_label, is_plain, number, setting_label, signed
 from paper_figures import curves
@@ -29,7 +29,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One superposed setting and the baselines that match it, from `analysis.matched`."""
+    """One superposed setting and the baselines that match it, from `analysis.compare.matched`."""
 
     superposed: pd.DataFrame
     """Rows of the run table, one per seed."""

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.comparison import SETTING, Comparison
-from analysis.run_row import rows_of
+from analysis.compare.comparison import SETTING, Comparison
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, setting_label, setting_order
+from analysis.wording import setting_label, setting_order
 from paper_figures.item import Item
 from paper_figures.registration import figure
 from paper_figures.sources import Sources
 from paper_figures.study.gains import PAIR
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
-from tst_study.units import duration
+from tst_study.units import big, duration
 
 CAPTION = (
     "Means over seeds; ± is the standard deviation over seeds. Time is training alone, on the "

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paired import mean_interval
-from analysis.run_row import rows_of
+from analysis.compare.paired import mean_interval
+from analysis.runs.run_row import rows_of
 from analysis.wording import group_details
 from paper_figures import curves
 from paper_figures.drawing import key_above, means, step_axis

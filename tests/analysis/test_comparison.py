@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.comparison import Comparison, compare
-from analysis.paired import paired
+from analysis.compare.comparison import Comparison, compare
+from analysis.compare.paired import paired
 from analysis.run_table import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError

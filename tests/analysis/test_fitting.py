@@ -21,7 +21,7 @@ from analysis.fitting import (
     leave_one_out,
     profile,
 )
-from analysis.scaling_laws import chinchilla, power_law
+from analysis.scaling.scaling_laws import chinchilla, power_law
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,

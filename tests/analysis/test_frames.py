@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import analysis
 from analysis.questions import ask
-from analysis.table_schema import SCHEMA
+from analysis.runs.schema import SCHEMA
 from tst_study.commands.command_line import app
 from tst_study.errors import UserError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.comparison import compare
-from analysis.equal_loss import equal_loss, speed_up
-from analysis.learning_rate import Sweep, sweeps
+from analysis.compare.comparison import compare
+from analysis.compare.equal_loss import equal_loss, speed_up
+from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import load
 from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run, write_study

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis import published
-from analysis.crossings import crossings, published_crossings
-from analysis.disagreements import disagreements, exponent_needed
-from analysis.matched import matched
+from analysis.compare.crossings import crossings, published_crossings
+from analysis.compare.matched import matched
+from analysis.paper.disagreements import disagreements, exponent_needed
 from analysis.run_table import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError

@@ -8,11 +8,11 @@ import pytest
 from scipy import optimize
 
 import analysis
-from analysis.superposition_advice import recommend
-from analysis.superposition_answer import published_beside_law
-from analysis.superposition_held_out import Split, held_out, predictions, splits
-from analysis.superposition_law import LINEAR, Law, fit_law, gain, published_law
-from analysis.superposition_rows import effective_targets, published_rows
+from analysis.law.advice import recommend
+from analysis.law.answer import published_beside_law
+from analysis.law.held_out import Split, held_out, predictions, splits
+from analysis.law.rows import effective_targets, published_rows
+from analysis.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from tst_study.errors import UserError
 
 SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21

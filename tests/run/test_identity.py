@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from analysis.identity import training_group, training_group_of_any_length
+from analysis.runs.comparable import training_group, training_group_of_any_length
 from tests.examples import example
 from tst_study import config as configuration
 from tst_study import run_record

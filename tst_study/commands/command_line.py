@@ -53,7 +53,8 @@ def train(
         Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
+        bool,
+        typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
     processes: Annotated[
         int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
@@ -64,11 +65,14 @@ def train(
     from tst_study.process.rank_environment import adopt_slurm_ranks, rank_variable
     from tst_study.run import lock as run_lock
 
+    if config_file is None and not overrides:
+        raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])
     if dry_run:
-        from tst_study.commands.dry_run import describe
+        from tst_study.commands.dry_run import check_start, describe
 
         print(describe(resolved))
+        check_start(resolved, folder, processes)
         return
     folder = folder or _run_folder(resolved)
     if processes > 1:
@@ -138,7 +142,7 @@ def analyse(
         Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(help="File to write; runs/analysis/… by default.")
+        Path | None, typer.Option(help="File to write; by default DIR/analysis/QUESTION.json.")
     ] = None,
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
@@ -149,11 +153,13 @@ def analyse(
     )
     for line in answer.lines():
         print(line)
-    source = runs or table or tokens
-    name = source.resolve().stem if source else "published"
-    target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
-    answer.write_json(target)
-    print(f"\n{target}")
+    named = runs or table or tokens
+    if json is None and named is not None:
+        folder = named if named.is_dir() else named.parent
+        json = folder / "analysis" / f"{question}.json"
+    if json is not None:
+        answer.write_json(json)
+        print(f"\n{json}")
 
 
 @data.command("prepare")

@@ -73,7 +73,7 @@ def open_stream(config: Config) -> TokenStream:
 def open_held_out(config: Config) -> HeldOut:
     """The tokens that the run is evaluated on."""
     split = _open_validation(config)
-    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.validation_tokens)
+    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.held_out_tokens)
     held.check_vocabulary(config.model.vocabulary_size)
     return held
 

@@ -85,7 +85,7 @@ def _by_document(
     starts = file.document_starts(0, file.document_count)
     document = np.searchsorted(starts, tokens, side="right") - 1
     document -= document[0]
-    sums = np.bincount(document, weights=losses.ravel()[counted].astype(np.float64))
+    sums = np.bincount(document, losses.ravel()[counted]).astype(np.float64)
     counts = np.bincount(document)
     sums, counts = sums[counts > 0], counts[counts > 0]
     mean, error = mean_per_token(sums, counts)

@@ -35,7 +35,7 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
     if options.export is not None:
         _check_export(run, options.export)
     domains = _named_folders(options.held_out or ()) or domains_of_run(run)
-    tokens = options.tokens or run.config.data.validation_tokens
+    tokens = options.tokens or run.config.data.held_out_tokens
     needs_tokenizer = options.tasks is not None or options.context
     tokenizer = tokenizer_of_run(run, options.tokenizer) if needs_tokenizer else None
     with trained_model(run, options.device) as trained:

@@ -36,6 +36,12 @@ class Progress(rich.Progress):
         self._line = self.add_task(name, total=steps, facts="")
         self._first: tuple[int, float] | None = None
 
+    def evaluating(self, tokens: int, of: int) -> str:
+        """Draw how far an evaluation is; returns the same in words."""
+        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
+        self.update(self._line, facts=facts)
+        return facts
+
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
         step, now = row["step"], time.perf_counter()
@@ -82,9 +88,20 @@ class RunLog:
         if self._mirror is not None:
             self._mirror.row(row, "training")
         now = self._line.show(row)
-        if last or time.monotonic() - self._last_heartbeat >= HEARTBEAT_SECONDS:
-            self._last_heartbeat = time.monotonic()
+        if last or self._beats():
             self._writer.status("running", **now)
+
+    def evaluating(self, step: int, tokens: int, of: int) -> None:
+        if self._writer is not None:
+            said = self._line.evaluating(tokens, of)
+            if self._beats():
+                self._writer.status("running", step, said)
+
+    def _beats(self) -> bool:
+        now = time.monotonic()
+        due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
+        self._last_heartbeat = now if due else self._last_heartbeat
+        return due
 
     def evaluation(self, row: dict[str, Any]) -> None:
         if self._writer is None:

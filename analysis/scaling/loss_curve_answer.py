@@ -11,10 +11,10 @@ import pandas as pd
 from analysis.answer import Answer
 from analysis.checks import needs_columns
 from analysis.fitting.shared_errors import Spread
-from analysis.loss_curve import LossCurve, fit_loss_curve
-from analysis.power_law import fit_power_law
-from analysis.run_row import rows_of
 from analysis.run_table import Tables
+from analysis.runs.run_row import rows_of
+from analysis.scaling.loss_curve import LossCurve, fit_loss_curve
+from analysis.scaling.power_law import fit_power_law
 from tst_study.errors import UserError
 
 Ends = pd.DataFrame

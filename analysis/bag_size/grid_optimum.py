@@ -11,11 +11,11 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer, fingerprint_of
-from analysis.bag_size_trends import GROUP, TREND_RATIOS, trends, weights_compared
+from analysis.bag_size.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
+from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compared
 from analysis.checks import needs_columns
-from analysis.comparison import Comparison
-from analysis.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
-from analysis.run_row import rows_of
+from analysis.compare.comparison import Comparison
+from analysis.runs.run_row import rows_of
 from analysis.wording import is_plain
 from tst_study.errors import UserError
 

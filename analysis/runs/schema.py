@@ -13,8 +13,8 @@ import pandas as pd
 from analysis.answer import fingerprint_of
 from analysis.checks import needs_columns, numbers, truths
 from analysis.frames import with_tokens
-from analysis.run_row import COLUMNS, rows_of
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
+from analysis.runs.run_row import COLUMNS, rows_of
 from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
 from tst_study.errors import UserError
 

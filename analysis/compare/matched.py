@@ -20,13 +20,14 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.comparison import SETTING, eligible
-from analysis.crossings import published_crossings
-from analysis.equal_loss import speed_up
-from analysis.paired import paired
-from analysis.run_row import rows_of
-from analysis.wording import big, setting_label, setting_order
+from analysis.compare.comparison import SETTING, eligible
+from analysis.compare.crossings import published_crossings
+from analysis.compare.equal_loss import speed_up
+from analysis.compare.paired import paired
+from analysis.runs.run_row import rows_of
+from analysis.wording import setting_label, setting_order
 from tst_study.errors import UserError
+from tst_study.units import big
 
 Kind = Literal["equal FLOPs", "equal data", "equal loss"]
 TOLERANCE = 0.005

@@ -24,7 +24,7 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.fitting import Fit, LeastSquares, Problem, fit, grid_of_starts
 from analysis.fitting.objectives import Floats
-from analysis.scaling_laws import power_law
+from analysis.scaling.scaling_laws import power_law
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights

@@ -31,7 +31,7 @@ from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
 from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
-from analysis.superposition_rows import published_rows, settings
+from analysis.law.rows import published_rows, settings
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 

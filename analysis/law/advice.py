@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.run_row import rows_of
-from analysis.superposition_held_out import observed_gains
-from analysis.superposition_law import Law
-from analysis.superposition_rows import settings
+from analysis.law.held_out import observed_gains
+from analysis.law.rows import settings
+from analysis.law.superposition_law import Law
+from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
 _NEAR = 0.02

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.comparison import Comparison
+from analysis.compare.comparison import Comparison
 from analysis.wording import number
 
 

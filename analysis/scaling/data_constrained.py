@@ -19,14 +19,14 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import numbers
-from analysis.comparison import Comparison
+from analysis.compare.comparison import Comparison
+from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
-from analysis.paired import paired
-from analysis.run_row import rows_of
-from analysis.scaling_laws import Base, Repetition
-from analysis.superposition_law import Law, published_law
-from analysis.superposition_rows import TOKENS_PER_STEP as TOKENS_PER_STEP
+from analysis.law.rows import TOKENS_PER_STEP as TOKENS_PER_STEP
+from analysis.law.superposition_law import Law, published_law
+from analysis.runs.run_row import rows_of
+from analysis.scaling.scaling_laws import Base, Repetition
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, cast
 
 import pandas as pd
 
-from analysis.identity import training_group, training_group_of_any_length
+from analysis.runs.comparable import training_group, training_group_of_any_length
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import RunRecord
 
@@ -106,7 +106,7 @@ class RunRow(TypedDict):
     device_count: int | None
     """Of the last launch that named any."""
     group: str
-    """Runs that may be compared (`analysis.identity`)."""
+    """Runs that may be compared (`analysis.runs.comparable`)."""
     family: str
     """The same, whatever the number of steps."""
     fingerprint: str

@@ -10,14 +10,14 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.fitting.shared_errors import Spread
-from analysis.run_row import rows_of
-from analysis.scaling_laws import Base
-from analysis.superposition_advice import outside, recommend
-from analysis.superposition_held_out import copied, held_out, observed_gains
-from analysis.superposition_law import Law, fit_law, published_law
-from analysis.superposition_rows import TOKENS_PER_STEP, rows_of_runs, settings
-from analysis.wording import big
+from analysis.law.advice import outside, recommend
+from analysis.law.held_out import copied, held_out, observed_gains
+from analysis.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
+from analysis.law.superposition_law import Law, fit_law, published_law
+from analysis.runs.run_row import rows_of
+from analysis.scaling.scaling_laws import Base
 from tst_study.errors import UserError
+from tst_study.units import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""

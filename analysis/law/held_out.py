@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.fitting.objectives import Floats
-from analysis.run_row import rows_of
-from analysis.superposition_law import Law, fit_law
-from analysis.superposition_rows import published_rows
+from analysis.law.rows import published_rows
+from analysis.law.superposition_law import Law, fit_law
+from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
 CHOSEN_FROM = 0.5

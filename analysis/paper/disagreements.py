@@ -10,9 +10,9 @@ from scipy import optimize
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.superposition_law import Law, published_law
-from analysis.superposition_rows import TOKENS_PER_STEP
-from analysis.table_checks import (
+from analysis.law.rows import TOKENS_PER_STEP
+from analysis.law.superposition_law import Law, published_law
+from analysis.paper.table_checks import (
     check,
     headline,
     hours_per_step,

@@ -10,7 +10,11 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.chinchilla import (
+from analysis.compare.comparison import SETTING, eligible
+from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
+from analysis.fitting import bootstrap
+from analysis.runs.run_row import rows_of
+from analysis.scaling.chinchilla import (
     Frontier,
     allocation,
     envelope,
@@ -19,11 +23,7 @@ from analysis.chinchilla import (
     leave_one_size_out,
     parametric,
 )
-from analysis.comparison import SETTING, eligible
-from analysis.fitting import bootstrap
-from analysis.length_curve import LengthCurve, floors, hull, paired_tables
-from analysis.power_law import fit_power_law
-from analysis.run_row import rows_of
+from analysis.scaling.power_law import fit_power_law
 from analysis.wording import setting_label
 from tst_study.errors import UserError
 

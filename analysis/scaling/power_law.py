@@ -9,7 +9,7 @@ import numpy as np
 from analysis.checks import numbers
 from analysis.fitting import Fit, Huber, Objective, Problem, bootstrap, fit, grid_of_starts, profile
 from analysis.fitting.objectives import Floats
-from analysis.scaling_laws import power_law
+from analysis.scaling.scaling_laws import power_law
 from tst_study.errors import UserError
 
 

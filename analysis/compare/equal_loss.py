@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import positive
-from analysis.comparison import Comparison
-from analysis.length_curve import LengthCurve, floors, hull, paired_tables
-from analysis.run_row import rows_of
+from analysis.compare.comparison import Comparison
+from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
+from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
 COLUMNS = (

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.chinchilla import leave_one_size_out
-from analysis.comparison import eligible
+from analysis.compare.comparison import eligible
 from analysis.frames import fit_chinchilla
+from analysis.scaling.chinchilla import leave_one_size_out
 from tst_study.errors import UserError
 
 _BUDGETS = 5
@@ -16,7 +16,7 @@ _BUDGETS = 5
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     """A fit for each corpus and held-out text of rows with params, tokens, flops, loss, corpus and
-    eval_set (`table_schema.checked`, `points_of_runs`); superposed runs are left out."""
+    eval_set (`schema.checked`, `points_of_runs`); superposed runs are left out."""
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     plain = points[points["bag_size"] == 1]

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import is_number, needs_columns
-from analysis.paired import paired
-from analysis.run_row import rows_of
+from analysis.compare.paired import paired
+from analysis.runs.run_row import rows_of
 from analysis.wording import setting_label, setting_order
 
 SETTING = (

@@ -32,7 +32,7 @@ from analysis.fitting import (
 )
 from analysis.fitting.objectives import Floats
 from analysis.fitting.solve import grid_of_starts
-from analysis.scaling_laws import Base, chinchilla
+from analysis.scaling.scaling_laws import Base, chinchilla
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 
