@@ -90,7 +90,7 @@ def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
 
 
 def _name(config: Config, steps: int) -> str:
-    method = SuperpositionSetting.of_config(
+    method = SuperpositionSetting.from_config(
         config.superposition.model_dump(), config.schedule.steps
     )
     return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

@@ -17,7 +17,7 @@ from tst_study.configuration.superposition_setting import (
 
 def setting(**values: Any) -> SuperpositionSetting:
     superposition = Superposition(bag_size=4, step_ratio=0.2, **values)
-    return SuperpositionSetting.of_config(superposition.model_dump(mode="json"), 100)
+    return SuperpositionSetting.from_config(superposition.model_dump(mode="json"), 100)
 
 
 DEPARTED = {
@@ -41,7 +41,7 @@ def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
     assert setting().is_plain
     assert setting().role == "superposition"
     assert not BASELINE.is_plain
-    assert SuperpositionSetting.of_config(Superposition(bag_size=8).model_dump(), 100) is BASELINE
+    assert SuperpositionSetting.from_config(Superposition(bag_size=8).model_dump(), 100) is BASELINE
 
 
 @pytest.mark.parametrize("key", DEPARTED)
@@ -62,7 +62,7 @@ def test_a_departure_has_its_own_label_name_and_role(key: str) -> None:
 def test_columns_and_setting_say_the_same() -> None:
     for one in (BASELINE, setting(), setting(**DEPARTED | {"mode": "full", "loss": "mce"})):
         assert tuple(one.columns()) == COLUMNS
-        assert SuperpositionSetting.of_row(one.columns()) == one
+        assert SuperpositionSetting.from_row(one.columns()) == one
 
 
 def test_words() -> None:

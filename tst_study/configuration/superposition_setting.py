@@ -91,12 +91,12 @@ class SuperpositionSetting:
     """Where it leaves the paper's method, and how."""
 
     @classmethod
-    def of_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
+    def from_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
         """Of a config's `superposition` section, in a run of so many steps."""
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]
         )
-        return cls.of_row(
+        return cls.from_row(
             {
                 "bag_size": values["bag_size"],
                 "superposed_steps": superposed,
@@ -107,7 +107,7 @@ class SuperpositionSetting:
         )
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
+    def from_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
         """Of a row of any table that has `COLUMNS`."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         if bag_size == 1 or superposed == 0:
