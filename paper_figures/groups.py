@@ -95,7 +95,7 @@ class Group:
         """Its settings of the paper's method, whatever these columns say, or with another
         weighting of the bag."""
         keep = [
-            SuperpositionSetting.from_row(row).is_plain_but(*free, "weighting")
+            SuperpositionSetting.of_row(row).is_plain_but(*free, "weighting")
             and ("weighting" in free or row["weighting"] == weighting)
             for row in rows_of(self.rows)
         ]

@@ -304,18 +304,26 @@ class Execution(Strict):
     compile: bool = False
     """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
     log_every: Positive = 10
+    """Steps between rows of the log."""
+    log_seconds: NotNegativeFloat = 30.0
+    """Seconds without a row after which one is logged all the same; 0: none."""
     evaluate_every: Positive | None = None
     """Steps between evaluations; by default only after the last step."""
     checkpoint_every: Positive | None = None
-    """Steps between checkpoints; by default only after the last step."""
+    """Steps between checkpoints; by default only after the last step, and by the clock."""
+    checkpoint_minutes: NotNegativeFloat = 30.0
+    """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
+    start_timeout_seconds: Positive = 1800
+    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
+    and compiles, before they give up."""
     timeout_seconds: Positive = 600
-    """How long ranks wait for each other before they give up."""
+    """The same from then on."""
 
 
 class InitialWeights(Strict):

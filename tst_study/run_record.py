@@ -35,7 +35,7 @@ from tst_study.errors import UserError
 from tst_study.run.identity_form import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from tst_study.config import Execution
+    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -288,6 +288,21 @@ def read_status(folder: str | Path) -> Status | None:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
     return status
+
+
+def mark(folder: Path, config: Config, state: State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.last_step,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    write_json(folder / "status.json", status)
 
 
 def is_over(folder: str | Path) -> bool:

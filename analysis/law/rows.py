@@ -104,7 +104,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):
-        setting = SuperpositionSetting.from_row(run)
+        setting = SuperpositionSetting.of_row(run)
         plain = setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
         reason = ""
         if own not in known:

@@ -109,7 +109,7 @@ def _run(row: dict[str, Any]) -> dict[str, Any]:
     steps, ratio = int(row["steps"]), float(row["step_ratio"])
     plain = {one.column: one.plain for one in DEPARTURES} | {"weighting": row["weighting"]}
     size = int(row["bag_size"])
-    setting = SuperpositionSetting.from_row(
+    setting = SuperpositionSetting.of_row(
         {"bag_size": size, "superposed_steps": round(ratio * steps), "step_ratio": ratio, **plain}
     )
     more = 1 + setting.step_ratio * (setting.bag_size - 1)

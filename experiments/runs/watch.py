@@ -45,7 +45,7 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
         def do_GET(self) -> None:
             # A page of another site must not read this one under a name that it gave itself.
             ours = self.headers.get("Host", "") in {
-                f"{host}:{self.server.server_address[1]}" for host in ("127.0.0.1", "localhost")
+                f"{host}:{self.connection.getsockname()[1]}" for host in ("127.0.0.1", "localhost")
             }
             if not ours or self.path not in ("/", "/runs"):
                 self.send_error(404)
@@ -113,7 +113,11 @@ def curves(folder: Path, stamp: tuple[int, ...]) -> Curves | None:
         return None
     config, schedule = record.header["config"], record.header["config"]["schedule"]
     apart = ("superposition", *SEEDS, "schedule.stop_after")
-    every = [(row["step"], row["loss"]) for row in record.metrics if row["bag_size"] == 1]
+    every = [
+        (row["step"], row["loss"])
+        for row in record.metrics
+        if row["bag_size"] == 1 and row["loss"] is not None
+    ]
     size = max(1, len(every) // POINTS)
     pieces = [every[at : at + size] for at in range(0, len(every), size)]
     return Curves(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from experiments.corpora import Recipe
 from tst_study.config import Config, Parallel, Superposition, apply_override, from_dict
@@ -34,6 +34,7 @@ class Setting:
     """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluations: int = 8
     """Of the held-out text, over a run."""
     changes: tuple[str, ...] = ()
@@ -66,6 +67,7 @@ class Setting:
                 "micro_batch": self.micro_batch,
                 "parallel": self.parallel.model_dump(),
                 "threads": self.threads,
+                "device": self.device,
                 "log_every": max(10, length // 400),
                 "evaluate_every": max(1, length // self.evaluations),
                 "checkpoint_every": max(500, length // 20),

@@ -62,7 +62,7 @@ def test_a_departure_has_its_own_label_name_and_role(key: str) -> None:
 def test_columns_and_setting_say_the_same() -> None:
     for one in (BASELINE, setting(), setting(**DEPARTED | {"mode": "full", "loss": "mce"})):
         assert tuple(one.columns()) == COLUMNS
-        assert SuperpositionSetting.from_row(one.columns()) == one
+        assert SuperpositionSetting.of_row(one.columns()) == one
 
 
 def test_words() -> None:

@@ -51,7 +51,11 @@ DEPARTURES = (
         "loss_kind",
         "loss",
         "mce",
-        {"sum_to_one": "sum-to-one loss", "hinge": "hinge loss"},
+        {
+            "sum_to_one": "sum-to-one loss",
+            "binary_cross_entropy": "binary cross-entropy",
+            "hinge": "hinge loss",
+        },
     ),
     Departure(
         "weighting",
@@ -96,7 +100,7 @@ class SuperpositionSetting:
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]
         )
-        return cls.from_row(
+        return cls.of_row(
             {
                 "bag_size": values["bag_size"],
                 "superposed_steps": superposed,
@@ -107,7 +111,7 @@ class SuperpositionSetting:
         )
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
+    def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
         """Of a row of any table that has `COLUMNS`."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         if bag_size == 1 or superposed == 0:
