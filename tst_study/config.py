@@ -402,6 +402,11 @@ class Config(Strict):
         """Of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
+    def executed(self, **changes: object) -> Config:
+        """With other keys of `execution`: the same run, computed in another way."""
+        execution = self.execution.model_copy(update=changes)
+        return self.model_copy(update={"execution": execution})
+
     @model_validator(mode="after")
     def _check(self) -> Config:
         superposed = self.superposition.steps
