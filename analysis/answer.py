@@ -37,10 +37,9 @@ class Answer:
         """For a terminal."""
         if self.text is not None:
             return list(self.text)
-        text: list[str] = []
+        text = [*self.sentences]
         for title, table in self.tables.items():
-            text += [title, *(f"  {line}" for line in table_lines(table)), ""]
-        text += self.sentences
+            text += ["", title, *(f"  {line}" for line in table_lines(table))]
         if len(self.excluded):
             counts = self.excluded["reason"].value_counts()
             text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
@@ -78,7 +77,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
             [
                 _shown(value if name not in whole or pd.isna(value) else int(value))
                 if name not in _ESTIMATES or digits is None or not _is_finite(value)
-                else f"{value:,.{digits}f}"
+                else f"{value:,.{digits}f}".replace("-", "−")
                 for name, value in row.items()
             ]
         )
@@ -145,7 +144,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}"
+        return f"{value:,}".replace("-", "−")
     if isinstance(value, float):
         size = abs(value)
         if size and (size >= 1e6 or size < 1e-4):

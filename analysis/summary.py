@@ -55,22 +55,21 @@ class Summary:
 
     def lines(self) -> list[str]:
         """For a terminal; losses in nats per token on held-out text."""
-        text: list[str] = []
+        tables: list[str] = []
         width = max([24, *(len(row) for row in self.comparison.table["setting"])])
         for label, rows in self.groups:
-            text.append(label)
-            text.append(
+            tables += ["", label]
+            tables.append(
                 f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
                 f"{'gain [95% interval]':<26} verdict"
             )
             for row in rows_of(rows):
-                text.append(
+                tables.append(
                     f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
                     f"{row['superposed']:>8.4f}  {gain(row):<26} "
                     f"{row['verdict']}"
                 )
-            text.append("")
-        text.append(self.headline())
+        text = [self.headline()]
         for row in rows_of(self.equal_loss):
             if row["speed_up"] is not None and not pd.isna(row["speed_up"]):
                 text.append(
@@ -81,7 +80,7 @@ class Summary:
         if len(self.comparison.excluded):
             text.append(f"{number(len(self.comparison.excluded), 'run')} not compared; see report.")
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return text
+        return text + tables
 
 
 def verdict_counts(table: pd.DataFrame) -> dict[str, int]:

@@ -14,8 +14,9 @@ import pandas as pd
 from analysis import published
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, group_label, number
+from analysis.wording import group_label, number
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
 
 KEY = ("group", "learning_rate", "eval_set")
 TOLERANCE = 0.1
@@ -141,16 +142,6 @@ def all_groups(summary: Summary) -> list[Group]:
     """All that may be compared, in order of name."""
     table = summary.comparison.table
     return [Group(summary, rows) for _, rows in table.groupby(list(KEY), sort=True)]
-
-
-def main_groups(summary: Summary) -> list[Group]:
-    """Of each corpus and model the length with most settings; of equals, the longest."""
-    found = []
-    for _, rows in summary.comparison.table.groupby("family", sort=False):
-        counts = rows.groupby("steps")["setting"].count()
-        most = counts[counts == counts.max()].index.max()
-        found.append(Group(summary, rows[rows["steps"] == most]))
-    return sorted(found, key=lambda group: group.slug)
 
 
 def span(counts: Iterable[int], noun: str) -> str:

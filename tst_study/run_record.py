@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -34,7 +35,7 @@ from tst_study.errors import UserError
 from tst_study.run.identity_form import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from tst_study.config import Execution
+    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -86,11 +87,11 @@ class Metrics(_Counters):
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
     loss: float | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is no number."""
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
     epochs: float
     learning_rate: float
     gradient_norm: float | None
-    """Before clipping; None where it is no number."""
+    """Before clipping; None where it is not a number."""
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
@@ -220,6 +221,23 @@ def read_evaluations(folder: str | Path) -> list[Evaluation]:
     return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
 
 
+def last_held_out(folder: str | Path) -> float | None:
+    """Loss of the last evaluation, read from the end of the file alone: for screens that look at
+    thousands of runs."""
+    try:
+        with open(Path(folder) / "evals.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**14))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):  # torn, at either end
+            row = json.loads(line)
+            if "nats_per_token" in row:
+                return float(row["nats_per_token"])
+    return None
+
+
 def read_task_results(folder: str | Path) -> list[TaskResult]:
     """`read(folder).tasks` without the rest. Raises `UserError`."""
     return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
@@ -272,6 +290,21 @@ def read_status(folder: str | Path) -> Status | None:
     return status
 
 
+def mark(folder: Path, config: Config, state: State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.last_step,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    write_json(folder / "status.json", status)
+
+
 def is_over(folder: str | Path) -> bool:
     """Whether the run says that it has come to its end: done or diverged."""
     status = read_status(folder)
@@ -288,6 +321,17 @@ def find_run_folders(root: str | Path) -> list[Path]:
     return sorted(found)
 
 
+def check_same_run(folder: Path, fingerprint: str) -> None:
+    """Raises `UserError` where a folder holds another run."""
+    if (folder / "run.json").is_file():
+        there = read_header(folder)["fingerprint"]
+        if there != fingerprint:
+            raise UserError(
+                f"{folder}: holds run {there[:8]}, not {fingerprint[:8]} of this config; name "
+                "another folder or restore the config"
+            )
+
+
 class RunWriter:
     """Writes one launch (segment) of a run; only rank 0 has one."""
 
@@ -298,14 +342,8 @@ class RunWriter:
         stop_after = header["config"]["schedule"].get("stop_after")
         self._steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / "run.json").is_file():
-            there = read_header(self.folder)["fingerprint"]
-            if there != header["fingerprint"]:
-                raise UserError(
-                    f"{self.folder}: holds run {there[:8]}, not {header['fingerprint'][:8]} of "
-                    "this config; name another folder or restore the config"
-                )
-        else:
+        check_same_run(self.folder, header["fingerprint"])
+        if not (self.folder / "run.json").is_file():
             write_json(self.folder / "run.json", header)
         self.segment = 0
         self._segment_open = False
@@ -410,7 +448,7 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """JSON has no infinity and no NaN: what is no number is null."""
+    """JSON has neither infinity nor NaN: both become null."""
     try:
         text = json.dumps(row, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -487,7 +525,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task that was measured again is no loss of anything.
+        # A task measured again replaces its row; nothing is lost.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

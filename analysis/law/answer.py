@@ -16,8 +16,8 @@ from analysis.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from analysis.law.superposition_law import Law, fit_law, published_law
 from analysis.runs.run_row import rows_of
 from analysis.scaling.scaling_laws import Base
-from analysis.wording import big
 from tst_study.errors import UserError
+from tst_study.units import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""

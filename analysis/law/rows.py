@@ -15,10 +15,10 @@ from analysis.checks import needs_columns, numbers, positive
 from analysis.compare.comparison import eligible
 from analysis.fitting.objectives import Floats
 from analysis.runs.run_row import rows_of
-from analysis.wording import big
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
+from tst_study.units import big
 
 TOKENS_PER_STEP = 2**21
 """Latent tokens of a step of the published grids."""

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.runs.run_row import rows_of
-from analysis.wording import big, number
+from analysis.wording import number
 from paper_figures.drawing import forest
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Item
@@ -14,6 +14,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_figure
+from tst_study.units import big
 
 SHOWS = "no run is repeated with another seed"
 MOST = 60

@@ -53,9 +53,21 @@ def is_held_out(digest: bytes, share: float) -> bool:
     """Whether a document belongs to the held-out share, by the sha256 of its text.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
-    corpus that grows keeps its held-out documents, and copies do not straddle the split.
+    corpus that grows keeps its held-out documents, and copies do not straddle the split. (Of a
+    corpus so small that the share holds out none, the document with the lowest hash is.)
     """
-    return int.from_bytes(digest[:8], "little") < share * 2**64
+    return _hash(digest) < share * 2**64
+
+
+def _hash(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little")
+
+
+def lowest_hash(path: Path) -> int:
+    """Of a finished shard's training documents, as `is_held_out` compares them with a share;
+    2**64 where it has none."""
+    digests = read_part(path, "train").digests
+    return min((_hash(digest.tobytes()) for digest in digests), default=2**64)
 
 
 def make_shard(work: Work, tokenizer: Tokenizer) -> None:

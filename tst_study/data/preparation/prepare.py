@@ -11,7 +11,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -40,6 +40,7 @@ from tst_study.data.shards import (
     Work,
     count_documents,
     is_held_out,
+    lowest_hash,
     read_counts,
     read_part,
 )
@@ -90,11 +91,22 @@ def prepare(
         # Bytes as they lie on disk; how many a stream has, nobody knows before its end.
         total = None if None in sizes else sum(filter(None, sizes))
         task = bar.add_task("tokenizer", total=total)
-        tokenizer = _make_tokenizer(request, unfinished, jobs)
-        bar.update(task, description="tokenising")
-        with shard_workers(workers or cores(), tokenizer) as submit:
-            reader = _Reader(request, unfinished, submit, functools.partial(bar.advance, task))
-            sources = [reader.read(split, source) for split, source in jobs]
+
+        def tokenised(request: Request) -> tuple[Tokenizer, list[Path], list[SourceRecord | None]]:
+            bar.reset(task, description="tokenizer")
+            tokenizer = _make_tokenizer(request, unfinished, jobs)
+            bar.update(task, description="tokenising")
+            with shard_workers(workers or cores(), tokenizer) as submit:
+                reader = _Reader(request, unfinished, submit, functools.partial(bar.advance, task))
+                sources = [reader.read(split, source) for split, source in jobs]
+            return tokenizer, reader.shards, sources
+
+        tokenizer, shards, sources = tokenised(request)
+        share = _share_of_one(shards) if request.validation_share is not None else None
+        if share is not None:  # held-out text trains no tokenizer, so that is made again, too
+            for path in [*shards, unfinished / TOKENIZER]:
+                path.unlink()
+            tokenizer, shards, sources = tokenised(replace(request, validation_share=share))
         bar.update(task, description="writing")
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
@@ -107,7 +119,7 @@ def prepare(
                 end_of_document=tokenizer.end_of_document,
                 end_of_document_token=tokenizer.end_of_document_token,
             ),
-            splits=_join(folder, unfinished, reader.shards, tokenizer),
+            splits=_join(folder, unfinished, shards, tokenizer),
             licence=request.licence,
             notes=request.notes,
         )
@@ -122,6 +134,16 @@ def _progress(shown: bool) -> Progress:
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not shown)
+
+
+def _share_of_one(shards: list[Path]) -> float | None:
+    """The share that holds out the one document whose hash is lowest, where none is held out so
+    far and there are two at least."""
+    counts = [count_documents(path) for path in shards]
+    if any(count["validation"] for count in counts) or sum(c["train"] for c in counts) < 2:
+        return None
+    lowest = min(lowest_hash(path) for path in shards)
+    return math.nextafter(lowest / 2**64, 1.0)
 
 
 class _Reader:
@@ -167,7 +189,7 @@ class _Reader:
             name=source.name,
             split=split,
             bytes=source.bytes,
-            # Where the limit cut the reading short, the hash is still that of the whole file.
+            # Even where the limit cut the reading short, the hash is that of the whole file.
             sha256=reading.sha256 or file_sha256(source.path),
             modified_ns=source.path.stat().st_mtime_ns,
         )
@@ -226,7 +248,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
 
 
 def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about so many bytes."""
+    """The first training documents, held-out ones left out, up to about this many bytes."""
     share = request.validation_share
     for source in (source for split, source in jobs if split == "train"):
         for number, record in enumerate(records(source, Reading(), request.text_field)):
@@ -247,7 +269,7 @@ def _join(
     counts = [count_documents(path) for path in shards]
     for split in SPLITS:
         if not any(count[split] for count in counts):
-            shutil.rmtree(unfinished)  # the remedy is another request, for which it is no use
+            shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"
