@@ -47,7 +47,10 @@ docs: $(ready)
 
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
 gpu:
-	$(or $(PYTHON),python3) benchmarks/gpu.py
+	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
+	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
+	    && exec "$$candidate" benchmarks/gpu.py; \
+	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
 
 setup: $(ready)
 

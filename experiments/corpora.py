@@ -9,6 +9,7 @@ from typing import Protocol
 from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
+BOOKS_WORDS = 1024
 _made_in = PREPARED
 
 
@@ -37,21 +38,20 @@ class Recipe(Protocol):
 class Books:
     """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
 
-    vocabulary_size: int = 1024
     shards: int | None = None
     """The first of the five files only; all by default."""
 
     @property
     def folder(self) -> Path:
         part = f"-first{self.shards}" if self.shards else ""
-        return _place(f"books-bpe{self.vocabulary_size}{part}")
+        return _place(f"books-bpe{BOOKS_WORDS}{part}")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
         books = bundled_books(self.shards)
-        prepare(replace(books, tokenizer=f"bpe:{self.vocabulary_size}"), self.folder)
+        prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), self.folder)
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,20 @@ class BooksPart:
 
     megabytes: int
     """Of records; prose has about 3.4 bytes a token at this vocabulary."""
-    whole: Books = Books()
 
     @property
     def folder(self) -> Path:
-        return _place(f"{self.whole.folder.name}-{self.megabytes}MB")
+        return _place(f"{Books().folder.name}-{self.megabytes}MB")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
-        self.whole.prepare()
+        whole = Books()
+        whole.prepare()
         part = replace(
             bundled_books(),
-            tokenizer=str(self.whole.folder / "tokenizer.json"),
+            tokenizer=str(whole.folder / "tokenizer.json"),
             limit_bytes=self.megabytes * 1_000_000,
         )
         prepare(part, self.folder)
@@ -107,8 +107,6 @@ class TopicalLanguage:
     """A slow topic, Markov word classes, Zipf words within a class; its entropy rate is known."""
 
     words: int = 2048
-    classes: int = 64
-    topics: int = 16
     tokens: int = 5_000_000
     """Training tokens; as many as the longest run reads."""
     validation_tokens: int = 262_144
@@ -120,5 +118,5 @@ class TopicalLanguage:
     def prepare(self) -> None:
         from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
-        language = LanguageParameters(self.words, self.classes, self.topics)
+        language = LanguageParameters(self.words)
         generate(self.folder, self.tokens, self.validation_tokens, language)

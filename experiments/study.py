@@ -69,9 +69,10 @@ STUDIES = {
 that it has, where it has not all."""
 
 
-def load(name: str, scale: str, runs: Path | None = None) -> Study:
-    """The study of that name at that scale; with its runs in another folder, corpora that are not
-    there yet are made in that folder, too. Raises `UserError` for names that do not exist."""
+def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
+    """The study of that name at that scale, on another device than the scale says where one is
+    given; with its runs in another folder, corpora that are not there yet are made in that folder,
+    too. Raises `UserError` for names that do not exist."""
     from experiments.studies.scales import SCALES, scale_of
 
     module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
@@ -88,10 +89,20 @@ def load(name: str, scale: str, runs: Path | None = None) -> Study:
         title=f"{module.TITLE} ({scale})",
         claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
         corpora=tuple(corpora.values()),
-        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
+        runs=lambda results: [
+            _on(device, run) for part in parts for run in part.runs(name, results)
+        ],
         folder=runs or usual,
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
+
+
+def _on(device: str | None, run: Config) -> Config:
+    if device is None:
+        return run
+    wanted = known(device, ("auto", "cpu", "cuda"), "--device")
+    execution = run.execution.model_copy(update={"device": wanted})
+    return run.model_copy(update={"execution": execution})
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

@@ -68,7 +68,7 @@ class Table(Item):
 def number_entry(
     value: float | None, digits: int = 0, best: bool = False, sign: bool = False
 ) -> Entry:
-    """A number with so many digits after the point; empty where there is none."""
+    """A number with `digits` digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
     text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
@@ -77,9 +77,9 @@ def number_entry(
     return Entry(text.replace("-", "−"), best, float(value))
 
 
-def number_as(value: float, text: str, best: bool = False) -> Entry:
+def number_as(value: float, text: str) -> Entry:
     """A number that is printed in a form of its own; empty where there is none."""
-    return Entry() if pd.isna(value) else Entry(text, best, float(value))
+    return Entry() if pd.isna(value) else Entry(text, value=float(value))
 
 
 def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:

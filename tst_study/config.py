@@ -341,20 +341,27 @@ class Execution(Strict):
     """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
     log_every: Positive = 10
     """Steps between rows of `metrics.jsonl`."""
+    log_seconds: NotNegativeFloat = 30.0
+    """Seconds without a row after which one is logged all the same; 0: none."""
     evaluate_every: Positive | None = None
     """Steps between evaluations; by default only after the last step."""
     checkpoint_every: Positive | None = None
-    """Steps between checkpoints; by default only after the last step."""
+    """Steps between checkpoints; by default only after the last step, and by the clock."""
+    checkpoint_minutes: NotNegativeFloat = 30.0
+    """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
     """How many of the last ones stay on disk."""
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
-    """Where a run without a checkpoint of its own begins, in place of its first step."""
+    """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
     """Whether rows are mirrored for TensorBoard."""
+    start_timeout_seconds: Positive = 1800
+    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
+    and compiles, before they give up."""
     timeout_seconds: Positive = 600
-    """How long ranks wait for each other before they give up."""
+    """The same from then on."""
 
 
 class InitialWeights(Strict):
@@ -394,6 +401,11 @@ class Config(Strict):
     def order_seed(self) -> int:
         """Of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
+
+    def executed(self, **changes: object) -> Config:
+        """With other keys of `execution`: the same run, computed in another way."""
+        execution = self.execution.model_copy(update=changes)
+        return self.model_copy(update={"execution": execution})
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -35,7 +35,7 @@ from tst_study.errors import UserError
 from tst_study.run.identity_form import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from tst_study.config import Execution
+    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -87,11 +87,11 @@ class Metrics(_Counters):
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
     loss: float | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is no number."""
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
     epochs: float
     learning_rate: float
     gradient_norm: float | None
-    """Before clipping; None where it is no number."""
+    """Before clipping; None where it is not a number."""
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
@@ -290,6 +290,21 @@ def read_status(folder: str | Path) -> Status | None:
     return status
 
 
+def mark(folder: Path, config: Config, state: State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.last_step,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    write_json(folder / "status.json", status)
+
+
 def is_over(folder: str | Path) -> bool:
     """Whether the run says that it has come to its end: done or diverged."""
     status = read_status(folder)
@@ -433,7 +448,7 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """JSON has no infinity and no NaN: what is no number is null."""
+    """JSON has neither infinity nor NaN: both become null."""
     try:
         text = json.dumps(row, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -510,7 +525,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task that was measured again is no loss of anything.
+        # A task measured again replaces its row; nothing is lost.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

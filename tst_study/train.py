@@ -55,6 +55,7 @@ from tst_study.megatron.process_groups import (
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
+from tst_study.process.timed_events import TimedEvents
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
 
@@ -99,16 +100,20 @@ def _run(
     first, end = trainer.resume(why_layout), config.schedule.last_step
     if trainer.owes_evaluation and not trainer.evaluate(first, stop):
         return _stopped(log, first, stop)
+    timed = TimedEvents(config.execution, ranks, stop)
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
 
         done = step + 1
-        due = _Due(config, plan, done, last=done == end)
+        due = _Due(config, plan, done, last=done == end, logs=timed.logs)
         loss, norm = trainer.step(step, recording=due.logs)
 
-        stopped = ranks.any(stop.signal is not None) and not due.last
-        saves = due.saves or stopped
+        if step == first:
+            ranks.wait_at_most(config.execution.timeout_seconds)
+        timed.poll(logged=due.logs)
+        stopped = timed.stops and not due.last
+        saves = due.saves or timed.saves or stopped
         if due.logs or due.evaluates or saves:
             problem = trainer.log_loss(done, loss, norm, due)
             if problem:
@@ -117,6 +122,7 @@ def _run(
         evaluated = not due.evaluates or trainer.evaluate(done, stop)
         if saves or not evaluated:
             trainer.save(done, owes_evaluation=not evaluated)
+            timed.saved()
         if stopped or not evaluated:
             return _stopped(log, done, stop)
     log.end("done", end)
@@ -135,14 +141,16 @@ class _StoppedError(Exception):
 class _Due:
     """What comes after `done` steps."""
 
-    def __init__(self, config: Config, plan: PhasePlan, done: int, *, last: bool) -> None:
+    def __init__(
+        self, config: Config, plan: PhasePlan, done: int, *, last: bool, logs: bool
+    ) -> None:
         def is_multiple_of(every: int | None) -> bool:
             return every is not None and done % every == 0
 
         execution = config.execution
         forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
         self.last, self.turns = last, forks or done == plan.superposed_steps
-        self.logs = last or self.turns or is_multiple_of(execution.log_every)
+        self.logs = last or logs or self.turns or is_multiple_of(execution.log_every)
         self.evaluates = last or is_multiple_of(execution.evaluate_every)
         self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
@@ -246,7 +254,7 @@ class _Trainer:
         of = held_out.predicted_tokens
 
         def look(tokens: int) -> None:
-            if self.ranks.any(stop.signal is not None):
+            if any(self.ranks.largest([stop.signal is not None])):
                 raise _StoppedError
             self.log.evaluating(done, tokens, of)
 

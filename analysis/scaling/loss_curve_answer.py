@@ -78,16 +78,21 @@ def described(log: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
     held = held_out(log)
     if len(held):
         tables["Final losses predicted from shorter runs, nats"] = held
-        both = held[["law", "power_law", "last"]].sub(held["observed"], axis=0).dropna()
-        means = np.sqrt((both**2).mean())
-        said.append(
-            f"Longer runs from shorter ones: {means['law']:.4f} nats by the curve, "
-            f"{means['power_law']:.4f} by a power law of final losses, {means['last']:.4f} by the "
-            f"longest run's loss (root mean square, {len(both)} predictions that all three make)."
-            if len(both)
-            else "A power law of final losses needs four lengths; the curve needs one."
-        )
+        said.append(_judged(held))
     return tables, said
+
+
+def _judged(held: pd.DataFrame) -> str:
+    """Root mean square errors over the predictions that all make: the power law needs four lengths,
+    the others one."""
+    errors = held[["law", "power_law", "last"]].sub(held["observed"], axis=0)
+    names = {"law": "by the curve", "last": "by the loss of the longest run fitted"}
+    more = "; a power law of final losses needs four lengths"
+    if errors["power_law"].notna().any():
+        errors, names["power_law"], more = errors.dropna(), "by a power law of final losses", ""
+    means = np.sqrt((errors**2).mean())
+    shares = ", ".join(f"{means[name]:.4f} {words}" for name, words in names.items())
+    return f"Longer runs from shorter ones, {len(errors)} predictions: {shares} (nats){more}."
 
 
 def parameters(curve: LossCurve) -> pd.DataFrame:

@@ -18,7 +18,7 @@ STEPS = 20_000
 LENGTHS = (5_000, 10_000, STEPS, 28_000)
 """Superposed, the longest reads the bundled books once."""
 EQUAL_DATA_STEPS = 35_000
-"""A baseline of so many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
+"""A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)
@@ -39,12 +39,14 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     """Every grid at the gate's set-up, most important first."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
     four = range(first_seed, first_seed + SEEDS_OF_GRIDS)
-    at_length = setting.with_steps(STEPS)
+    at_length, main = setting.with_steps(STEPS), SMALL_MAIN
+    bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
+    step_ratios = grid((main.bag_size,), STEP_RATIOS)
     return [
         *lengths(setting, eight),
-        Part((at_length.of_grid("bag-sizes"),), tuple(_bag_sizes()), four),
-        Part((at_length.of_grid("step-ratios"),), tuple(_step_ratios()), four),
-        Part((at_length.of_grid("ablations"),), tuple(_ablations()), four),
+        Part((at_length.in_grid("bag-sizes"),), tuple(bag_sizes), four),
+        Part((at_length.in_grid("step-ratios"),), tuple(step_ratios), four),
+        Part((at_length.in_grid("ablations"),), tuple(_ablations()), four),
         *(_size(setting, model, four) for model in SIZES),
         _little_text(setting, four),
     ]
@@ -52,21 +54,13 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
 
 def lengths(setting: Setting, seeds: range) -> list[Part]:
     """G1: the primary length first."""
-    grid = setting.of_grid("lengths")
+    grid = setting.in_grid("lengths")
     ordered = sorted(LENGTHS, key=lambda steps: steps != STEPS)
     settings = tuple(grid.with_steps(steps) for steps in ordered)
     return [
         Part(settings, (BASELINE, SMALL_MAIN), seeds),
         Part((grid.with_steps(EQUAL_DATA_STEPS),), (BASELINE,), seeds),
     ]
-
-
-def _bag_sizes() -> list[Superposition]:
-    return grid(BAG_SIZES, (SMALL_MAIN.step_ratio,))
-
-
-def _step_ratios() -> list[Superposition]:
-    return grid((SMALL_MAIN.bag_size,), STEP_RATIOS)
 
 
 def _ablations() -> list[Superposition]:
@@ -81,7 +75,7 @@ def _ablations() -> list[Superposition]:
 
 def _size(setting: Setting, model: str, seeds: range) -> Choice:
     """The rate is chosen on this size's baseline, in short runs."""
-    of_size = replace(setting, model=model).of_grid(f"sizes-{model}")
+    of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
     rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
 
@@ -92,6 +86,6 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
 
 
 def _little_text(setting: Setting, seeds: range) -> Part:
-    little = setting.of_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
+    little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
     output_only = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
     return against_baseline(little, (SMALL_MAIN, output_only), seeds)

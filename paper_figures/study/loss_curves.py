@@ -71,7 +71,7 @@ def curves_of(group: Group) -> tuple[pd.DataFrame, dict[str, Mark]]:
     names = _names(group)
     sizes = zip(names, group.rows["bag_size"], strict=True)
     looks = {"baseline": bag_size_mark(1), **{name: bag_size_mark(int(s)) for name, s in sizes}}
-    return curves.of_group(group, names), looks
+    return curves.group_curves(group, names), looks
 
 
 def _names(group: Group) -> list[str]:
@@ -83,7 +83,7 @@ def _names(group: Group) -> list[str]:
 
 def held_out_data(group: Group) -> pd.DataFrame:
     """Held-out loss of the recovery phase by setting and step, at the baseline's mean less the
-    paired gain; a model in the midst of superposition is no next-token model."""
+    paired gain; during superposition a model does not predict next tokens."""
     table, rows = group.summary.tables.evaluations, []
     table = table[(table["phase"] == "recovery") & table["eval_set"].isin(group.rows["eval_set"])]
     losses = table.set_index(["folder", "step"])["nats_per_token"]

@@ -70,7 +70,7 @@ def test_what_is_written_is_read(tmp_path_factory, documents):
     prefix = tmp_path_factory.mktemp("file") / "train"
     arrays = [np.array(d, dtype=np.uint16) for d in documents]
     if not any(documents):
-        with pytest.raises(UserError, match="no token"):
+        with pytest.raises(UserError, match="nothing to write"):
             write_token_file(prefix, arrays, np.dtype(np.uint16))
         return
     write_token_file(prefix, arrays, np.dtype(np.uint16))

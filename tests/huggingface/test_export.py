@@ -192,7 +192,7 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export(open_run(llama[0]), tmp_path / "there", None)
 
     def no_space(*arguments: Any) -> None:

@@ -78,7 +78,13 @@ def train(
     if processes > 1:
         from tst_study.process.local_ranks import train_on_processes
 
-        raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
+        raise typer.Exit(
+            train_on_processes(
+                processes,
+                _without_processes(sys.argv[1:]),
+                died=lambda words: _note_the_end(resolved, folder, words),
+            )
+        )
     adopt_slurm_ranks()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = rank_variable("RANK") == 0
@@ -90,6 +96,15 @@ def train(
         print(f"{state}: {folder}")
     if state != "done":
         raise typer.Exit(1)
+
+
+def _note_the_end(config: Config, folder: Path, words: str) -> None:
+    """The last word on a run whose first rank could not say it."""
+    from tst_study import run_record
+
+    status = run_record.read_status(folder)
+    if status is not None and status["state"] == "running":
+        run_record.mark(folder, config, "failed", words)
 
 
 model_verbs.register(app)
@@ -110,10 +125,9 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    for line in lines(build(runs, to, only=only)):
+    for line in build(runs, to, only=only).lines():
         print(line)
 
 
@@ -186,7 +200,7 @@ def data_prepare(
         str | None, typer.Option(help="The token that ends a document, if not the usual one.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core by default.")

@@ -36,6 +36,9 @@ Parallel = Annotated[
 Processes = Annotated[
     int, typer.Option(min=1, help="Ranks of each run on this machine; slurm.toml says its own.")
 ]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
+]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
@@ -125,6 +128,7 @@ def submit(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -139,7 +143,7 @@ def submit(
     from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
-    chosen = load(study, scale, runs)
+    chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
 
@@ -151,6 +155,7 @@ def retry(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -160,7 +165,7 @@ def retry(
     from experiments.plan.select import stopped
     from experiments.study import load
 
-    chosen = load(study, scale, runs)
+    chosen = load(study, scale, runs, device)
     root = chosen.folder
     options = Options(parallel, processes, profile, not no_share)
     wanted = stopped(chosen, root, pattern, share=not no_share)

@@ -75,7 +75,7 @@ def refuse_other_files(folder: Path) -> None:
     there = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
         raise UserError(
-            f"{folder}: holds files that are no prepared corpus ({min(there)}, …); choose an"
+            f"{folder}: holds files that are not a prepared corpus ({min(there)}, …); choose an"
             " empty or new folder"
         )
 

@@ -257,7 +257,7 @@ def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWr
         writer = TokenWriter(file, dtype)
         yield writer
         if writer.token_count == 0:
-            raise UserError(f"{prefix}: there is no token to write; the source is empty")
+            raise UserError(f"{prefix}: nothing to write; the source is empty")
         file.flush()
         os.fsync(file.fileno())
         # A stale index must not vouch for the new ids if we die between the two renames.

@@ -28,17 +28,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.domains import mean_per_token
 from tst_study.evaluation.trained_model import Ids, TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.superposition.loss_kinds import IGNORE
 
 LONGEST = 4
 """Times the training length."""
 LEAST_SEQUENCES, MOST_SEQUENCES, TOKENS = 64, 256, 65_536
-"""What each check reads: about so many tokens, in so many sequences."""
+"""What each check reads: the fewest and most sequences, and about how many tokens."""
 BAG_SIZES = (2, 4, 8, 16)
 CODE = (
     *("bisect", "calendar", "csv", "difflib", "fractions", "heapq"),
@@ -48,24 +48,20 @@ CODE = (
 
 
 def context_checks(
-    trained: TrainedModel,
-    prefix: str | Path,
-    tokenizer: RunTokenizer | None = None,
-    sequences: int | None = None,
+    trained: TrainedModel, prefix: str | Path, tokenizer: RunTokenizer | None
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, check by check.
 
     Args:
         prefix: held-out token file.
         tokenizer: the run's; without one there is no `code`.
-        sequences: how many each check reads, at most; by default as the model's length allows.
 
     Raises:
         UserError: the held-out text is too short, or not of the model's vocabulary.
     """
     file = TokenFile(prefix)
     length = trained.run.sequence_length
-    most = sequences or max(LEAST_SEQUENCES, min(MOST_SEQUENCES, TOKENS // (LONGEST * length)))
+    most = max(LEAST_SEQUENCES, min(MOST_SEQUENCES, TOKENS // (LONGEST * length)))
     checks: list[Callable[[], dict[str, Any]]] = [
         lambda: loss_by_position(trained, text_windows(file, LONGEST * length, most)),
         lambda: word_order(trained, text_windows(file, length, most)),
@@ -89,11 +85,10 @@ def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     means, errors = _mean_and_error(by_sequence)
     metrics: dict[str, float | None] = {}
     length = trained.run.sequence_length
-    for name, low, high in (("half", 0.5, 1), ("double", 1, 2), ("quadruple", 2, 4)):
-        inside = (read > low * length) & (read <= high * length)
+    for name, high in (("training", 1), ("double", 2), ("quadruple", 4)):
+        inside = (read > 0.5 * high * length) & (read <= high * length)
         if inside.any():
-            label = "nats_to_training_length" if high == 1 else f"nats_to_{name}_length"
-            metrics |= _measure(label, losses[:, inside].mean(1))
+            metrics |= _measure(f"nats_to_{name}_length", losses[:, inside].mean(1))
     details = {
         "training_length": length,
         "tokens_read": [int(2**o) for o in np.unique(octaves)],
@@ -145,13 +140,8 @@ def copied_spans(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     new, known = (
         _losses(trained, ids)[:, -(span - 1) :].mean(1) for ids in (first_time, second_time)
     )
-    details = {
-        "span": span,
-        "nats_new": float(new.mean()),
-        "nats_copied": float(known.mean()),
-        "copy_gain_of_sequences": _rounded(new - known),
-    }
-    return _found("copied_spans", windows, _measure("copy_gain", new - known), details)
+    means = {"nats_new": float(new.mean()), "nats_copied": float(known.mean())}
+    return _gain("copied_spans", windows, "copy_gain", new - known, {"span": span, **means})
 
 
 def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
@@ -162,13 +152,8 @@ def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     losses = _losses(trained, np.concatenate([drawn, drawn], axis=1))
     # Neither half's first token has anything to be known from.
     first, second = losses[:, : half - 1].mean(1), losses[:, half:].mean(1)
-    details = {
-        "half": half,
-        "nats_first": float(first.mean()),
-        "nats_repeated": float(second.mean()),
-        "repeat_gain_of_sequences": _rounded(first - second),
-    }
-    return _found("induction", windows, _measure("repeat_gain", first - second), details)
+    means = {"nats_first": float(first.mean()), "nats_repeated": float(second.mean())}
+    return _gain("induction", windows, "repeat_gain", first - second, {"half": half, **means})
 
 
 def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
@@ -246,6 +231,14 @@ def _mean_and_error(values: NDArray[np.float64]) -> tuple[Any, Any]:
 def _measure(name: str, values: NDArray[np.float64]) -> dict[str, float | None]:
     mean, error = _mean_and_error(values)
     return {name: float(mean), f"{name}_stderr": float(error)}
+
+
+def _gain(
+    task: str, windows: Ids, name: str, gains: NDArray[np.float64], details: dict[str, Any]
+) -> dict[str, Any]:
+    """What one reading gains over another, sequence by sequence."""
+    details = {**details, f"{name}_of_sequences": _rounded(gains)}
+    return _found(task, windows, _measure(name, gains), details)
 
 
 def _rounded(values: NDArray[np.float64]) -> Any:

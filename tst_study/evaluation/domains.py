@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import token_prefix
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import TrainedModel
 from tst_study.evaluation.trained_run import TrainedRun
+from tst_study.superposition.loss_kinds import IGNORE
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
@@ -95,9 +95,7 @@ def _by_document(
     return metrics, len(sums)
 
 
-def mean_per_token(
-    sums: NDArray[np.float64], counts: NDArray[np.int64]
-) -> tuple[float, float | None]:
+def mean_per_token(sums: NDArray[Any], counts: NDArray[Any]) -> tuple[float, float | None]:
     """Mean of tokens that come in units, and its standard error by the ratio estimator.
 
     `sums`, `counts` (n,): nats and tokens of each unit. No error for a single unit.

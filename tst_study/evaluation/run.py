@@ -68,14 +68,7 @@ def _tasks(
             f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
         ) from None
     names = lm.PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
-    return lm.evaluate_tasks(
-        model,
-        names,
-        shots=options.shots,
-        limit=options.limit,
-        definitions=options.task_definitions,
-        data=options.task_data,
-    )
+    return lm.evaluate_tasks(model, names, options)
 
 
 def _check_export(run: TrainedRun, folder: Path) -> None:
@@ -86,7 +79,7 @@ def _check_export(run: TrainedRun, folder: Path) -> None:
         sizes = (1, *shape[1:]) if len(shape) > 1 else shape
         theirs, ours = (source.read(name, (0,) * len(shape), sizes) for source in (export, reader))
         if not torch.equal(theirs, ours):
-            raise UserError(f"--export {folder}: is no export of step {run.step} of {run.folder}")
+            raise UserError(f"--export {folder}: is not of step {run.step} of {run.folder}")
 
 
 def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError
 from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
+from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.trained_model import TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.launch_facts import package_version
@@ -41,7 +42,7 @@ PAPER_TASKS = (
 """Table 3 and Tables 8–28, all 0-shot."""
 
 BOOTSTRAPS = 1000
-"""For the standard errors of the few metrics that are no means; none at all would be had with 0."""
+"""For the standard errors of the few metrics that are not means; with 0 no metric gets any."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
@@ -136,31 +137,23 @@ def exported_model(folder: Path, device: str, max_length: int | None) -> LM:
 
 
 def evaluate_tasks(
-    model: LM,
-    tasks: Iterable[str],
-    *,
-    shots: int,
-    limit: int | None,
-    definitions: Path | None,
-    data: Path | None,
+    model: LM, names: Sequence[str], options: EvaluationOptions
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
 
     Args:
         model: `LiveModel`, `exported_model(…)` or any other of lm-eval's.
-        tasks: names of tasks or groups.
-        shots: solved examples in front of each question.
-        limit: only the first questions of each task.
-        definitions: a folder with tasks of one's own, in lm-eval's YAML. They can run code: by
-            `!function`, which loads a Python file, and in Jinja templates.
-        data: a folder with the data sets by their hub names (`allenai/ai2_arc`), as `hf download
-            --repo-type dataset --local-dir` writes them; nothing is fetched then.
+        names: of tasks or groups.
+        options: `task_definitions` can run code, by `!function`, which loads a Python file, and in
+            Jinja templates. `task_data` holds the data sets by their hub names
+            (`allenai/ai2_arc`), as `hf download --repo-type dataset --local-dir` writes them;
+            nothing is fetched then.
 
     Raises:
         UserError: a task is not known, or its data are not there.
     """
-    manager = _manager(None if definitions is None else str(definitions.resolve()))
-    names = list(tasks)
+    own = options.task_definitions
+    manager = _manager(None if own is None else str(own.resolve()))
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(
@@ -170,12 +163,12 @@ def evaluate_tasks(
     for name in names:
         began = time.perf_counter()
         try:
-            with _data_from(data):
+            with _data_from(options.task_data):
                 found = simple_evaluate(
                     model,
                     tasks=[name],
-                    num_fewshot=shots,
-                    limit=limit,
+                    num_fewshot=options.shots,
+                    limit=options.limit,
                     task_manager=manager,
                     bootstrap_iters=BOOTSTRAPS,
                     log_samples=True,
@@ -187,10 +180,10 @@ def evaluate_tasks(
                 "--task-data, under the name that it has on the hub"
             ) from None
         seconds = time.perf_counter() - began
-        # A tag is no task of its own, but a name for several.
+        # A tag is not a task itself, but a name for several.
         rows = [name] if name in found["results"] else sorted(found["results"])
         for row in rows:
-            yield {**_row(row, found, shots, limit), "seconds": seconds / len(rows)}
+            yield {**_row(row, found, options), "seconds": seconds / len(rows)}
 
 
 @functools.cache
@@ -221,7 +214,7 @@ def _data_from(folder: Path | None) -> Iterator[None]:
         huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dict[str, Any]:
+def _row(name: str, found: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
     leaves = _leaves(name, found)
     config = found["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
@@ -234,12 +227,12 @@ def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dic
     task_version = found["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {shots}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} {options.shots}-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(found["results"][name]),
         "samples": sum(found["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": shots,
-            "limit": limit,
+            "shots": options.shots,
+            "limit": options.limit,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(found["results"][leaf]) for leaf in leaves if leaf != name},

@@ -189,7 +189,7 @@ class _Reader:
             name=source.name,
             split=split,
             bytes=source.bytes,
-            # Where the limit cut the reading short, the hash is still that of the whole file.
+            # Even where the limit cut the reading short, the hash is that of the whole file.
             sha256=reading.sha256 or file_sha256(source.path),
             modified_ns=source.path.stat().st_mtime_ns,
         )
@@ -248,7 +248,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
 
 
 def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about so many bytes."""
+    """The first training documents, held-out ones left out, up to about this many bytes."""
     share = request.validation_share
     for source in (source for split, source in jobs if split == "train"):
         for number, record in enumerate(records(source, Reading(), request.text_field)):
@@ -269,7 +269,7 @@ def _join(
     counts = [count_documents(path) for path in shards]
     for split in SPLITS:
         if not any(count[split] for count in counts):
-            shutil.rmtree(unfinished)  # the remedy is another request, for which it is no use
+            shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

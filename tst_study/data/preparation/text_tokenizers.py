@@ -47,7 +47,7 @@ class Tokenizer:
             vocabulary spells it.
 
     Raises:
-        UserError: the file is no tokenizer, or has no token to end a document with.
+        UserError: the file is not a tokenizer, or has no token to end a document with.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
-            f"tokenizer {name}: is no local file and cannot be fetched from the hub ({reason});"
+            f"tokenizer {name}: is not a local file and cannot be fetched from the hub ({reason});"
             " check the name, log in with `hf auth login`, or give a local tokenizer.json"
         ) from error
     if end is None:

@@ -50,8 +50,8 @@ def shard_workers(count: int, tokenizer: Tokenizer) -> Iterator[Submit]:
         collect(0)
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, probably for want of memory; run the same command again"
-            " with fewer --workers, finished shards are kept"
+            "a worker process was killed, probably because memory ran out; run the same command"
+            " again with fewer --workers, finished shards are kept"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
