@@ -304,7 +304,7 @@ class Parallel(Strict):
     optimizer: Literal["replicated", "distributed"] = "replicated"
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
-    """Sum gradients over ranks while the backward pass goes on, bucket by bucket."""
+    """Sum gradients over ranks during the backward pass, bucket by bucket."""
 
     @property
     def expert_tensor_ranks(self) -> int:

@@ -39,7 +39,7 @@ def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]
 def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[PlannedRun]:
     """The runs, in their order, with trunks before their first branch.
 
-    A run that has begun already goes on alone; a trunk is left out where nothing is left to fork
+    A run that has begun already continues alone; a trunk is left out where nothing is left to fork
     from it, or one run only that would have to wait for it.
     """
     by_fingerprint = {run.fingerprint: run for run in runs}

@@ -121,7 +121,7 @@ def test_a_hugging_face_dataset_is_streamed(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         quietly([name], tmp_path / "out", **settings)
     monkeypatch.setattr("tst_study.data.preparation.workers.make_shard", killed)
-    quietly([name], tmp_path / "out", **settings)  # goes on behind the second shard
+    quietly([name], tmp_path / "out", **settings)  # continues after the second shard
     assert read_back(tmp_path / "out", "train") == texts
     assert read_back(tmp_path / "out", "validation") == ["held out"]
     with pytest.raises(UserError, match=r"'text'.*content.*--text-field"):

@@ -91,7 +91,7 @@ class Checkpoints:
             reason = _refusal(self.folder) or _reason(error)
             raise UserError(
                 f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it goes on from its last checkpoint"
+                "it resumes from its last checkpoint"
             ) from error
         if first:
             if place.exists():  # a launch that was killed after its rename saves the step again

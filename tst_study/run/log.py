@@ -138,7 +138,7 @@ class RunLog:
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """The log of one launch. A failure inside the block is recorded and goes on upwards.
+    """The log of one launch. A failure inside the block is recorded and raised again.
 
     Raises `UserError` where `folder` holds another run.
     """

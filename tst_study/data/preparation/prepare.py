@@ -2,7 +2,7 @@
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
 the last file, `manifest.json`: a folder with a manifest is complete. Until then finished shards
-lie in `.unfinished/`; the same call goes on from them, and ends in the same bytes as one that was
+lie in `.unfinished/`; the same call continues from them, and gives the same bytes as one that was
 never interrupted, whatever the number of workers.
 """
 
