@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tests.examples import EXAMPLE, example
 from tst_study import config
-from tst_study.config import from_dict, load, to_dict, to_toml
+from tst_study.config import Execution, from_dict, load, to_dict, to_toml
 from tst_study.errors import UserError
 
 FILE = """
