@@ -16,7 +16,7 @@ from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compar
 from analysis.checks import needs_columns
 from analysis.compare.comparison import Comparison
 from analysis.runs.run_row import rows_of
-from analysis.wording import is_plain
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
@@ -27,7 +27,12 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
     paired gain, so that a seed's luck drops out."""
     table = comparison.table
-    plain = table.loc[[is_plain({**row, "weighting": "uniform"}) for row in rows_of(table)]]
+    plain = table.loc[
+        [
+            SuperpositionSetting.of_row({**row, "weighting": "uniform"}).is_plain
+            for row in rows_of(table)
+        ]
+    ]
     plain = plain.assign(size=_labels(plain), step_ratio=plain["step_ratio"].round(4))
     cells = [*GROUP, "step_ratio", "bag_size"]
     keys = ["group", "setting", "learning_rate", "eval_set"]

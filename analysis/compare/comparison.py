@@ -17,20 +17,8 @@ import pandas as pd
 from analysis.checks import is_number, needs_columns
 from analysis.compare.paired import paired
 from analysis.runs.run_row import rows_of
-from analysis.wording import setting_label, setting_order
-
-SETTING = (
-    "bag_size",
-    "superposed_steps",
-    "step_ratio",
-    "mode",
-    "loss_kind",
-    "weighting",
-    "aligned_bags",
-    "reinitialized",
-    "optimizer_at_switch",
-)
-"""Columns of the run table that tell one superposed setting from another."""
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 _JUDGED = (
     "exclusion",
@@ -187,7 +175,7 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     shared = ("group", "family", "corpus", "steps", "learning_rate", "eval_set", "flops", "seed")
     return {
         **{column: run[column] for column in (*shared, *SETTING, "data_multiplier")},
-        "setting": setting_label(run),
+        "setting": SuperpositionSetting.of_row(run).label,
         "baseline": baseline["nats_per_token"],
         "superposed": run["nats_per_token"],
         "gain": baseline["nats_per_token"] - run["nats_per_token"],
@@ -223,7 +211,12 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
                 "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
             }
         )
-    rows.sort(key=lambda row: (*(row[column] for column in shared[:3]), *setting_order(row)))
+    rows.sort(
+        key=lambda row: (
+            *(row[column] for column in shared[:3]),
+            *SuperpositionSetting.of_row(row).order,
+        )
+    )
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 
 
@@ -231,7 +224,7 @@ def _exclusion(run: dict[str, Any], reason: str) -> dict[str, Any]:
     return {
         "run_id": run["run_id"],
         "seed": run["seed"],
-        "setting": setting_label(run),
+        "setting": SuperpositionSetting.of_row(run).label,
         "reason": reason,
         "folder": run["folder"],
     }

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.compare.comparison import SETTING, eligible
+from analysis.compare.comparison import eligible
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.fitting import bootstrap
 from analysis.runs.run_row import rows_of
@@ -24,7 +24,8 @@ from analysis.scaling.chinchilla import (
     parametric,
 )
 from analysis.scaling.power_law import fit_power_law
-from analysis.wording import setting_label
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 
@@ -156,7 +157,7 @@ def _multipliers(
         if members["steps"].nunique() > 1
     ]
     for members in several:
-        name = setting_label(next(rows_of(members)))
+        name = SuperpositionSetting.of_row(next(rows_of(members))).label
         try:
             table = compute_multiplier(baseline, members, losses=3, comparisons=len(several))
             found.append((name, table))

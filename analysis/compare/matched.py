@@ -20,12 +20,13 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.compare.comparison import SETTING, eligible
+from analysis.compare.comparison import eligible
 from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
 from analysis.runs.run_row import rows_of
-from analysis.wording import setting_label, setting_order
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.units import big
 
@@ -88,9 +89,9 @@ def matched(runs: pd.DataFrame) -> Matches:
             "family": first["family"],
             "corpus": first["corpus"],
             "params": big(first["parameters"]),
-            "setting": setting_label(first),
+            "setting": SuperpositionSetting.of_row(first).label,
             "steps": first["steps"],
-            "_order": (first["family"], first["steps"], *setting_order(first)),
+            "_order": (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order),
         }
         question = max(1, tried[first["family"], first["eval_set"], first["steps"]])
         for column, kind in _EQUAL.items():

@@ -13,13 +13,14 @@ from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import is_plain, number, setting_label
+from analysis.wording import number
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 LENGTHS = {4: 20_000, 5: 100_000}
@@ -124,12 +125,14 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
     reasons: list[str] = []
     for _, family in runs.groupby(["family", "learning_rate", "eval_set"], sort=True):
         baseline = family[family["method"] == "baseline"]
-        superposed = family.loc[[is_plain(row) for row in rows_of(family)]]
+        superposed = family.loc[
+            [SuperpositionSetting.of_row(row).is_plain for row in rows_of(family)]
+        ]
         for _, members in superposed.groupby(["bag_size", "ratio"]):
             if members["steps"].nunique() < 2 or baseline["steps"].nunique() < 2:
                 continue
             first = next(rows_of(members))
-            label = f"{first['corpus']}, {setting_label(first)}"
+            label = f"{first['corpus']}, {SuperpositionSetting.of_row(first).label}"
             try:
                 found = multiplier(baseline, members)
             except UserError as error:

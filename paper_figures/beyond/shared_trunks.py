@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.compare.comparison import SETTING
 from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.drawing import key, rows_below
@@ -21,6 +20,7 @@ from paper_figures.picture import Picture, say
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.run_record import read_header
 from tst_study.units import big
 

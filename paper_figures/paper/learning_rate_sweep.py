@@ -6,7 +6,6 @@ for each model is.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -14,16 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.compare.comparison import SETTING
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import group_label, number, setting_label, setting_order
+from analysis.wording import group_label, number
 from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_mark, new_figure
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 MOST = 6
 """Settings of one panel."""
@@ -88,26 +88,27 @@ def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
         found.append(
             {
                 "panel": group_label(same),
-                "setting": setting_label(first),
-                "order": setting_order(first),
+                "setting": SuperpositionSetting.of_row(first).label,
+                "order": _order(same),
                 "bag_size": first["bag_size"],
                 "learning_rate": rate,
                 "seeds": len(losses),
-                **dict(
-                    zip(("loss", "low", "high"), losses.agg(["mean", "min", "max"]), strict=True)
-                ),
+                **{"loss": losses.mean(), "low": losses.min(), "high": losses.max()},
                 "diverged": int((at["state"] == "diverged").sum()),
             }
         )
     return found
 
 
+def _order(same: pd.DataFrame) -> tuple[Any, ...]:
+    return SuperpositionSetting.of_row(next(rows_of(same))).order
+
+
 def _shown(settings: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """Settings with several rates; where only the baseline has them, a plain setting beside it."""
-    settings = sorted(settings, key=lambda same: setting_order(next(rows_of(same))))
-    rates = Counter({place: same["learning_rate"].nunique() for place, same in enumerate(settings)})
-    swept = [settings[place] for place in rates if rates[place] > 1][:MOST]
-    plain = [same for same in settings if not setting_order(next(rows_of(same)))[0]]
+    settings = sorted(settings, key=_order)
+    swept = [same for same in settings if same["learning_rate"].nunique() > 1][:MOST]
+    plain = [same for same in settings if not _order(same)[0]]
     single = [same for same in plain if same["learning_rate"].nunique() == 1]
     return swept if len(swept) > 1 else swept + single[:1]
 

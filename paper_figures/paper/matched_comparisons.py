@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.compare.matched import matched
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import gain, group_label, is_plain, number, setting_label, signed
+from analysis.wording import gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.drawing import key_above
 from paper_figures.item import Finding, judged
@@ -19,6 +19,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
@@ -47,7 +48,9 @@ class Measured:
     def scale(self) -> str:
         first = next(rows_of(self.superposed))
         seeds = number(self.superposed["seed"].nunique(), "seed")
-        return f"{group_label(self.superposed)}, {setting_label(first)}, {seeds}"
+        return (
+            f"{group_label(self.superposed)}, {SuperpositionSetting.of_row(first).label}, {seeds}"
+        )
 
 
 @figure(
@@ -81,9 +84,9 @@ def find(summary: Summary) -> Measured | None:
     if summary.comparison.eligible.empty:
         return None
     done = runs[runs["state"] == "done"]
-    plain = done.loc[[is_plain(row) for row in rows_of(done)]]
+    plain = done.loc[[SuperpositionSetting.of_row(row).is_plain for row in rows_of(done)]]
     key = ["family", "steps", "setting"]
-    plain = plain.assign(setting=[setting_label(row) for row in rows_of(plain)])
+    plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
     best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
     for name, rows in matched(runs).table.groupby(key, sort=False):
@@ -129,7 +132,7 @@ def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
                     end |= _end_of_match(match, level)
                 level = loss
                 ends = pd.DataFrame([end]).assign(source="measured", quantity="held_out")
-                both = pd.concat([curves.of_runs(summary, label, runs), ends], ignore_index=True)
+                both = pd.concat([curves.mean_curve(summary, label, runs), ends], ignore_index=True)
                 parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
     return pd.concat(parts, ignore_index=True)
 
@@ -150,7 +153,7 @@ def _published(panel: str) -> pd.DataFrame:
         curves.Run(baseline, f"baseline, {length} steps"),
         curves.Run("dense_3b_tst_s6_20k", "TST, 20k steps", 6_000),
     )
-    return curves.of_paper(3, runs, panel)
+    return curves.published_curves(3, runs, panel)
 
 
 def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:

@@ -9,11 +9,12 @@ import pandas as pd
 
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
-from analysis.wording import gain_sentence, number, setting_label, signed
+from analysis.wording import gain_sentence, number, signed
 from paper_figures.report.answer import by_kind
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
 from paper_figures.table import Entry, Grid, Row, gain_entry, number_as, number_entry
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import duration
 
 FEW = 8
@@ -150,7 +151,7 @@ def runs(summary: Summary, to: Path) -> str:
             row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix()
         ),
         "held-out loss": lambda row: number_entry(row["nats_per_token"], 4),
-        "setting": setting_label,
+        "setting": lambda row: SuperpositionSetting.of_row(row).label,
         "state": lambda row: row["state"],
         "seed": lambda row: number_entry(row["seed"]),
         "learning rate": lambda row: number_as(row["learning_rate"], f"{row['learning_rate']:g}"),
