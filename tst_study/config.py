@@ -337,8 +337,9 @@ class Execution(Strict):
     """`auto` takes a GPU where there is one."""
     threads: Positive | None = None
     """Processor threads per rank; by default torch's own choice."""
-    compile: bool = False
-    """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
+    compile: bool | Literal["auto"] = "auto"
+    """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
+    minutes to pay off."""
     log_every: Positive = 10
     """Steps between rows of `metrics.jsonl`."""
     log_seconds: NotNegativeFloat = 30.0
@@ -362,6 +363,10 @@ class Execution(Strict):
     and compiles, before they give up."""
     timeout_seconds: Positive = 600
     """The same from then on."""
+
+    def compiles(self, *, on_gpu: bool) -> bool:
+        """Whether layers are compiled on such a device."""
+        return on_gpu if self.compile == "auto" else self.compile
 
 
 class InitialWeights(Strict):

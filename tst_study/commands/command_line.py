@@ -62,7 +62,11 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config
-    from tst_study.process.rank_environment import adopt_slurm_ranks, rank_variable
+    from tst_study.process.rank_environment import (
+        adopt_slurm_ranks,
+        prepare_for_gpus,
+        rank_variable,
+    )
     from tst_study.run import lock as run_lock
 
     if config_file is None and not overrides:
@@ -75,6 +79,7 @@ def train(
         check_start(resolved, folder, processes)
         return
     folder = folder or _run_folder(resolved)
+    prepare_for_gpus()
     if processes > 1:
         from tst_study.process.local_ranks import train_on_processes
 
