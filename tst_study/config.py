@@ -32,21 +32,31 @@ from tst_study.superposition import (
     offset_weights,
 )
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**12)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
-NotNegative = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[int, Field(ge=0, le=10**12)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 def _fit_for_a_folder(name: str) -> str:
-    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name):
+    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
         raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
     return name
 
 
+def _fit_for_a_path(path: str) -> str:
+    if not path or not path.isprintable():
+        raise ValueError("is no path: it is empty or holds control characters")
+    return path
+
+
 FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
+PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,9 @@ class Experts(Strict):
     """A mixture of experts in place of every feed-forward layer (Qwen3-MoE's kind: no shared
     expert, softmax router, top-k weights normalised to one)."""
 
-    count: Positive
-    per_token: Positive
-    feed_forward_size: Positive
+    count: Width
+    per_token: Width
+    feed_forward_size: Width
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
     router_z_loss: NotNegativeFloat = 0.0
@@ -88,14 +98,14 @@ class Experts(Strict):
 class Model(Strict):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
 
-    layers: Positive
-    hidden_size: Positive
-    attention_heads: Positive
-    key_value_heads: Positive
-    head_size: Positive
-    feed_forward_size: Positive
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    hidden_size: Width
+    attention_heads: Width
+    key_value_heads: Width
+    head_size: Width
+    feed_forward_size: Width
     """Width of the SwiGLU layer; not used where `experts` is set."""
-    vocabulary_size: Annotated[int, Field(ge=2)]
+    vocabulary_size: Annotated[int, Field(ge=2, lt=2**31)]
     tied_embeddings: bool = False
     qk_norm: bool = False
     rope_theta: PositiveFloat = 10_000.0
@@ -120,7 +130,7 @@ class Model(Strict):
 class Superposition(Strict):
     """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
 
-    bag_size: Positive = 1
+    bag_size: Width = 1
     step_ratio: Fraction = 0.0
     """Superposed share r of the steps; the number of steps is rounded to the nearest."""
     steps: NotNegative | None = None
@@ -152,13 +162,13 @@ class Superposition(Strict):
 class Corpus(Strict):
     """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
 
-    path: str
+    path: PathText
     weight: PositiveFloat = 1.0
 
 
 class Data(Strict):
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
-    validation: str | None = None
+    validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
     """Held-out tokens to evaluate on; all of them by default."""
@@ -167,8 +177,8 @@ class Data(Strict):
 class Batch(Strict):
     """A step: `sequences` of `sequence_length` latent positions, in both phases (invariant 1)."""
 
-    sequences: Positive
-    sequence_length: Annotated[int, Field(ge=2)]
+    sequences: Annotated[int, Field(ge=1, lt=2**31)]
+    sequence_length: Annotated[int, Field(ge=2, le=2**24)]
 
     @property
     def positions(self) -> int:
@@ -182,10 +192,10 @@ class Optimizer(Strict):
     kind: Annotated[OptimizerName, AddedLater("adamw")] = "adamw"
     """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
     learning_rate: PositiveFloat
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
+    beta1: Momentum = 0.9
+    beta2: Momentum = 0.95
     epsilon: PositiveFloat = 1e-8
-    momentum: Annotated[Fraction, AddedLater(0.95)] = 0.95
+    momentum: Annotated[Momentum, AddedLater(0.95)] = 0.95
     """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
     decay_embeddings: bool = False
@@ -276,7 +286,7 @@ class Parallel(Strict):
 class ForkPoint(Strict):
     """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
 
-    folder: str
+    folder: PathText
     """The trunk's run folder."""
     step: Positive
 
@@ -293,7 +303,7 @@ class Execution(Strict):
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processor threads per rank; by default torch's own choice."""
     compile: bool = False
     """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
@@ -308,14 +318,14 @@ class Execution(Strict):
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, in place of its first step."""
     tensorboard: bool = False
-    timeout_seconds: Positive = 600
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
     """How long ranks wait for each other before they give up."""
 
 
 class InitialWeights(Strict):
     """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
 
-    path: str
+    path: PathText
     fingerprint: str
     """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
 
@@ -326,9 +336,9 @@ class Config(Strict):
     study: FolderName = "single"
     name: FolderName = "run"
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
-    seed: NotNegative = 0
+    seed: Seed = 0
     """Of the initial weights; arms of a pair share them."""
-    data_seed: Annotated[NotNegative | None, AddedLater(None)] = None
+    data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
@@ -358,6 +368,17 @@ class Config(Strict):
         if parallel != "auto" and parallel.expert > 1 and self.model.experts is None:
             raise ValueError(
                 f"execution.parallel.expert = {parallel.expert} needs a model with experts"
+            )
+        if parallel != "auto" and (parallel.expert_tensor or 1) > 1 and self.model.experts is None:
+            raise ValueError(
+                f"execution.parallel.expert_tensor = {parallel.expert_tensor} needs a model with "
+                "experts"
+            )
+        last_kept = max(self.execution.keep_steps, default=0)
+        if last_kept > self.schedule.last_step:
+            raise ValueError(
+                f"execution.keep_steps = {last_kept} lies beyond the last step, "
+                f"{self.schedule.last_step}"
             )
         micro = self.execution.micro_batch
         if micro is not None and self.batch.sequences % micro:
@@ -399,7 +420,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
             raise UserError(
                 f"{path}: cannot be read ({error.strerror}); name a TOML file"
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
         apply_override(values, override)
@@ -412,16 +433,20 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        given = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
+        given = {"value": text}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
+    if len(given) > 1:
+        raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
         # A copy, so that the caller's nested dictionaries are never shared between configs.
         values[section] = dict(inner) if isinstance(inner, Mapping) else {}
         values = values[section]
-    values[last] = value
+    values[last] = given["value"]
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -448,7 +473,7 @@ def _to_json(values: Mapping[str, Any]) -> str:
 
     try:
         return json.dumps(values)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"config: a value has no JSON form: {error}") from None
 
 
@@ -464,6 +489,7 @@ def _first_problem(error: ValidationError) -> str:
     else:
         message = first["msg"].removeprefix("Value error, ")
         if not isinstance(first.get("input"), dict | list):
-            message = f"{first['input']!r}: {message}"
+            given = repr(first.get("input"))
+            message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{key}: {message}{more}"

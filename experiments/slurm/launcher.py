@@ -40,13 +40,13 @@ class Slurm:
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
+        profile, options = self.profile, self._options
         for corpus in study.corpora:
             corpus.prepare()
-        options = self._options
         done = submit_to_slurm(
             study,
             root,
-            self.profile,
+            profile,
             share=options.share,
             collects=options.collects,
             wanted=wanted,
