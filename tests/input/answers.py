@@ -27,6 +27,7 @@ def answer(
 ) -> Answer:
     """What `tst-study ARGUMENTS` says in a folder, and its status."""
     out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    variables = dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["tst-study", *map(str, arguments)])
         patch.setenv("COLUMNS", "200")
@@ -40,6 +41,8 @@ def answer(
             status = end.code
         finally:
             os.chdir(before)
+            os.environ.clear()
+            os.environ.update(variables)
     assert isinstance(status, int), status
     return Answer(status, out.getvalue(), err.getvalue())
 

@@ -75,7 +75,6 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
     Raises `UserError` where a variable is no number.
     """
 
-
     def number(name: str, default: str = "") -> int:
         text = re.split(r"[(,]", environment.get(name, default))[0]  # of "2(x4)", 2
         if not re.fullmatch("[0-9]+", text):

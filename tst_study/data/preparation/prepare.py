@@ -8,6 +8,7 @@ never interrupted, whatever the number of workers.
 
 import hashlib
 import math
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from tst_study.errors import UserError
 from tst_study.run.launch_facts import cores
 
 TRAINING_BYTES_PER_WORD = 4096
+MOST_WORDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,11 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     if name == "bytes":
         made = text_tokenizers.ByteTokenizer()
     elif trained:
-        if not size.isdecimal():
-            raise UserError(f"tokenizer {name}: after 'bpe:' the size of the vocabulary is missing")
+        if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
+            raise UserError(
+                f"tokenizer {name}: after 'bpe:' belongs the size of the vocabulary, 257 to "
+                f"{MOST_WORDS:,}"
+            )
         sample = _training_sample(request, jobs, int(size) * TRAINING_BYTES_PER_WORD)
         made = text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     elif Path(name).exists():

@@ -96,6 +96,8 @@ def find_sources(names: list[str]) -> list[Source]:
 
 def _file_source(path: Path) -> Source:
     kind = _kind(path)
+    if not path.is_file():
+        raise UserError(f"source {path}: is a pipe or device; give an ordinary file")
     if kind is None:
         raise UserError(
             f"source {path}: its ending is none of .txt, .md, .jsonl, .ndjson, .json (also .gz,"
