@@ -50,10 +50,10 @@ def answer(
 def refusal(
     arguments: Sequence[str | Path], cwd: Path, environment: Mapping[str, str] | None = None
 ) -> str:
-    """The one line with which a command refuses its input: no traceback, no line more, and
-    nothing that calls it a bug."""
+    """The one line with which a command refuses its input, after its progress: no traceback, no
+    line more, and nothing that calls it a bug."""
     given = answer(arguments, cwd, environment)
-    lines = given.err.splitlines()
+    lines = [line for line in given.err.splitlines() if "━" not in line and "-:--" not in line]
     assert (given.status, len(lines)) == (2, 1), given
     assert lines[0].startswith("error: "), given
     assert "--debug shows where" not in lines[0], given

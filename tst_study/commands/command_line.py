@@ -16,6 +16,7 @@ import typer
 
 from tst_study.commands import model_verbs, study_verbs
 from tst_study.errors import OtherRankError, UserError
+from tst_study.text import is_whole, printable
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -266,7 +267,7 @@ def main() -> NoReturn:
 def _answered(arguments: list[str]) -> int:
     """Run a command; its exit status. Raises `UserError` for arguments that are none."""
     for argument in arguments:
-        if not _is_utf8(argument):
+        if not is_whole(argument):
             raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
     try:
         status = app(args=arguments, prog_name="tst-study", standalone_mode=False)
@@ -284,16 +285,11 @@ def _rank() -> str:
     return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _end(line: str, status: int, debug: bool) -> NoReturn:
     """One line on the screen, whatever a file or an argument has put into it."""
     if debug:
         raise
-    line = " ".join(line.split())
-    print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), file=sys.stderr)
+    print(printable(" ".join(line.split())), file=sys.stderr)
     sys.exit(status)
 
 

@@ -199,7 +199,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     """The tokenizer of a request; written to the unfinished folder, so that resuming keeps it."""
     name = request.tokenizer
     kind, _, size = name.partition(":")
-    trained = kind == "bpe" and bool(size)
+    trained = kind == "bpe" and ":" in name
     kept, kept_end = unfinished / TOKENIZER, unfinished / "end_of_document"
     if kept.exists():
         kind = "bpe" if trained else "huggingface"
