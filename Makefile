@@ -27,8 +27,9 @@ study: $(ready)
 figures: $(ready)
 	@$(run) -m tst_study figures --runs runs/laptop-$(SCALE) --to runs/laptop-$(SCALE)/report
 
+# A worker per processor, up to eight; the tests of a file stay together, with what they share.
 test: $(ready)
-	$(run) -m pytest
+	$(run) -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 test-all: $(ready)
 	$(run) -m pytest -m 'not cuda and not slurm'

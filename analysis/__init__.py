@@ -1,4 +1,32 @@
-"""Run folders → tables → comparisons. pandas and scipy; never torch, megatron or submitit.
+"""Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
 
-`run_table` reads; `comparison`, `equal_loss` and `learning_rate` answer; `summary` says it.
+`run_table` reads what `runs/` makes of each run; `compare/`, `scaling/`, `law/` and `bag_size/`
+answer the `questions` with the help of `fitting/`; `paper/` and `published/` are the paper's own
+numbers; `summary`, `answer` and `wording` say it. For a DataFrame of one's own: `fit_chinchilla`,
+`fit_power_law`, `fit_superposition_law`, `fit_loss_curve`, and `runs_of` for everything that
+compares runs.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis.frames import fit_chinchilla, fit_power_law, fit_superposition_law
+    from analysis.runs.schema import runs_of
+    from analysis.scaling.loss_curve import fit_loss_curve
+
+_HOME = {
+    "fit_chinchilla": "frames",
+    "fit_power_law": "frames",
+    "fit_superposition_law": "frames",
+    "fit_loss_curve": "scaling.loss_curve",
+    "runs_of": "runs.schema",
+}
+__all__ = ["fit_chinchilla", "fit_loss_curve", "fit_power_law", "fit_superposition_law", "runs_of"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: `tst-study --help` imports this package and must answer at once.
+    if name not in _HOME:
+        raise AttributeError(f"module 'analysis' has no attribute {name!r}")
+    return getattr(import_module(f"analysis.{_HOME[name]}"), name)

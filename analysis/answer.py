@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from tst_study.atomic_files import write_json
 
 
@@ -37,10 +37,9 @@ class Answer:
         """For a terminal."""
         if self.text is not None:
             return list(self.text)
-        text: list[str] = []
+        text = [*self.sentences]
         for title, table in self.tables.items():
-            text += [title, *(f"  {line}" for line in table_lines(table)), ""]
-        text += self.sentences
+            text += ["", title, *(f"  {line}" for line in table_lines(table))]
         if len(self.excluded):
             counts = self.excluded["reason"].value_counts()
             text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
@@ -66,11 +65,22 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def table_lines(table: pd.DataFrame) -> list[str]:
-    """Columns aligned, numbers to the right; what is missing is a dash."""
+    """Columns aligned, numbers to the right; what is missing is a dash. A row's estimates have as
+    many digits as its interval bears."""
     if table.empty:
         return ["(none)"]
+    whole = [name for name in table.columns if _is_whole(table[name])]
     cells = [[str(name).replace("_", " ") for name in table.columns]]
-    cells += [[_shown(value) for value in row.values()] for row in rows_of(table)]
+    for row in rows_of(table):
+        digits = _digits(row)
+        cells.append(
+            [
+                _shown(value if name not in whole or pd.isna(value) else int(value))
+                if name not in _ESTIMATES or digits is None or not _is_finite(value)
+                else f"{value:,.{digits}f}".replace("-", "−")
+                for name, value in row.items()
+            ]
+        )
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     right = [all(_is_number(value) for value in table.iloc[:, i]) for i in range(len(widths))]
     return [
@@ -80,6 +90,32 @@ def table_lines(table: pd.DataFrame) -> list[str]:
         ).rstrip()
         for row in cells
     ]
+
+
+_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "speed_up", "factor", "difference")
+_ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
+_ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
+"""Columns that an interval belongs to."""
+
+
+def _digits(row: Mapping[str, Any]) -> int | None:
+    """Decimals that leave two digits of the width of a row's interval; None without one."""
+    low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
+    if not (_is_finite(low) and _is_finite(high) and high > low):
+        return None
+    return max(0, 1 - math.floor(math.log10(high - low)))
+
+
+def _is_whole(column: pd.Series) -> bool:
+    """Counts that became floats because some are missing."""
+    if not pd.api.types.is_float_dtype(column) or column.notna().all():
+        return False
+    known = column.dropna()
+    return bool(len(known) and (known == known.round()).all())
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and value is not None and math.isfinite(value)
 
 
 def fingerprint_of(value: Any) -> str:
@@ -108,7 +144,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}"
+        return f"{value:,}".replace("-", "−")
     if isinstance(value, float):
         size = abs(value)
         if size and (size >= 1e6 or size < 1e-4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.comparison import Comparison, compare
+from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import Tables, read_tables
 from analysis.summary import summarise_tables
 from tst_study.errors import UserError
@@ -24,10 +25,13 @@ def ask(
     runs: Path | None = None,
     *,
     of_published: bool = False,
+    table: Path | None = None,
+    at: str | None = None,
     tokens: Path | None = None,
     cache: Path | None = None,
 ) -> Answer:
-    """Answer one of `QUESTIONS`.
+    """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
+    trained elsewhere (`runs.schema`). `at`: params,tokens for which `law` is to recommend.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
@@ -40,11 +44,34 @@ def ask(
         return _mutual_information(tokens, of_published)
     if tokens is not None:
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")
-    if runs is not None and of_published:
-        raise UserError("--runs and --published: keep one")
-    if runs is None and not of_published:
-        raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
-    return QUESTIONS[question](None if runs is None else read_tables(runs, cache))
+    if (runs is not None) + of_published + (table is not None) > 1:
+        raise UserError("--runs, --table and --published: keep one")
+    if runs is None and table is None and not of_published:
+        raise UserError(
+            f"{question}: name --runs DIR, --table FILE, or --published for the paper's numbers"
+        )
+    if at is not None and question != "law":
+        raise UserError(f"--at: not used by {question}; only by law")
+    if table is not None:
+        return _of_table(question, table, at)
+    source = None if runs is None else read_tables(runs, cache)
+    return _law(source, at) if question == "law" else QUESTIONS[question](source)
+
+
+def _of_table(question: str, path: Path, at: str | None) -> Answer:
+    from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
+
+    if question == "loss-curve":
+        from analysis.scaling.loss_curve_answer import loss_curve_of_log
+
+        return loss_curve_of_log(read_frame(path), fingerprint_of_file(path))
+    if question == "chinchilla":
+        from analysis.scaling.chinchilla_answer import chinchilla_answer
+
+        return chinchilla_answer(checked(read_frame(path)), fingerprint_of_file(path))
+    source = tables_of(path)
+    answer = _law(source, at) if question == "law" else QUESTIONS[question](source)
+    return replace(answer, inputs=fingerprint_of_file(path))
 
 
 def fingerprints(tables: Tables) -> dict[str, str]:
@@ -71,7 +98,7 @@ def _comparison(source: Source) -> Answer:
 
 
 def _matched(source: Source) -> Answer:
-    from analysis.matched import matched_answer
+    from analysis.compare.matched import matched_answer
 
     if source is None:
         return matched_answer()
@@ -79,24 +106,49 @@ def _matched(source: Source) -> Answer:
 
 
 def _bag_size(source: Source) -> Answer:
-    from analysis.bag_size_optimum import bag_size_answer, grid_of_runs
+    from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
 
     if source is None:
         return bag_size_answer()
     return bag_size_answer(grid_of_runs(compare(source.runs)), fingerprints(source))
 
 
-def _law(source: Source) -> Answer:
-    from analysis.superposition_answer import law_answer, law_on_runs
+def _law(source: Source, at: str | None = None) -> Answer:
+    from analysis.law.answer import law_answer, law_on_runs
+
+    target = None if at is None else _target(at)
+    if source is None:
+        return law_answer(target)
+    return law_on_runs(source.runs, fingerprints(source), target)
+
+
+def _target(text: str) -> tuple[float, float]:
+    try:
+        params, tokens = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--at {text!r}: give params,tokens, such as 270e6,42e9") from None
+    return params, tokens
+
+
+def _chinchilla(source: Source) -> Answer:
+    from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
 
     if source is None:
-        return law_answer()
-    found = compare(source.runs)
-    return law_on_runs(found, source.runs, fingerprints(source))
+        raise UserError("chinchilla: of --runs or --table; the paper has too few baselines")
+    points, excluded = points_of_runs(source.runs)
+    return replace(chinchilla_answer(points, fingerprints(source)), excluded=excluded)
+
+
+def _loss_curve(source: Source) -> Answer:
+    from analysis.scaling.loss_curve_answer import loss_curve_answer
+
+    if source is None:
+        raise UserError("loss-curve: of --runs or --table; the paper states no learning rates")
+    return loss_curve_answer(source, fingerprints(source))
 
 
 def _compute(source: Source) -> Answer:
-    from analysis.compute_multiplier import compute_answer
+    from analysis.compare.compute_multiplier import compute_answer
 
     if source is None:
         return compute_answer()
@@ -104,7 +156,7 @@ def _compute(source: Source) -> Answer:
 
 
 def _data(source: Source) -> Answer:
-    from analysis.data_constrained import data_answer
+    from analysis.scaling.data_constrained import data_answer
 
     if source is None:
         return data_answer()
@@ -112,7 +164,7 @@ def _data(source: Source) -> Answer:
 
 
 def _disagreements(source: Source) -> Answer:
-    from analysis.disagreements import disagreements_answer
+    from analysis.paper.disagreements import disagreements_answer
 
     if source is not None:
         raise UserError("disagreements: of the paper with itself; name --published")
@@ -120,7 +172,7 @@ def _disagreements(source: Source) -> Answer:
 
 
 def _mutual_information(tokens: Path | None, of_published: bool) -> Answer:
-    from analysis.mutual_information import mutual_information_answer
+    from analysis.paper.mutual_information import mutual_information_answer
 
     if tokens is None and not of_published:
         raise UserError("mutual-information: name --tokens PREFIX of a token file, or --published")
@@ -143,6 +195,8 @@ QUESTIONS: dict[str, Callable[[Source], Answer]] = {
     "bag-size": _bag_size,
     "law": _law,
     "compute": _compute,
+    "chinchilla": _chinchilla,
+    "loss-curve": _loss_curve,
     "data": _data,
     "mutual-information": _unreachable,
     "disagreements": _disagreements,

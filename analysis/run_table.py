@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import table_cache
-from analysis.exclusions import read_exclusions, reason_of, unmatched
-from analysis.run_row import COLUMNS, RunRow, run_row
+from analysis.runs import table_cache
+from analysis.runs.exclusions import read_exclusions, reason_of, unmatched
+from analysis.runs.run_row import COLUMNS, RunRow, run_row
 from tst_study.errors import UserError
 from tst_study.run_record import RunRecord, find_run_folders, read
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.comparison import Comparison, compare
-from analysis.equal_loss import equal_loss
-from analysis.learning_rate import Sweep, sweeps
-from analysis.run_row import rows_of
+from analysis.compare.comparison import Comparison, compare
+from analysis.compare.equal_loss import equal_loss
+from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import Tables, read_tables
+from analysis.runs.run_row import rows_of
 from analysis.wording import gain, group_label, number
 
 VERDICTS = ("better", "worse", "no difference shown", "one seed: no claim")
@@ -46,37 +46,30 @@ class Summary:
         total = sum(counts.values())
         if total == 0:
             return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
-        tested = total - counts["one seed: no claim"]
         text = f"{number(total, 'setting')} against the baseline at equal FLOPs: "
         text += counts_in_words(counts)
-        if tested > 1:
-            adjusted = self.comparison.table["p_adjusted"].dropna()
-            holds = int((adjusted.astype(float) < 0.05).sum())
-            shown = counts["better"] + counts["worse"]
-            if shown:
-                text += (
-                    f" ({holds} of these {shown} hold after correcting for {tested} comparisons)"
-                )
+        most = int(self.comparison.table["comparisons"].max())
+        if most > 1:
+            text += f"; intervals hold for all settings of one question together (up to {most})"
         return text + "."
 
     def lines(self) -> list[str]:
         """For a terminal; losses in nats per token on held-out text."""
-        text: list[str] = []
+        tables: list[str] = []
         width = max([24, *(len(row) for row in self.comparison.table["setting"])])
         for label, rows in self.groups:
-            text.append(label)
-            text.append(
+            tables += ["", label]
+            tables.append(
                 f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
                 f"{'gain [95% interval]':<26} verdict"
             )
             for row in rows_of(rows):
-                text.append(
+                tables.append(
                     f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
                     f"{row['superposed']:>8.4f}  {gain(row):<26} "
                     f"{row['verdict']}"
                 )
-            text.append("")
-        text.append(self.headline())
+        text = [self.headline()]
         for row in rows_of(self.equal_loss):
             if row["speed_up"] is not None and not pd.isna(row["speed_up"]):
                 text.append(
@@ -87,7 +80,7 @@ class Summary:
         if len(self.comparison.excluded):
             text.append(f"{number(len(self.comparison.excluded), 'run')} not compared; see report.")
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return text
+        return text + tables
 
 
 def verdict_counts(table: pd.DataFrame) -> dict[str, int]:

@@ -7,56 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-_LOSSES = {
-    "sum_to_one": "sum-to-one loss",
-    "binary_cross_entropy": "binary cross-entropy",
-    "hinge": "hinge loss",
-}
-_WEIGHTS = {
-    "power_law": "power-law weights",
-    "exponential": "exponential weights",
-    "first_token": "first token only",
-    "mutual_information": "mutual-information weights",
-}
-
-
-def setting_label(run: Mapping[str, Any]) -> str:
-    """`baseline`, or `s = 4, r = 0.2` and whatever differs from the paper's plain method."""
-    if run["bag_size"] == 1:
-        return "baseline"
-    return ", ".join([f"s = {run['bag_size']}, r = {run['step_ratio']:.3g}", *_extras(run)])
-
-
-def setting_order(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    """For sorting: the baseline, the plain method by r and s, then what departs from it."""
-    return (
-        run["bag_size"] > 1 and not is_plain(run),
-        run["step_ratio"],
-        run["bag_size"],
-        setting_label(run),
-    )
-
-
-def is_plain(run: Mapping[str, Any]) -> bool:
-    """Superposed as the paper does it, without any ablation."""
-    return run["bag_size"] > 1 and not _extras(run)
-
-
-def _extras(run: Mapping[str, Any]) -> list[str]:
-    extras = []
-    if run["mode"] != "full":
-        extras.append(str(run["mode"]).replace("_", " "))
-    if run["loss_kind"] != "mce":
-        extras.append(_LOSSES.get(run["loss_kind"], str(run["loss_kind"])))
-    if run["weighting"] != "uniform":
-        extras.append(_WEIGHTS.get(run["weighting"], f"weights {run['weighting']}"))
-    if run["aligned_bags"]:
-        extras.append("bags within documents")
-    if run["reinitialized"]:
-        extras.append("re-initialised")
-    if run["optimizer_at_switch"] != "keep":
-        extras.append(f"optimizer {run['optimizer_at_switch']}")
-    return extras
+from tst_study.units import big
 
 
 def group_label(runs: pd.DataFrame) -> str:
@@ -92,6 +43,8 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
         way = "lower" if row["gain"] > 0 else "higher"
         return f"{row['setting']}: {size:.3f} nats {way} in the only seed, so no claim."
     interval = f"95% interval {signed(row['low'])} to {signed(row['high'])}"
+    if row["comparisons"] > 1:
+        interval += f" with {row['comparisons'] - 1} others tried"
     seeds = number(row["seeds"], "seed")
     if row["verdict"] == "no difference shown":
         return (
@@ -111,11 +64,3 @@ def signed(value: float, digits: int = 3) -> str:
 
 def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def big(value: float) -> str:
-    """1,234 → 1.23k, with three digits."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"

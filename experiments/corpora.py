@@ -9,6 +9,19 @@ from typing import Protocol
 from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
+BOOKS_WORDS = 1024
+_made_in = PREPARED
+
+
+def make_in(folder: Path) -> None:
+    """Where corpora are made from now on; what is whole in `prepared/` is read from there."""
+    global _made_in
+    _made_in = folder
+
+
+def _place(name: str) -> Path:
+    whole = (PREPARED / name / "manifest.json").exists()
+    return (PREPARED if whole else _made_in) / name
 
 
 class Recipe(Protocol):
@@ -25,21 +38,20 @@ class Recipe(Protocol):
 class Books:
     """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
 
-    vocabulary_size: int = 1024
     shards: int | None = None
     """The first of the five files only; all by default."""
 
     @property
     def folder(self) -> Path:
         part = f"-first{self.shards}" if self.shards else ""
-        return PREPARED / f"books-bpe{self.vocabulary_size}{part}"
+        return _place(f"books-bpe{BOOKS_WORDS}{part}")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
         books = bundled_books(self.shards)
-        prepare(replace(books, tokenizer=f"bpe:{self.vocabulary_size}"), self.folder)
+        prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), self.folder)
 
 
 @dataclass(frozen=True)
@@ -49,20 +61,20 @@ class BooksPart:
 
     megabytes: int
     """Of records; prose has about 3.4 bytes a token at this vocabulary."""
-    whole: Books = Books()
 
     @property
     def folder(self) -> Path:
-        return PREPARED / f"{self.whole.folder.name}-{self.megabytes}MB"
+        return _place(f"{Books().folder.name}-{self.megabytes}MB")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
-        self.whole.prepare()
+        whole = Books()
+        whole.prepare()
         part = replace(
             bundled_books(),
-            tokenizer=str(self.whole.folder / "tokenizer.json"),
+            tokenizer=str(whole.folder / "tokenizer.json"),
             limit_bytes=self.megabytes * 1_000_000,
         )
         prepare(part, self.folder)
@@ -79,7 +91,7 @@ class HubText:
 
     @property
     def folder(self) -> Path:
-        return PREPARED / self.name
+        return _place(self.name)
 
     def prepare(self) -> None:
         if not (self.folder / "manifest.json").exists():
@@ -95,18 +107,16 @@ class TopicalLanguage:
     """A slow topic, Markov word classes, Zipf words within a class; its entropy rate is known."""
 
     words: int = 2048
-    classes: int = 64
-    topics: int = 16
     tokens: int = 5_000_000
     """Training tokens; as many as the longest run reads."""
     validation_tokens: int = 262_144
 
     @property
     def folder(self) -> Path:
-        return PREPARED / f"topical-{self.words}-{self.tokens // 1000}k"
+        return _place(f"topical-{self.words}-{self.tokens // 1000}k")
 
     def prepare(self) -> None:
         from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
-        language = LanguageParameters(self.words, self.classes, self.topics)
+        language = LanguageParameters(self.words)
         generate(self.folder, self.tokens, self.validation_tokens, language)

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from experiments.plan.planned_run import PlannedRun
 from experiments.study import Study, known
-from tst_study.cost.devices import Device, device_named
+from tst_study.cost.devices import DEVICES, Device, device_named
 from tst_study.errors import UserError
 
 LAUNCHERS = {
@@ -63,7 +63,10 @@ class Prices:
         """Raises `UserError` for a device whose speeds are not known."""
         known = device_named(self.device or "")
         if self.device and known is None:
-            raise UserError(f"--device {self.device}: its speeds are not known here")
+            names = ", ".join(device.name for device in DEVICES)
+            raise UserError(
+                f"--device {self.device}: its speeds are not known here; known: {names}"
+            )
         return known
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from experiments.corpora import Recipe
+from experiments.corpora import PREPARED, Recipe, make_in
 from tst_study.config import Config
 from tst_study.errors import UserError
 
@@ -40,13 +40,10 @@ class Study:
     """One sentence: what this scale can show, and what it cannot."""
     corpora: Sequence[Recipe]
     runs: Callable[[Results], list[Config]]
+    folder: Path = Path("runs")
+    """Where its run folders lie."""
     published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     """What a paper says that its runs took, by role."""
-
-    @property
-    def folder(self) -> Path:
-        """Where its run folders lie, unless the user names another place."""
-        return Path("runs") / f"{self.name}-{self.scale}"
 
 
 STUDIES = {
@@ -72,13 +69,18 @@ STUDIES = {
 that it has, where it has not all."""
 
 
-def load(name: str, scale: str) -> Study:
-    """The study of that name at that scale. Raises `UserError` for names that do not exist."""
+def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
+    """The study of that name at that scale, on another device than the scale says where one is
+    given; with its runs in another folder, corpora that are not there yet are made in that folder,
+    too. Raises `UserError` for names that do not exist."""
     from experiments.studies.scales import SCALES, scale_of
 
     module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
     names = getattr(module, "SCALES", SCALES)
-    chosen = scale_of(known(scale, names, f"study {name!r}: scale"))
+    chosen = scale_of(known(scale, names, "scale", f" of study {name!r}"))
+    usual = Path("runs") / f"{name}-{scale}"
+    elsewhere = runs is not None and runs.resolve() != usual.resolve()
+    make_in(runs / PREPARED if runs is not None and elsewhere else PREPARED)
     parts = module.parts(chosen)
     corpora = {recipe.folder: recipe for part in parts for recipe in part.corpora()}
     return Study(
@@ -87,17 +89,38 @@ def load(name: str, scale: str) -> Study:
         title=f"{module.TITLE} ({scale})",
         claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
         corpora=tuple(corpora.values()),
-        runs=lambda results: [run for part in parts for run in part.runs(name, results)],
+        runs=lambda results: [
+            _on(device, run) for part in parts for run in part.runs(name, results)
+        ],
+        folder=runs or usual,
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
 
 
-def known(name: str, names: Sequence[str] | dict[str, str], kind: str) -> str:
+def _on(device: str | None, run: Config) -> Config:
+    if device is None:
+        return run
+    wanted = known(device, ("auto", "cpu", "cuda"), "--device")
+    execution = run.execution.model_copy(update={"device": wanted})
+    return run.model_copy(update={"execution": execution})
+
+
+def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
+    """Where the runs of a study lie, or of any folder of runs that is named in its place. Raises
+    `UserError` where it is neither."""
+    if runs is not None or study in STUDIES:
+        return runs or load(study, scale).folder
+    if not Path(study).exists():
+        raise UserError(f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}")
+    return Path(study)
+
+
+def known(name: str, names: Sequence[str] | dict[str, str], kind: str, of: str = "") -> str:
     if name in names:
         return name
     near = get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-    raise UserError(f"{kind} {name!r} is not known; {hint}")
+    raise UserError(f"{kind} {name!r}{of} is not known; {hint}")
 
 
 def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.published import TASKS
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from tst_study.run_record import read_task_results
 
 METRICS = ("acc_norm", "acc")

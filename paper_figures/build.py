@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.summary import Summary
 from paper_figures.catalogue import CATALOGUE, Selection, find
 from paper_figures.item import Item, Missing, write_bytes
-from paper_figures.picture import Picture
 from paper_figures.registration import Entry
 from paper_figures.report import page, reproduction
 from paper_figures.sources import Sources
@@ -31,13 +29,11 @@ class Built:
     report: Path | None
     seconds: float
 
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        return tuple(item for item in self.items if isinstance(item, Picture))
-
-    @property
-    def summary(self) -> Summary:
-        return self.sources.summary
+    def lines(self) -> list[str]:
+        """What was found and written, for a terminal."""
+        said = [f"{missing.title}: {missing.sentence}" for missing in self.missing]
+        said.append(f"{len(self.written)} files written to {self.to} in {self.seconds:.1f} s.")
+        return [*said, f"Report: {self.report}"] if self.report else said
 
 
 def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = None) -> Built:

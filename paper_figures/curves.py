@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from paper_figures.drawing import DOTTED, is_hollow, lines, log_axis, point, step_axis, switch_line
 from paper_figures.groups import Group
@@ -220,6 +220,6 @@ def last(rows: pd.DataFrame) -> float:
     return float(tokens.sort_values("step")["loss"].iloc[-1])
 
 
-def level_line(axes: Axes, loss: float) -> None:
+def thin_line(axes: Axes, loss: float) -> None:
     """A thin line at one loss, for reading off where another curve reaches it."""
     axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)

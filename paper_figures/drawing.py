@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import gain
 from paper_figures.picture import say
 from paper_figures.style import (
+    INK,
     MUTED,
     ON_DARK_MAP,
     ON_MAP,
@@ -117,7 +118,7 @@ def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
 
 
 def key(owner: Axes | Figure, entries: Mapping[str, Mapping[str, Any]], **place: Any) -> None:
-    """A legend of its own making: looks of `Line2D` by words."""
+    """A legend from looks of `Line2D`, by words."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
     owner.legend(drawn, list(entries), handletextpad=0.5, **place)
 
@@ -220,16 +221,25 @@ def step_axis(axes: Axes) -> None:
 def switch_line(axes: Axes, x: float, *, bottom: bool = False) -> None:
     """Mark the end of the superposition phase, named at the top or the bottom."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
-    axes.annotate(
-        "switch",
-        (x, 0.0 if bottom else 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(2.5, 2 if bottom else -1),
-        textcoords="offset points",
-        va="bottom" if bottom else "top",
-        color=MUTED,
-        fontsize=7,
-    )
+    place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom" if bottom else "top"}
+    at, offset = (x, 0.0 if bottom else 1.0), (2.5, 2 if bottom else -1)
+    note(axes, "switch", at, offset, color=MUTED, **place)
+
+
+def level_line(
+    axes: Axes, level: float, name: str, colour: str = INK, *, left: bool = False, **look: Any
+) -> None:
+    """A line at one loss, named above its right or left end."""
+    axes.axhline(level, color=colour, linewidth=0.9, **look)
+    place: Look = {"xycoords": ("axes fraction", "data"), "ha": "left" if left else "right"}
+    note(axes, name, (0.02 if left else 1.0, level), (0 if left else -1, 2), color=colour, **place)
+
+
+def note(
+    axes: Axes, words: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
+) -> None:
+    """Small words, offset from a place by points."""
+    axes.annotate(words, at, xytext=offset, textcoords="offset points", fontsize=7, **look)
 
 
 def forest(

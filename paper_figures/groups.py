@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, group_label, number
+from analysis.wording import group_label, number
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
 
 KEY = ("group", "learning_rate", "eval_set")
 TOLERANCE = 0.1

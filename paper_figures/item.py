@@ -19,7 +19,7 @@ import pandas as pd
 
 import tst_study
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from tst_study.atomic_files import written_atomically
 
 Verdict = Literal[

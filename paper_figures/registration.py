@@ -43,7 +43,7 @@ class Entry:
         return bool(self.needs or self.lacks)
 
     def items(self, sources: Sources) -> list[Item | Missing]:
-        """One as a rule; an entry of a study may give several pictures."""
+        """Usually one; an entry of a study may give several pictures."""
         made = self.make(sources)
         found = [made] if isinstance(made, Item) else made
         return [self._whole(item) for item in found] or [self._missing()]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import gain
 from paper_figures.item import Item
 
@@ -68,7 +68,7 @@ class Table(Item):
 def number_entry(
     value: float | None, digits: int = 0, best: bool = False, sign: bool = False
 ) -> Entry:
-    """A number with so many digits after the point; empty where there is none."""
+    """A number with `digits` digits after the point; empty where there is none."""
     if value is None or pd.isna(value):
         return Entry()
     text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"

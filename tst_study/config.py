@@ -6,12 +6,13 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import (
@@ -171,7 +172,12 @@ class Data(Strict):
     validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on; all of them by default."""
+    """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
+    otherwise, or all where there are fewer."""
+
+    @property
+    def held_out_tokens(self) -> int:
+        return self.validation_tokens or 131_072
 
 
 class Batch(Strict):
@@ -224,7 +230,7 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends behind this step, for other runs to fork from (`tst_study.run.trunk`)."""
+    """A trunk: ends after this step, for other runs to fork from (`tst_study.run.trunk`)."""
 
     @property
     def last_step(self) -> int:
@@ -308,18 +314,26 @@ class Execution(Strict):
     compile: bool = False
     """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
     log_every: Positive = 10
+    """Steps between rows of the log."""
+    log_seconds: NotNegativeFloat = 30.0
+    """Seconds without a row after which one is logged all the same; 0: none."""
     evaluate_every: Positive | None = None
     """Steps between evaluations; by default only after the last step."""
     checkpoint_every: Positive | None = None
-    """Steps between checkpoints; by default only after the last step."""
+    """Steps between checkpoints; by default only after the last step, and by the clock."""
+    checkpoint_minutes: NotNegativeFloat = 30.0
+    """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
     keep_steps: tuple[Positive, ...] = ()
-    """Steps behind which a checkpoint is written and never removed: where others fork off."""
+    """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
-    """Where a run without a checkpoint of its own begins, in place of its first step."""
+    """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
+    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
+    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
+    and compiles, before they give up."""
     timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
-    """How long ranks wait for each other before they give up."""
+    """The same from then on."""
 
 
 class InitialWeights(Strict):
@@ -401,9 +415,21 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         values["model"] = expand_preset(values["model"], source)
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
-        return Config.model_validate_json(_to_json(values))
+        return Config.model_validate_json(json.dumps(values))
     except ValidationError as error:
         raise UserError(f"{source}: {_first_problem(error)}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"config: a value has no JSON form: {error}") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises `UserError`."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -412,16 +438,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
     is taken as a string. Raises `UserError`.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf8"))
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({error.strerror}); name a TOML file"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: not valid TOML: {error}") from None
+    values = {} if path is None else read_toml(path)
     for override in overrides:
         apply_override(values, override)
     return from_dict(values, source=str(path) if path is not None else "--set")
@@ -468,28 +485,40 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _to_json(values: Mapping[str, Any]) -> str:
-    import json
-
-    try:
-        return json.dumps(values)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"config: a value has no JSON form: {error}") from None
-
-
 def _first_problem(error: ValidationError) -> str:
     problems = error.errors(include_url=False)
-    first = problems[0]
-    # Of a key that may be a word or a table, the table's class is named too.
-    key = ".".join(str(part) for part in first["loc"] if part != "Parallel") or "config"
+    keys = [_key(problem["loc"], problem["type"]) for problem in problems]
+    key = keys[0] or "config"
+    # A key that may be a word or a table has a problem as either: the word is what was meant.
+    either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
+    first = next((one for one in either if one["type"] == "literal_error"), either[0])
     if first["type"] == "extra_forbidden":
         message = "unknown key; `tst-study train --dry-run` prints every key there is"
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
         if not isinstance(first.get("input"), dict | list):
             given = repr(first.get("input"))
             message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{key}: {message}{more}"
+    more = len(set(keys)) - 1
+    return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _key(place: Sequence[int | str], problem: str) -> str:
+    """As a file names it: without what pydantic adds of the alternatives that a key has."""
+    kept: list[str] = []
+    section: type[BaseModel] = Config
+    for part in place[: -1 if problem == "extra_forbidden" else None]:
+        field = section.model_fields.get(str(part))
+        if isinstance(part, int) or field is not None:
+            kept.append(str(part))
+        section = (field and section_of(field.annotation)) or section
+    return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section's class, also of one that may be left out or stands in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(section_of, get_args(annotation))), None)

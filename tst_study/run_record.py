@@ -5,7 +5,7 @@
 | `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
 | `segments.jsonl` | per launch one row when it starts and one when it ends |
 | `metrics.jsonl`, `evals.jsonl` | rows of training and of evaluation, each with all counters |
-|  | (and, in the second, what `tst-study evaluate` measured: `task_results.py`) |
+|  | (and, in the second, what `tst-study evaluate` measured) |
 | `status.json` | state, heartbeat, last checkpoint |
 
 A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -40,10 +41,9 @@ from typing_extensions import TypedDict
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
 from tst_study.run.identity_form import SCHEMA_VERSION
-from tst_study.run.task_results import TaskResult
 
 if TYPE_CHECKING:
-    from tst_study.config import Execution
+    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -76,25 +76,30 @@ class RunHeader(TypedDict):
     """Tokens in the training corpora: more raw tokens than these means repeated data."""
 
 
-@with_config(_STRICT)
-class Metrics(TypedDict):
-    """A row of `metrics.jsonl`; every counter says what has been done after `step` steps."""
+class _Counters(TypedDict):
+    """What a row of any log begins with: what has been done after `step` steps."""
 
     segment: int
     step: int
     phase: Literal["superposition", "recovery"]
+    raw_tokens: int
+    latent_tokens: int
+    flops: int
+
+
+@with_config(_STRICT)
+class Metrics(_Counters):
+    """A row of `metrics.jsonl`."""
+
     bag_size: int
     loss_name: str
     """`next_token`, or the bag loss by its name: the two are never the same quantity."""
     loss: float | None
-    """Nats, mean over all micro-batches and ranks of this step; None where it is no number."""
-    raw_tokens: int
-    latent_tokens: int
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
     epochs: float
-    flops: int
     learning_rate: float
     gradient_norm: float | None
-    """Before clipping; None where it is no number."""
+    """Before clipping; None where it is not a number."""
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
@@ -109,16 +114,10 @@ class Metrics(TypedDict):
 
 
 @with_config(_STRICT)
-class Evaluation(TypedDict):
+class Evaluation(_Counters):
     """A row of `evals.jsonl`: next-token loss on held-out text."""
 
-    segment: int
-    step: int
-    phase: Literal["superposition", "recovery"]
-    raw_tokens: int
-    latent_tokens: int
     epochs: float
-    flops: int
     eval_set: str
     """Name and fingerprint of the held-out tokens; only equal ones may be compared."""
     nats_per_token: float
@@ -130,6 +129,28 @@ class Evaluation(TypedDict):
     annealed: bool
     seconds: float
     training_seconds: float
+
+
+@with_config(_STRICT)
+class TaskResult(_Counters):
+    """A row of `evals.jsonl` that names a task: what `tst-study evaluate` measured on a checkpoint.
+
+    The loss by which methods are compared is `Evaluation`. Of one step, task and data the last row
+    wins.
+    """
+
+    annealed: bool
+    task: str
+    """`held_out`, `loss_by_position`, …, or a downstream task by its lm-eval name."""
+    data: str
+    """What it was measured on: name and fingerprint. Only equal ones may be compared."""
+    metrics: dict[str, float | None]
+    """By name; `…_stderr` beside each that has a standard error. Accuracies are fractions."""
+    samples: int
+    """Independent units behind the standard errors: documents, sequences or questions."""
+    details: dict[str, Any]
+    """Versions, settings, and values by position or by sequence."""
+    seconds: float
 
 
 class Status(TypedDict):
@@ -219,6 +240,23 @@ def read_evaluations(folder: str | Path) -> list[Evaluation]:
     return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
 
 
+def last_held_out(folder: str | Path) -> float | None:
+    """Loss of the last evaluation, read from the end of the file alone: for screens that look at
+    thousands of runs."""
+    try:
+        with open(Path(folder) / "evals.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**14))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):  # torn, at either end
+            row = json.loads(line)
+            if "nats_per_token" in row:
+                return float(row["nats_per_token"])
+    return None
+
+
 def read_task_results(folder: str | Path) -> list[TaskResult]:
     """`read(folder).tasks` without the rest. Raises `UserError`."""
     return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
@@ -227,6 +265,13 @@ def read_task_results(folder: str | Path) -> list[TaskResult]:
 def _evaluation_rows(folder: Path) -> list[Any]:
     starts = _starts(_read_segments(folder / "segments.jsonl"))
     return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
+
+
+def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
+    """Name, value and standard error (where there is one) of what was measured of a task."""
+    for name, value in metrics.items():
+        if value is not None and not name.endswith("_stderr"):
+            yield name, value, metrics.get(f"{name}_stderr")
 
 
 def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
@@ -271,14 +316,25 @@ def read_status(folder: str | Path) -> Status | None:
     return status
 
 
+def mark(folder: Path, config: Config, state: State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    before = read_status(folder)
+    status = {
+        "step": 0,
+        "steps": config.schedule.last_step,
+        "last_checkpoint": None,
+        **(before or {}),
+        "state": state,
+        "heartbeat": time.time(),
+        "message": message,
+    }
+    write_json(folder / "status.json", status)
+
+
 def is_over(folder: str | Path) -> bool:
     """Whether the run says that it has come to its end: done or diverged."""
     status = read_status(folder)
     return status is not None and status["state"] in FINAL_STATES
-
-
-def is_run_folder(folder: Path) -> bool:
-    return (folder / "run.json").is_file()
 
 
 def find_run_folders(root: str | Path) -> list[Path]:
@@ -291,6 +347,17 @@ def find_run_folders(root: str | Path) -> list[Path]:
     return sorted(found)
 
 
+def check_same_run(folder: Path, fingerprint: str) -> None:
+    """Raises `UserError` where a folder holds another run."""
+    if (folder / "run.json").is_file():
+        there = read_header(folder)["fingerprint"]
+        if there != fingerprint:
+            raise UserError(
+                f"{folder}: holds run {there[:8]}, not {fingerprint[:8]} of this config; name "
+                "another folder or restore the config"
+            )
+
+
 class RunWriter:
     """Writes one launch (segment) of a run; only rank 0 has one."""
 
@@ -301,14 +368,8 @@ class RunWriter:
         stop_after = header["config"]["schedule"].get("stop_after")
         self._steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
-        if is_run_folder(self.folder):
-            there = read_header(self.folder)["fingerprint"]
-            if there != header["fingerprint"]:
-                raise UserError(
-                    f"{self.folder}: holds run {there[:8]}, not {header['fingerprint'][:8]} of "
-                    "this config; name another folder or restore the config"
-                )
-        else:
+        check_same_run(self.folder, header["fingerprint"])
+        if not (self.folder / "run.json").is_file():
             write_json(self.folder / "run.json", header)
         self.segment = 0
         self._segment_open = False
@@ -413,7 +474,7 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """JSON has no infinity and no NaN: what is no number is null."""
+    """JSON has neither infinity nor NaN: both become null."""
     try:
         text = json.dumps(row, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -497,7 +558,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
         key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
-        # A task that was measured again is no loss of anything.
+        # A task measured again replaces its row; nothing is lost.
         if row["step"] > limits[segment] or (key in kept and "task" not in row):
             dropped += 1
         if row["step"] <= limits[segment]:

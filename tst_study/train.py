@@ -55,6 +55,7 @@ from tst_study.megatron.process_groups import (
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
+from tst_study.process.timed_events import TimedEvents
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
 
@@ -97,43 +98,59 @@ def _run(
     trainer = _Trainer(config, folder, ranks, log)
     plan = trainer.plan
     first, end = trainer.resume(why_layout), config.schedule.last_step
+    if trainer.owes_evaluation and not trainer.evaluate(first, stop):
+        return _stopped(log, first, stop)
+    timed = TimedEvents(config.execution, ranks, stop)
     for step in range(first, end):
         if step == plan.superposed_steps > 0:
             _switch(config, trainer.model, trainer.optimizer)
 
         done = step + 1
-        due = _Due(config, plan, done, last=done == end)
+        due = _Due(config, plan, done, last=done == end, logs=timed.logs)
         loss, norm = trainer.step(step, recording=due.logs)
 
-        stopped = ranks.any(stop.signal is not None) and not due.last
-        saves = due.saves or stopped
+        if step == first:
+            ranks.wait_at_most(config.execution.timeout_seconds)
+        timed.poll(logged=due.logs)
+        stopped = timed.stops and not due.last
+        saves = due.saves or timed.saves or stopped
         if due.logs or due.evaluates or saves:
             problem = trainer.log_loss(done, loss, norm, due)
             if problem:
                 log.end("diverged", done, problem)
                 return "diverged"
-        if due.evaluates:
-            trainer.evaluate(done)
-        if saves:
-            trainer.save(done)
-        if stopped:
-            log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
-            return "preempted"
+        evaluated = not due.evaluates or trainer.evaluate(done, stop)
+        if saves or not evaluated:
+            trainer.save(done, owes_evaluation=not evaluated)
+            timed.saved()
+        if stopped or not evaluated:
+            return _stopped(log, done, stop)
     log.end("done", end)
     return "done"
+
+
+def _stopped(log: RunLog, done: int, stop: StopRequest) -> State:
+    log.end("preempted", done, f"{stop.signal or 'a signal'} at step {done}")
+    return "preempted"
+
+
+class _StoppedError(Exception):
+    """A signal came during an evaluation."""
 
 
 class _Due:
     """What comes after `done` steps."""
 
-    def __init__(self, config: Config, plan: PhasePlan, done: int, *, last: bool) -> None:
+    def __init__(
+        self, config: Config, plan: PhasePlan, done: int, *, last: bool, logs: bool
+    ) -> None:
         def is_multiple_of(every: int | None) -> bool:
             return every is not None and done % every == 0
 
         execution = config.execution
         forks = done in execution.keep_steps  # other runs fork here, maybe at their switch
         self.last, self.turns = last, forks or done == plan.superposed_steps
-        self.logs = last or self.turns or is_multiple_of(execution.log_every)
+        self.logs = last or logs or self.turns or is_multiple_of(execution.log_every)
         self.evaluates = last or is_multiple_of(execution.evaluate_every)
         self.saves = last or forks or is_multiple_of(execution.checkpoint_every)
 
@@ -157,14 +174,18 @@ class _Trainer:
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         flops = count_flops(config).per_step
+        self.owes_evaluation = False
         self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
 
     def resume(self, why_layout: str) -> int:
         """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
         config = self.config
-        restored = self.checkpoints.load_last(self.model, self.optimizer) or fork_from_trunk(
-            config, self.model, self.optimizer, self.log
-        )
+        restored = self.checkpoints.load_last(self.model, self.optimizer)
+        if restored is not None:
+            # Stopped in the middle of an evaluation, which only this launch can make up.
+            self.owes_evaluation = restored.get("owes_evaluation", False)
+        else:
+            restored = fork_from_trunk(config, self.model, self.optimizer, self.log)
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         elif config.initial_weights is not None:
@@ -226,10 +247,21 @@ class _Trainer:
             self.log.metrics(self._counters(done) | row, last=due.last)
         return f"{objective.name} loss {value} at step {done}" if diverged else None
 
-    def evaluate(self, done: int) -> None:
-        """The held-out next-token loss, by which alone methods are compared."""
+    def evaluate(self, done: int, stop: StopRequest) -> bool:
+        """The held-out next-token loss, by which alone methods are compared; False where a signal
+        stopped it half-way."""
         held_out, began = self.held_out, time.perf_counter()
-        result = evaluate(self.model, held_out, self.ranks, self.micro_batch)
+        of = held_out.predicted_tokens
+
+        def look(tokens: int) -> None:
+            if any(self.ranks.largest([stop.signal is not None])):
+                raise _StoppedError
+            self.log.evaluating(done, tokens, of)
+
+        try:
+            result = evaluate(self.model, held_out, self.ranks, self.micro_batch, look)
+        except _StoppedError:
+            return False
         row = {
             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
             **asdict(result),
@@ -239,6 +271,7 @@ class _Trainer:
             "training_seconds": self.clock.training_seconds,
         }
         self.log.evaluation(self._counters(done) | row)
+        return True
 
     def _counters(self, done: int) -> dict[str, Any]:
         """What has been done after `done` steps."""
@@ -251,8 +284,9 @@ class _Trainer:
             "flops": self.clock.flops_per_step * done,
         }
 
-    def save(self, done: int) -> None:
-        common = {"training_seconds": self.clock.training_seconds}
+    def save(self, done: int, *, owes_evaluation: bool) -> None:
+        common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
+        common |= {"owes_evaluation": True} if owes_evaluation else {}
         self.checkpoints.save(done, self.model, self.optimizer, common)
         self.log.checkpoint(done)
 

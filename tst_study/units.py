@@ -16,6 +16,22 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:,.1f} h"
 
 
+def big(value: float) -> str:
+    """1,234 → 1.23k, with three digits."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def shortened(name: str, width: int) -> str:
+    """A name too long for its column loses its middle: what differs between runs is at its ends."""
+    if len(name) <= width:
+        return name
+    end = 2 * (width - 1) // 3
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
+
+
 def memory_size(size: float) -> str:
     """`79.6 GB`, `34 MB`: of 10^9 and 10^6 bytes, as memory of GPUs is sold."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

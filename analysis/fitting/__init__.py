@@ -1,5 +1,6 @@
 """Fits that say when they failed: models, objectives, solver, uncertainty. numpy and scipy only."""
 
+from analysis.fitting.identified import Identified
 from analysis.fitting.models import Fixed, LogSumExp, Model
 from analysis.fitting.objectives import Huber, LeastAbsolute, LeastSquares, Objective
 from analysis.fitting.problem import Problem
@@ -17,6 +18,7 @@ __all__ = [
     "Fit",
     "Fixed",
     "Huber",
+    "Identified",
     "LeastAbsolute",
     "LeastSquares",
     "LogSumExp",

@@ -61,13 +61,23 @@ def descend(problem: Problem, theta: Floats) -> Floats:
 def _least_squares(problem: Problem, theta: Floats) -> Floats:
     root = None if problem.weights is None else np.sqrt(problem.weights)
 
+    seen: dict[bytes, tuple[Floats, Floats]] = {}
+
+    def both(at: Floats) -> tuple[Floats, Floats]:
+        # The solver asks for residuals and derivative of one point one after the other.
+        if at.tobytes() not in seen:
+            seen.clear()
+            value, slope = problem.residuals(at)
+            seen[at.tobytes()] = (
+                (value, slope) if root is None else (value * root, slope * root[:, None])
+            )
+        return seen[at.tobytes()]
+
     def residuals(at: Floats) -> Floats:
-        value = problem.residuals(at)[0]
-        return value if root is None else value * root
+        return both(at)[0]
 
     def jacobian(at: Floats) -> Floats:
-        value = problem.residuals(at)[1]
-        return value if root is None else value * root[:, None]
+        return both(at)[1]
 
     try:
         done = optimize.least_squares(

@@ -17,10 +17,20 @@ LossFormula = Callable[[Mapping[str, Any], Columns], Any]
 
 
 class Formula:
-    """Loss = formula(parameters, columns)."""
+    """Loss = formula(parameters, columns).
 
-    def __init__(self, parameters: tuple[str, ...], formula: LossFormula, columns: Columns) -> None:
-        self.parameters, self.formula = parameters, formula
+    `linear`: parameters in which the loss is linear when all others are held; a start's own values
+    for them do not matter, for they are solved for.
+    """
+
+    def __init__(
+        self,
+        parameters: tuple[str, ...],
+        formula: LossFormula,
+        columns: Columns,
+        linear: tuple[str, ...] = (),
+    ) -> None:
+        self.parameters, self.formula, self.linear = parameters, formula, linear
         self.columns = {name: np.asarray(values) for name, values in columns.items()}
 
     def __len__(self) -> int:
@@ -41,7 +51,18 @@ class Formula:
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Formula:
         columns = {name: values[chosen] for name, values in self.columns.items()}
-        return Formula(self.parameters, self.formula, columns)
+        return Formula(self.parameters, self.formula, columns, self.linear)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
-        return theta
+        """The start with its linear parameters solved for, by least squares on the loss."""
+        own = [self.parameters.index(name) for name in self.linear]
+        if not own:
+            return theta
+        improved = theta.copy()
+        improved[own] = 0.0
+        with np.errstate(all="ignore"):
+            loss = self.formula(dual.parameters(self.parameters, improved), self.columns)
+        slopes = np.broadcast_to(loss.slope, (len(theta), len(self)))[own]
+        if np.isfinite(slopes).all() and np.isfinite(loss.value).all():
+            improved[own] = np.linalg.lstsq(slopes.T, observed - loss.value, rcond=None)[0]
+        return improved

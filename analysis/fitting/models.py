@@ -137,4 +137,5 @@ class Fixed:
         return Fixed(self.model.rows(chosen), self.held)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
-        return theta
+        improved: Floats = self.model.improved(self.whole(theta), observed)[self._free]
+        return improved

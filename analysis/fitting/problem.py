@@ -20,6 +20,8 @@ class Problem:
     objective: Objective
     weights: Floats | None = None
     """Of rows; whole numbers in a bootstrap."""
+    models: NDArray[np.intp] | None = None
+    """Which training each row is of, as whole numbers; None: every row is one of its own."""
 
     def residuals(self, theta: Floats) -> tuple[Floats, Floats]:
         """Predicted minus observed (log L or L), and its derivative, shapes (n,) and (n, p);
@@ -48,7 +50,8 @@ class Problem:
         if isinstance(objective, LeastSquares):
             objective = objective.of_rows(chosen)
         weights = None if self.weights is None else self.weights[chosen]
-        return Problem(self.model.rows(chosen), self.observed[chosen], objective, weights)
+        models = None if self.models is None else self.models[chosen]
+        return Problem(self.model.rows(chosen), self.observed[chosen], objective, weights, models)
 
     def _weigh(self, values: Floats) -> Floats:
         return values if self.weights is None else values * self.weights

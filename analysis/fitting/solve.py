@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from analysis.checks import numbers
 from analysis.fitting.descent import GRADIENT_TOLERANCE, descend, gradient_measure
+from analysis.fitting.identified import Identified, identified
 from analysis.fitting.models import Model
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
@@ -39,6 +41,8 @@ class Fit:
     """Starts refined to the end."""
     agreed: int
     """Starts that ended in this objective."""
+    identified: Identified
+    """Rank, conditioning, and which parameters these rows leave open."""
     failures: tuple[str, ...]
 
     @property
@@ -73,7 +77,9 @@ def fit(
     All starts are improved by what the model can solve directly and valued; `refine` of them, half
     the best and half drawn from the rest, are followed to the end. Of these at least three (or
     all, if fewer were given) must agree. Raises `NotConvergedError` where a check fails, unless
-    `strict` is off: then `failures` holds the text.
+    `strict` is off: then `failures` holds the text. Parameters that slide along each other are such
+    a failure; those that have run away to where they change nothing (a floor of zero) are named in
+    `identified` and get no interval.
     """
     _refuse_bad(problem)
     candidates = [
@@ -97,8 +103,17 @@ def fit(
     # Below residuals of 1e-9 all is rounding.
     nothing = float(problem.objective.losses(np.full(len(problem.observed), 1e-9)).sum())
     agreed = int((gap <= AGREEMENT * values[place] + nothing).sum())
-    found = Fit(problem, ends[place], float(values[place]), 0.0, len(ends), agreed, ())
-    found = replace(found, gradient=gradient_measure(problem, found.theta))
+    theta = ends[place]
+    found = Fit(
+        problem,
+        theta,
+        float(values[place]),
+        gradient_measure(problem, theta),
+        len(ends),
+        agreed,
+        identified(problem, theta),
+        (),
+    )
     failures = tuple(_failures(found, values))
     if failures and strict:
         raise NotConvergedError("; ".join(failures))
@@ -109,8 +124,7 @@ def _refuse_bad(problem: Problem) -> None:
     count, parameters = len(problem.observed), len(problem.model.parameters)
     if len(problem.model) != count:
         raise ValueError(f"model of {len(problem.model)} rows, {count} observations")
-    if not np.isfinite(problem.observed).all() or (problem.observed <= 0).any():
-        raise UserError("a loss is missing, infinite or not positive; leave that run out")
+    numbers(problem.observed, "loss", above=0)
     if count < parameters:
         raise UserError(
             f"{count} runs cannot identify {parameters} parameters "
@@ -127,6 +141,12 @@ def _failures(found: Fit, values: Floats) -> list[str]:
         )
     if not np.isfinite(found.theta).all():
         failures.append(f"a parameter is not finite ({_shown(found)})")
+    elif found.identified.sliding:
+        failures.append(
+            f"these runs do not determine {', '.join(found.identified.sliding)}: they can be "
+            "changed together without any change in the losses; hold one, or give runs that differ "
+            "in what it stands for"
+        )
     if found.agreed < min(3, found.started):
         others = ", ".join(f"{value:.9g}" for value in np.sort(values)[:4])
         failures.append(

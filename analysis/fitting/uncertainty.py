@@ -10,28 +10,48 @@ import pandas as pd
 from scipy import stats
 
 from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
+from analysis.fitting.identified import undetermined
 from analysis.fitting.models import Fixed
 from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
+from tst_study.errors import UserError
+
+LEAST_CLUSTERS = 6
+"""Of fewer, draws with replacement tell too little for an interval."""
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Refits to resampled runs. Draws that did not converge are left out and counted."""
+    """Refits to resampled models. Draws that did not converge are left out and counted."""
 
     draws: pd.DataFrame
-    """One row per refit that converged, one column per parameter."""
+    """One row per refit that converged, one column per parameter; NaN where the draw's rows do not
+    determine it (`undetermined`)."""
     failed: int
     resampled: str
-    """What was drawn: `runs`, or the name of the cluster."""
+    """What was drawn: `rows`, or the name of the cluster."""
+    clusters: int
+    """How many there are to draw from."""
+    undetermined: tuple[str, ...] = ()
+    """Parameters that the fit itself leaves open: they have no interval."""
 
     def interval(
         self, values: Floats | pd.Series | str, level: float = 0.95
-    ) -> tuple[float, float]:
-        """Percentile interval of a parameter, or of any number computed from each draw."""
-        drawn = self.draws[values] if isinstance(values, str) else values
-        low, high = np.quantile(np.asarray(drawn, dtype=float), [0.5 - level / 2, 0.5 + level / 2])
+    ) -> tuple[float | None, float | None]:
+        """Percentile interval of a parameter, or of any number computed from each draw, as wide as
+        t with one degree of freedom less than there are clusters asks (Hesterberg 2015, section
+        5.3). None on both sides where there are too few clusters, or where more draws than that
+        leave the number undetermined."""
+        drawn = np.asarray(self.draws[values] if isinstance(values, str) else values, dtype=float)
+        known = drawn[np.isfinite(drawn)]
+        open_ = isinstance(values, str) and values in self.undetermined
+        few = self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, level * len(drawn))
+        if open_ or few:
+            return None, None
+        critical = float(stats.t.isf(0.5 - level / 2, self.clusters - 1))
+        tail = float(stats.norm.sf(critical * np.sqrt(self.clusters / (self.clusters - 1))))
+        low, high = np.quantile(known, [tail, 1 - tail])
         return float(low), float(high)
 
     def error(self, name: str) -> float:
@@ -44,26 +64,41 @@ def bootstrap(
     draws: int = 1000,
     *,
     clusters: Sequence[str] | Sequence[int] | Sequence[float] | None = None,
-    name: str = "runs",
+    name: str = "models",
     seed: int = 0,
 ) -> Bootstrap:
-    """Refit to rows drawn with replacement, or to whole clusters (seeds, trunks) of them.
+    """Refit to whole models (all rows of one training) drawn with replacement, or to other
+    clusters (seeds, trunks) of rows.
 
-    Each refit starts from `found`. `clusters`: a label per row; `name`: what they are.
+    Each refit starts from `found`. `clusters`: a label per row, by default the problem's `models`,
+    and where it names none the rows; `name`: what they are. Raises `UserError` for labels that do
+    not match the rows.
     """
     random = np.random.default_rng(seed)
-    count = len(found.problem.observed)
-    codes = np.arange(count) if clusters is None else pd.factorize(np.asarray(clusters))[0]
+    problem = found.problem
+    count = len(problem.observed)
+    labels = clusters if clusters is not None else problem.models
+    codes = np.arange(count) if labels is None else pd.factorize(np.asarray(labels))[0]
+    if len(codes) != count:
+        raise UserError(f"clusters: {len(codes)} labels for {count} rows; give one label per row")
     members = int(codes.max()) + 1
     kept: list[Floats] = []
     for _ in range(draws):
         drawn = np.bincount(random.integers(members, size=members), minlength=members)
-        theta, gradient = refit(_weighted(found.problem, drawn[codes]), found.theta)
+        smaller = _weighted(problem, drawn[codes])
+        theta, gradient = refit(smaller, found.theta)
         if gradient <= 10 * GRADIENT_TOLERANCE and np.isfinite(theta).all():
-            kept.append(theta)
-    columns = list(found.problem.model.parameters)
+            kept.append(np.where(undetermined(smaller, theta), np.nan, theta))
+    columns = list(problem.model.parameters)
     table = pd.DataFrame(np.array(kept).reshape(len(kept), len(columns)), columns=columns)
-    return Bootstrap(table, draws - len(kept), name)
+    away = undetermined(problem, found.theta)
+    return Bootstrap(
+        draws=table,
+        failed=draws - len(kept),
+        resampled="rows" if labels is None else name,
+        clusters=members,
+        undetermined=tuple(np.array(columns)[away]),
+    )
 
 
 def _weighted(problem: Problem, counts: np.ndarray) -> Problem:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.published.files import headline_runs, loss_grid
 from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
-from analysis.run_row import COLUMNS, rows_of
+from analysis.runs.run_row import COLUMNS, rows_of
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 EVAL_SET = "published training loss"

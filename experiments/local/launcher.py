@@ -21,9 +21,13 @@ from experiments.local.queue import Queue, StoppedError, launch, report_failures
 from experiments.local.run_process import cancel_mark, log_path
 from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 from tst_study.units import duration
+
+GPUS = Path("/dev")
+"""Where their drivers show them; asked without torch."""
 
 
 class Local:
@@ -41,6 +45,8 @@ class Local:
         _say(console, study.title, study.claims)
         for corpus in study.corpora:
             corpus.prepare()
+        if _leaves_a_gpu_alone(Planner(study, root, options.share)):
+            _say(console, "On processors; --device cuda takes the GPU that is here.")
         report = root / "report"
         figures = BackgroundFigures(root, report)
         try:
@@ -95,6 +101,11 @@ class Local:
         words += ["--processes", str(options.processes)] if options.processes > 1 else []
         words += [] if options.share else ["--no-share"]
         return shlex.join(words)
+
+
+def _leaves_a_gpu_alone(planner: Planner) -> bool:
+    there = any(GPUS.glob("nvidia[0-9]*"))
+    return there and all(run.config.execution.device == "cpu" for run in planner.decided())
 
 
 def _stop(folder: Path) -> bool:

@@ -65,7 +65,7 @@ class Progress:
             self._print(f"{run.run_id}: {one.state}{loss}")
 
     def _draw(self, live: Live, queue: Queue) -> None:
-        runs = table(_rows(queue), self._title)
+        runs = table(_rows(queue), self._title, self._console.width)
         live.update(Group(runs, Text(self._headline(queue))), refresh=True)
 
     def _print(self, line: str) -> None:

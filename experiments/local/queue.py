@@ -12,21 +12,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from experiments.launcher import Allocation
-from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, mark, run
+from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, run
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study import run_record
+from tst_study.config import Config
 from tst_study.process.local_ranks import free_port
 from tst_study.run import lock as run_lock
 from tst_study.run.launch_facts import cores
@@ -92,13 +94,13 @@ def launch(
 ) -> Queue:
     """Train every run of the study that is not over; returns when none is left.
 
-    `parallel`: runs at a time; by default as many as the cores hold. `processes`: ranks of each
-    run. A failed run ends neither the study nor the other runs: look at `failed`. Raises
-    `StoppedError` on Ctrl-C or SIGTERM.
+    `parallel`: runs at a time; by default as many as the cores hold, but one where it may take the
+    GPU. `processes`: ranks of each run. A failed run ends neither the study nor the other runs:
+    look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     _one_thread_per_run()
     planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or _fitting(planning, processes), processes=processes)
+    queue = Queue(slots=parallel or fitting(planning.decided(), processes), processes=processes)
     _plan(planning, queue, wanted)
     check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
@@ -125,8 +127,12 @@ def launch(
     return queue
 
 
-def _fitting(planning: Planner, processes: int) -> int:
-    threads = [run.config.execution.threads or 1 for run in planning.decided()]
+def fitting(runs: Iterable[PlannedRun], processes: int) -> int:
+    """How many runs of so many ranks the cores hold; one, where one may take a GPU."""
+    executions = [run.config.execution for run in runs]
+    if any(execution.device != "cpu" for execution in executions):
+        return 1
+    threads = [execution.threads or 1 for execution in executions]
     return max(1, cores() // (max(threads, default=1) * processes))
 
 
@@ -160,7 +166,7 @@ def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[Bas
     started: list[BaseProcess] = []
     for number in range(count):
         arguments = (one.config, one.folder, Rank(number, count, port))
-        child = _context().Process(target=target, args=arguments, name=one.run_id)
+        child = _context(one.config).Process(target=target, args=arguments, name=one.run_id)
         child.start()
         started.append(child)
     return started
@@ -217,7 +223,7 @@ def _reason(one: PlannedRun, code: int) -> str:
     message = f"its process ended with status {code}"
     if code < 0:
         message = f"its process was killed by {signal.Signals(-code).name}"
-    mark(one.folder, one.config, "failed", message)
+    run_record.mark(one.folder, one.config, "failed", message)
     return message
 
 
@@ -252,7 +258,7 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         for key in children:
             one = queue.running[key]
             if state(one) == "running":
-                mark(one.folder, one.config, "preempted", "stopped with the launcher")
+                run_record.mark(one.folder, one.config, "preempted", "stopped with the launcher")
 
 
 @contextmanager
@@ -277,8 +283,11 @@ def _one_thread_per_run() -> None:
         os.environ[name] = "1"
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
-    """Runs are forked from a server that has imported torch and Megatron once."""
+def _context(config: Config) -> ForkServerContext | SpawnContext:
+    """Runs on processors are forked from a server that has imported torch and Megatron once. What
+    may take a GPU is a process from the start: CUDA does not survive a fork, whoever set it up."""
+    if config.execution.device != "cpu":
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["experiments.local.warm_server"])
     return context

@@ -12,7 +12,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from tst_study import run_record
-from tst_study.atomic_files import write_json
 from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
 from tst_study.process.rank_environment import rank_variables
@@ -87,7 +86,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     if speaks:
-        mark(folder, config, "running", "starting")
+        run_record.mark(folder, config, "running", "starting")
         (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
@@ -97,24 +96,9 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         if speaks:
-            mark(folder, config, "failed", one_line(error))
+            run_record.mark(folder, config, "failed", one_line(error))
         return Exit.FAILED if isinstance(error, UserError) else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
-
-
-def mark(folder: Path, config: Config, state: run_record.State, message: str) -> None:
-    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    before = run_record.read_status(folder)
-    status = {
-        "step": 0,
-        "steps": config.schedule.last_step,
-        "last_checkpoint": None,
-        **(before or {}),
-        "state": state,
-        "heartbeat": time.time(),
-        "message": message,
-    }
-    write_json(folder / "status.json", status)
 
 
 def one_line(error: BaseException) -> str:

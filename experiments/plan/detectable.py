@@ -12,9 +12,6 @@ from tst_study.config import Config, to_dict
 from tst_study.run.identity import digest
 from tst_study.run.identity_form import SEEDS, identity_form
 
-POWER, LEVEL = 0.8, 0.05
-"""Four times of five, such a gain is found by a two-sided t-test on paired seeds at 5%."""
-
 
 @dataclass(frozen=True)
 class Detectable:
@@ -49,25 +46,9 @@ def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> Detect
     source = "as given"
     if noise is None:
         noise, source = _measured(pairs), "measured in this study"
-    return Detectable(seeds, smallest_in_deviations(seeds), noise, source)
+    from tst_study.statistics import smallest_detectable  # scipy, which most plans do not need.
 
-
-def smallest_in_deviations(pairs: int) -> float | None:
-    """Gain over the deviation of a pair's difference at which a paired t-test has power `POWER`.
-
-    From the noncentral t distribution, not its normal approximation: seeds are few.
-    """
-    if pairs < 2:
-        return None
-    from scipy import optimize, stats
-
-    freedom = pairs - 1
-    critical = stats.t.ppf(1 - LEVEL / 2, freedom)
-
-    def missing(effect: float) -> float:
-        return float(stats.nct.sf(critical, freedom, effect * math.sqrt(pairs))) - POWER
-
-    return float(optimize.brentq(missing, 1e-6, 100.0))
+    return Detectable(seeds, smallest_detectable(seeds), noise, source)
 
 
 def _pairs(runs: Sequence[PlannedRun]) -> dict[str, list[tuple[PlannedRun, PlannedRun]]]:

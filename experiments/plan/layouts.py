@@ -22,7 +22,7 @@ ENDLESS = 10**18
 
 
 def resolved(config: Config, given: Allocation) -> Config:
-    """With its layout, also where that is to be found for so many ranks and their memory. Raises
+    """With its layout, which is found for these ranks and their memory where it is "auto". Raises
     `UserError` for one that cannot work."""
     memory = given.memory or ENDLESS
     config = resolve(config, given.ranks, memory, on_gpu=given.on_gpu).config
@@ -31,7 +31,7 @@ def resolved(config: Config, given: Allocation) -> Config:
 
 
 def expected(config: Config, given: Allocation, device: Device) -> StepTime | None:
-    """Of a step on GPUs; None where the layout cannot work on so many ranks."""
+    """Of a step on GPUs; None where the layout cannot work on these ranks."""
     given = replace(given, on_gpu=True, memory=given.memory or int(device.memory))
     try:
         return step_time(resolved(config, given), given.ranks, device)

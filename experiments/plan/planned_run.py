@@ -56,13 +56,13 @@ class Identities:
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[int, tuple[Config, str]] = field(default_factory=dict)
     """By the config's `id`: a study hands out the same objects again and again."""
-    _there: dict[str, str] = field(default_factory=dict)
+    _folders: dict[str, str] = field(default_factory=dict)
     """Run folders by their digits: the same identity is the same run, whatever name it had."""
 
     def look(self) -> None:
         """Note which folders are there."""
         if self.root.is_dir():
-            self._there = {path.name[-8:]: path.name for path in self.root.iterdir()}
+            self._folders = {path.name[-8:]: path.name for path in self.root.iterdir()}
 
     def planned(self, config: Config, *, lasting: bool = True) -> PlannedRun:
         """`lasting`: whether the same object will be asked for again. Raises `UserError` where the
@@ -73,7 +73,7 @@ class Identities:
             if lasting:
                 self._known[id(config)] = known
         identity = known[1]
-        name = self._there.get(identity[:8], run_id(config, identity))
+        name = self._folders.get(identity[:8], run_id(config, identity))
         return PlannedRun(config, identity, self.root / name)
 
     def data(self, config: Config) -> dict[str, Any]:

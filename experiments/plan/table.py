@@ -11,7 +11,9 @@ from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, expected, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, total_flops
 from experiments.plan.planner import Planner
-from experiments.runs.status import StatusRow, row, totals
+from experiments.plan.select import matches
+from experiments.plan.timing import TIMED, seconds_per_step
+from experiments.runs.status import ENDLESS, StatusRow, row, totals
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.config import Config
@@ -20,7 +22,7 @@ from tst_study.cost.compute import gpu_hours
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.step_time import StepTime, assumptions
 from tst_study.errors import UserError
-from tst_study.units import duration, memory_size
+from tst_study.units import big, duration, memory_size, shortened
 
 HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()
@@ -32,25 +34,38 @@ def lines(
     prices: Prices = OURS,
     *,
     noise: float | None = None,
+    pattern: str = "",
+    width: int = ENDLESS,
+    at_once: int = 1,
+    timed: bool = False,
 ) -> list[str]:
-    """Corpora need not be there yet; ids are provisional then, which is said."""
+    """Sums, then a line for each run that `pattern` matches, `width` columns wide; hours are of
+    `at_once` runs at a time, `timed` here where none has ended.
+
+    Corpora need not be there yet; ids are provisional then, which is said.
+    """
     study, decided = planner.study, planner.decided()
     known = {run.fingerprint for run in decided}
     open_ = [run for run in planner.whole() if run.fingerprint not in known]
     runs = [*decided, *open_]
     states = {run.fingerprint: row(run.folder) for run in decided}
-    hours = _Hours(prices, allocation, _measured(decided, states))
+    measured, source = _measured(decided, states), "by the runs that are done"
+    if timed:
+        source = f"by {TIMED} steps of each shape, timed on this machine"
+        measured = {run.shape: 0.0 for run in runs} | measured
+        for run in runs:
+            measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
+    hours = _Hours(prices, allocation, measured, source, at_once)
     rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
-    for run in runs:
+    for run in (run for run in runs if matches(run.run_id, pattern)):
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
         rows.append(_row(run, hours, allocation(run.config.name), state))
-    text = [study.title, study.claims, "", *_aligned(rows)]
-    text += ["", f"{len(runs)} runs: {totals(states.values())}"]
+    text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
     text += problems(runs, allocation)
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
-    return text + _unprepared(study)
+    return [*text, *_unprepared(study), "", *_aligned(rows, width)]
 
 
 def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
@@ -62,7 +77,7 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[
         run.run_id,
         f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
         f"{total_flops([run]):.3g}",
-        f"{plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step):.3g}",
+        big(plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)),
         *([_number(hours.of(run))] if hours.prices.device else []),
         duration(wall),
         f"{launches:,}" if launches else "–",
@@ -82,8 +97,10 @@ def _memory(config: Config, given: Allocation) -> str:
     return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """The first and the last column to the left, numbers to the right."""
+    beside = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
+    rows = [[shortened(row[0], max(24, width - beside)), *row[1:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -113,6 +130,8 @@ class _Hours:
     allocation: AllocationOf
     measured: dict[Shape, float]
     """Seconds a step."""
+    source: str
+    at_once: int
     expected: dict[object, StepTime | None] = field(default_factory=dict)
 
     def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
@@ -141,11 +160,16 @@ class _Hours:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         if len(known) < len(runs):
-            remedy = "let a run of each shape end" if device is None else "say --gpus"
-            return f"hours not known: {'give --device, or ' if device is None else ''}{remedy}"
+            here = "say --time to have some steps timed here, or --device for a GPU"
+            return f"hours not known: {here if device is None else 'say --gpus'}"
         total = sum(known)
         if device is None:
-            return f"{_number(total)} hours of one run at a time, by the runs that are done"
+            wall = max(total / self.at_once, max(known, default=0.0))
+            at_once = f"{self.at_once} at a time" if self.at_once > 1 else "one at a time"
+            return (
+                f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
+                f"training, {self.source})"
+            )
         mfu = total_flops(runs) / (total * 3600 * device.peak)
         text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"
         price = self.prices.per_gpu_hour

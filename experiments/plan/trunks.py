@@ -24,10 +24,6 @@ class Trunk:
     branches: dict[str, int]
     """Fork step of each branch, by fingerprint."""
 
-    @property
-    def saved_steps(self) -> int:
-        return sum(self.branches.values()) - self.run.steps
-
 
 def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]:
     """Every trunk that the runs allow, whatever has been trained already: the same study always

@@ -47,7 +47,7 @@ def collect(root: Path) -> Collected:
         },
     )
     summary = (
-        build(root, report, only=("study", "report")).summary.lines()
+        build(root, report, only=("study", "report")).sources.summary.lines()
         if over
         else ["No run is over yet."]
     )

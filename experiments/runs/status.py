@@ -19,7 +19,7 @@ from tst_study import config, run_record
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
 from tst_study.text import printable
-from tst_study.units import duration
+from tst_study.units import duration, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +38,10 @@ COLORS = {
 }
 
 
+ENDLESS = 10_000
+"""Columns of a screen that is none: a file or a pipe gets whole lines."""
+BESIDE_THE_NAME = 72
+"""Columns of the other cells of a running run."""
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
 """States in which nothing happens until the run is submitted again."""
 
@@ -53,6 +57,7 @@ class StatusRow:
     steps: int
     phase: str
     loss: float | None
+    """Of the last training step that was logged: of bags, while it is superposed."""
     tokens_per_second: float | None
     seconds_left: float | None
     message: str
@@ -60,6 +65,8 @@ class StatusRow:
     """Seconds since the run last said anything, while it runs."""
     job: str = ""
     """Of Slurm: `123_4`."""
+    held_out: float | None = None
+    """Next-token loss of the last evaluation, by which runs are compared."""
 
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
@@ -88,6 +95,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         message=message,
         lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
         job=id,
+        held_out=run_record.last_held_out(folder),
     )
 
 
@@ -108,12 +116,14 @@ def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[s
     """What the run said last, held against lock and queue."""
     if run_lock.is_held(folder) or (job and job.state == state == "running"):
         remark = job.remark if job and job.state == "running" else ""
-        return "running", remark if state == "running" else "starting"
+        return "running", (remark or message) if state == "running" else "starting"
     if job is not None and job.is_active:
         return _in_the_queue(job)
     if state == "running":
         failed = job is not None and job.state == "failed"
         return "failed" if failed else "interrupted", (job and job.remark) or message
+    if state == "preempted" and cancel_mark(folder).exists():
+        return "cancelled", message
     return state, message
 
 
@@ -131,13 +141,16 @@ def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
 
 def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:
     """The same, with what waits for a trunk that stopped told apart; `trunks` by their branches."""
-    stopped = {one.run_id: one.state for one in rows if one.state in STOPPED}
+    states = {one.run_id: one.state for one in rows}
 
     def told(one: StatusRow) -> StatusRow:
         trunk = trunks.get(one.run_id, "")
-        if one.state not in ("waiting", "cancelled") or trunk not in stopped:
-            return one
-        return replace(one, state="blocked", message=f"its trunk {trunk}: {stopped[trunk]}")
+        state = states.get(trunk, "done")
+        if one.state in ("waiting", "cancelled") and state in STOPPED:
+            return replace(one, state="blocked", message=f"its trunk {trunk}: {state}")
+        if one.state == "waiting" and state not in run_record.FINAL_STATES and not one.message:
+            return replace(one, message=f"for its trunk {trunk}: {state}")
+        return one
 
     return [told(one) for one in rows]
 
@@ -197,15 +210,18 @@ def sums(rows: Sequence[StatusRow]) -> str:
     return text
 
 
-def table(rows: Sequence[StatusRow], title: str) -> Table:
+def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
+    """Names of runs give way where the terminal is narrow, in their middle: seeds stay apart."""
     from rich.table import Table
     from rich.text import Text
 
+    longest = max((len(one.run_id) for one in rows), default=0)
+    width = max(24, min(longest, width - BESIDE_THE_NAME))
     # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    shown.add_column("run", overflow="ellipsis")  # the one to give way in a narrow terminal
-    shown.add_column("state", no_wrap=True)
-    for name in ("step", "loss", "tokens/s", "left", "lag"):
+    for name in ("run", "state"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("step", "training", "held-out", "tokens/s", "left", "lag"):
         shown.add_column(name, justify="right", no_wrap=True)
     jobs = any(one.job for one in rows)
     shown.add_column("job" if jobs else "", no_wrap=True)
@@ -216,10 +232,11 @@ def table(rows: Sequence[StatusRow], title: str) -> Table:
     shown.add_column("phase" if any(remarks) else "", overflow="fold")
     for one, remark in zip(rows, remarks, strict=True):
         shown.add_row(
-            Text(printable(one.run_id)),
+            Text(printable(shortened(one.run_id, width))),
             Text(one.state, style=COLORS.get(one.state, "")),
             f"{one.step:,}/{one.steps:,}" if one.steps else "",
             "" if one.loss is None else f"{one.loss:.3f}",
+            "" if one.held_out is None else f"{one.held_out:.4f}",
             "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
             "" if one.seconds_left is None else duration(one.seconds_left),
             "" if one.lag is None else duration(one.lag),

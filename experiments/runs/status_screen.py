@@ -1,4 +1,4 @@
-"""`tst-study status`: one line per run, sums below, once or again and again."""
+"""`tst-study status`: sums, then one line per run, once or again and again."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.runs.status import StatusRow, rows_below, rows_of, sums, table
-from experiments.study import STUDIES, load
+from experiments.plan.select import matches
+from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, sums, table
+from experiments.study import STUDIES, folder_of, load
 from tst_study.errors import UserError
 
 
-def show(study: str, scale: str, runs: Path | None, *, share: bool, every: float | None) -> None:
+def show(
+    study: str, scale: str, pattern: str, runs: Path | None, *, share: bool, every: float | None
+) -> None:
     """Raises `UserError` where there is nothing to show."""
     console = Console()
-    root, rows = _look(study, scale, runs, share)
+    if not console.is_terminal:
+        console = Console(width=ENDLESS)
+
+    def screen() -> Group:
+        root = folder_of(study, scale, runs)
+        rows = [row for row in look(study, scale, root, share) if matches(row.run_id, pattern)]
+        if pattern and not rows:
+            raise UserError(f"{root}: no run's name has {pattern!r} in it")
+        return Group(Text(f"{root}: {sums(rows)}"), "", table(rows, "", console.width))
+
     if every is None:
-        console.print(table(rows, str(root)))
-        print(sums(rows))
+        console.print(screen())
         return
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            live.update(Group(table(rows, str(root)), Text(sums(rows))), refresh=True)
+            live.update(screen(), refresh=True)
             time.sleep(every)
-            root, rows = _look(study, scale, runs, share)
 
 
-def _look(study: str, scale: str, runs: Path | None, share: bool) -> tuple[Path, list[StatusRow]]:
+def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
     """A study's own list of runs where its corpora are there, else what its folder holds."""
-    if study not in STUDIES:
-        return Path(study), rows_below(Path(study))
-    chosen = load(study, scale)
-    root = runs or chosen.folder
-    try:
-        return root, rows_of(chosen, root, share)
-    except UserError:
-        return root, rows_below(root)
+    if study in STUDIES:
+        try:
+            return rows_of(load(study, scale, root), root, share)
+        except UserError:
+            pass
+    return rows_below(root)

@@ -40,7 +40,8 @@ class Slurm:
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
-        profile, options = self.profile, self._options
+        options, profile = self._options, self.profile
+        call("sbatch", "--version")  # preparing data may take hours: not without Slurm
         for corpus in study.corpora:
             corpus.prepare()
         done = submit_to_slurm(

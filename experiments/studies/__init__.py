@@ -1,6 +1,5 @@
 """One file per study: a function from a scale to the configs of its runs.
 
 `setting.py` is a training set-up on which studies vary what they study; `scales.py` has one per
-scale and `paper_settings.py` the paper's own. `prose_runs.py` and `generated_runs.py` belong to
-`laptop.py`.
+scale and `paper_settings.py` the paper's own.
 """

@@ -6,7 +6,6 @@ from experiments.studies.grid import Part, against_baseline, grid
 from experiments.studies.paper_settings import DENSE_270M, DENSE_270M_LONG, DENSE_600M
 from experiments.studies.scales import Scale
 
-NAME = "bag-grid"
 TITLE = "Bag size and step ratio"
 CLAIMS = "Which s and r are best at one size and length; all r of one s share a trunk."
 

@@ -18,7 +18,7 @@ STEPS = 20_000
 LENGTHS = (5_000, 10_000, STEPS, 28_000)
 """Superposed, the longest reads the bundled books once."""
 EQUAL_DATA_STEPS = 35_000
-"""A baseline of so many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
+"""A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)
@@ -32,18 +32,20 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 )
 SIZES, SIZES_STEPS, SWEEP_STEPS = ("laptop-32", "laptop-128"), 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
-LITTLE_TEXT, LITTLE_TEXT_EPOCHS = BooksPart(9), 8
+LITTLE_TEXT = BooksPart(9)
 
 
 def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     """Every grid at the gate's set-up, most important first."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
     four = range(first_seed, first_seed + SEEDS_OF_GRIDS)
-    at_length = setting.with_steps(STEPS)
+    at_length, main = setting.with_steps(STEPS), SMALL_MAIN
+    bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
+    step_ratios = grid((main.bag_size,), STEP_RATIOS)
     return [
         *lengths(setting, eight),
-        Part((at_length.of_grid("bag-sizes"),), tuple(_bag_sizes()), four),
-        Part((at_length.of_grid("step-ratios"),), tuple(_step_ratios()), four),
+        Part((at_length.of_grid("bag-sizes"),), tuple(bag_sizes), four),
+        Part((at_length.of_grid("step-ratios"),), tuple(step_ratios), four),
         Part((at_length.of_grid("ablations"),), tuple(_ablations()), four),
         *(_size(setting, model, four) for model in SIZES),
         _little_text(setting, four),
@@ -59,14 +61,6 @@ def lengths(setting: Setting, seeds: range) -> list[Part]:
         Part(settings, (BASELINE, SMALL_MAIN), seeds),
         Part((grid.with_steps(EQUAL_DATA_STEPS),), (BASELINE,), seeds),
     ]
-
-
-def _bag_sizes() -> list[Superposition]:
-    return grid(BAG_SIZES, (SMALL_MAIN.step_ratio,))
-
-
-def _step_ratios() -> list[Superposition]:
-    return grid((SMALL_MAIN.bag_size,), STEP_RATIOS)
 
 
 def _ablations() -> list[Superposition]:

@@ -7,60 +7,48 @@ so repeat it more often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from experiments.corpora import BooksPart, HubText, Recipe
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.paper_settings import DCLM
 from experiments.studies.scales import FINEWEB_EDU, Scale
-from tst_study.config import Superposition
 
-NAME = "data-constrained"
 TITLE = "Little text, read again and again"
 CLAIMS = "Which method to take when text is short: at equal FLOPs and equal unique tokens."
 EPOCHS = (1, 4, 16)
 """Of the baseline."""
 
 
-@dataclass(frozen=True)
-class Text:
-    recipe: Recipe
-    tokens: int
-    """About so many are unique; the record holds the exact number."""
-
-
 def parts(scale: Scale) -> list[Part]:
     full = main_of(scale.is_paper)
-    arms = _arms(full)
+    modes = ("full", "input_only", "output_only")
+    arms = [full.model_copy(update={"mode": mode}) for mode in modes]
     found = []
-    for text in _texts(scale):
+    for recipe, tokens in _texts(scale):
         for epochs in EPOCHS if scale.name != "smoke" else EPOCHS[:2]:
             positions = scale.setting.sequences * scale.setting.sequence_length
-            steps = round(text.tokens * epochs / positions)
+            steps = round(tokens * epochs / positions)
             # Neither runs that end within their warm-up nor any that outlast all others together.
             if 2 * scale.setting.warmup_steps <= steps <= 8 * scale.setting.steps:
-                setting = scale.setting.with_corpus(text.recipe, f"{text.tokens // 1000}k")
+                setting = scale.setting.with_corpus(recipe, f"{tokens // 1000}k")
                 setting = setting.with_steps(steps)
                 found.append(against_baseline(setting, arms, scale.seeds))
     return found
 
 
-def _arms(full: Superposition) -> list[Superposition]:
-    modes = ("full", "input_only", "output_only")
-    return [full.model_copy(update={"mode": mode}) for mode in modes]
-
-
-def _texts(scale: Scale) -> list[Text]:
+def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
+    """Corpora and about how many tokens of each are unique; the record holds the exact number."""
     if isinstance(scale.setting.corpora[0], HubText):
         whole, sizes = (DCLM, (20, 80, 320)) if scale.is_paper else (FINEWEB_EDU, (2, 8, 32))
         return [_hub_text(whole, gigabytes) for gigabytes in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))
     # Records of the bundled prose: 3.5 bytes a token at a vocabulary of 1,024.
-    return [Text(BooksPart(size), size * 285_000) for size in megabytes]
+    return [(BooksPart(size), size * 285_000) for size in megabytes]
 
 
-def _hub_text(whole: HubText, gigabytes: int) -> Text:
+def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
     """Llama-3's tokens are about 4.5 bytes of English."""
     limit = gigabytes * 10**9
     recipe = HubText(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
-    return Text(recipe, round(limit / 4.5))
+    return recipe, round(limit / 4.5)

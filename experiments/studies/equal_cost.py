@@ -10,21 +10,17 @@ from experiments.studies.paper_settings import DENSE_3B
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE
 
-NAME = "equal-cost"
 TITLE = "Equal FLOPs, equal loss, equal data"
 CLAIMS = "What a baseline must spend to reach the superposed run's loss, and to read its text."
-LENGTHS = (1.8, 2.5)
-"""Of the superposed run's steps: the paper's 36,000 and 50,000 of 20,000 (s = 6, r = 0.3, so that
-2.5 is the data multiplier)."""
+EQUAL_LOSS = 1.8
+"""Times the superposed run's steps: the paper's 36,000 of 20,000."""
 
 
 def parts(scale: Scale) -> list[Part]:
     setting = DENSE_3B if scale.is_paper else scale.setting
     main = main_of(scale.is_paper)
-    equal_loss, multiplier = LENGTHS[0], 1 + main.step_ratio * (main.bag_size - 1)
-    longer = tuple(
-        setting.with_steps(round(setting.steps * length)) for length in (equal_loss, multiplier)
-    )
+    lengths = (EQUAL_LOSS, 1 + main.step_ratio * (main.bag_size - 1))
+    longer = tuple(setting.with_steps(round(setting.steps * length)) for length in lengths)
     return [
         against_baseline(setting, (main,), scale.seeds),
         Part(longer, (BASELINE,), scale.seeds),

@@ -17,7 +17,6 @@ from experiments.studies.paper_settings import (
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE
 
-NAME = "headline"
 TITLE = "Superposition against the baseline"
 CLAIMS = "Whether superposition beats a baseline of the same FLOPs, and by how much."
 

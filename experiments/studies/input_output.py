@@ -7,7 +7,6 @@ from experiments.studies.paper_settings import DENSE_270M
 from experiments.studies.scales import Scale
 from tst_study.config import Superposition
 
-NAME = "input-output"
 TITLE = "Bags as input, as target, or both"
 CLAIMS = "Which of the two sides brings the gain, at one s and r."
 STEPS = 40_000

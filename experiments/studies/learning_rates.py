@@ -7,7 +7,6 @@ from experiments.studies.paper_settings import DENSE_270M_LONG
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE
 
-NAME = "learning-rates"
 TITLE = "Learning rates of both arms"
 CLAIMS = "Where the best rate of each arm lies, and what a rate tuned on the baseline costs."
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -9,7 +9,6 @@ from experiments.studies.paper_settings import DENSE_3B, DENSE_270M, DENSE_600M
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE, Setting
 
-NAME = "loss-against-compute"
 TITLE = "Loss against compute"
 CLAIMS = "How much more compute a baseline needs for the same loss, over sizes and lengths."
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)

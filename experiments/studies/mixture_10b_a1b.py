@@ -15,8 +15,8 @@ from experiments.studies.paper_settings import VALIDATION_TOKENS, WARMUP_STEPS
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config import Parallel, Superposition
+from tst_study.configuration.presets import PRESETS
 
-NAME = "mixture-10b-a1b"
 TITLE = "Superposition at 10B parameters, 1B active"
 CLAIMS = (
     "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
@@ -59,11 +59,14 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
-    baseline = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
+    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4, micro_batch=None)
+    # Of the tokenizer that the scale's own text was prepared with.
+    words = PRESETS[scale.setting.model]["vocabulary_size"]
+    twin = twin.changed("", f"model.vocabulary_size={words}")
     # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
-    steps = round(0.4 * baseline.steps)
+    steps = round(0.4 * twin.steps)
     superposed = Superposition(bag_size=16, steps=round(0.25 * steps))
     return [
-        Part((baseline,), (BASELINE,), scale.seeds),
-        Part((baseline.with_steps(steps),), (superposed,), scale.seeds),
+        Part((twin,), (BASELINE,), scale.seeds),
+        Part((twin.with_steps(steps),), (superposed,), scale.seeds),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 
-NAME = "optimizer-at-switch"
 TITLE = "Optimizer state kept or reset at the switch"
 CLAIMS = "What a reset of AdamW's moments costs; a public replication lost its whole gain by it."
 

@@ -6,7 +6,6 @@ from experiments.studies.grid import Part, against_baseline, grid
 from experiments.studies.paper_settings import DENSE_600M
 from experiments.studies.scales import Scale
 
-NAME = "power-law"
 TITLE = "Power-law weights over bag size and step ratio"
 CLAIMS = "Whether weights 1/i flatten the loss over s; uniform weights are `bag-grid`'s."
 

@@ -57,6 +57,7 @@ def _prose(steps: int, warmup_steps: int, shards: int | None, validation_tokens:
         learning_rate=2e-3,
         threads=1,
         validation_tokens=validation_tokens,
+        device="cpu",  # two layers do not pay on a GPU
     )
 
 

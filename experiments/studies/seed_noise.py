@@ -5,7 +5,6 @@ from __future__ import annotations
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 
-NAME = "seed-noise"
 TITLE = "Noise of seeds"
 CLAIMS = "The deviation of a loss and of a paired gain over seeds: what other studies must exceed."
 SEEDS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "paper": 5}

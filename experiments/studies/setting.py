@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from experiments.corpora import Recipe
-from tst_study.config import (
-    Batch,
-    Config,
-    Corpus,
-    Data,
-    Execution,
-    Model,
-    Numerics,
-    Optimizer,
-    Parallel,
-    Schedule,
-    Superposition,
-    apply_override,
-    from_dict,
-    to_dict,
-)
-from tst_study.configuration.presets import PRESETS
+from tst_study.config import Config, Parallel, Superposition, apply_override, from_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
@@ -44,12 +28,13 @@ class Setting:
     dtype: str = "float32"
     threads: int | None = None
     logged_as: int | None = None
-    """Log and evaluate as a run of so many steps does, so that lengths can share their rows."""
+    """Log and evaluate as a run of this many steps does, so that lengths can share their rows."""
     validation_tokens: int | None = None
     micro_batch: int | None = None
     """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluations: int = 8
     """Of the held-out text, over a run."""
     changes: tuple[str, ...] = ()
@@ -63,33 +48,31 @@ class Setting:
         length = self.logged_as or self.steps
         method = SuperpositionSetting.of_config(superposition.model_dump(), self.steps)
         words = (self.grid or self.model, f"{self.steps}", method.name, *self.tags)
-        config = Config(
-            study=study,
-            name=f"{'-'.join(words)}-seed{seed}",
-            role=method.role,
-            seed=seed,
-            model=Model(**PRESETS[self.model]),
-            superposition=superposition,
-            data=Data(
-                corpora=tuple(Corpus(path=str(recipe.folder)) for recipe in self.corpora),
-                validation_tokens=self.validation_tokens,
-            ),
-            batch=Batch(sequences=self.sequences, sequence_length=self.sequence_length),
-            optimizer=Optimizer(learning_rate=self.learning_rate),
-            schedule=Schedule(steps=self.steps, warmup_steps=self.warmup_steps),
-            numerics=Numerics(dtype="bfloat16" if self.dtype == "bfloat16" else "float32"),
-            execution=Execution(
-                micro_batch=self.micro_batch,
-                parallel=self.parallel,
-                threads=self.threads,
-                log_every=max(10, length // 400),
-                evaluate_every=max(1, length // self.evaluations),
-                checkpoint_every=max(500, length // 20),
-            ),
-        )
-        if not self.changes:
-            return config
-        values: dict[str, Any] = to_dict(config)
+        values: dict[str, Any] = {
+            "study": study,
+            "name": f"{'-'.join(words)}-seed{seed}",
+            "role": method.role,
+            "seed": seed,
+            "model": {"preset": self.model},
+            "superposition": superposition.model_dump(),
+            "data": {
+                "corpora": [{"path": str(recipe.folder)} for recipe in self.corpora],
+                "validation_tokens": self.validation_tokens,
+            },
+            "batch": {"sequences": self.sequences, "sequence_length": self.sequence_length},
+            "optimizer": {"learning_rate": self.learning_rate},
+            "schedule": {"steps": self.steps, "warmup_steps": self.warmup_steps},
+            "numerics": {"dtype": self.dtype},
+            "execution": {
+                "micro_batch": self.micro_batch,
+                "parallel": self.parallel.model_dump(),
+                "threads": self.threads,
+                "device": self.device,
+                "log_every": max(10, length // 400),
+                "evaluate_every": max(1, length // self.evaluations),
+                "checkpoint_every": max(500, length // 20),
+            },
+        }
         for change in self.changes:
             apply_override(values, change)
         return from_dict(values, source="study")

@@ -9,7 +9,6 @@ from experiments.studies.paper_settings import DENSE_270M
 from experiments.studies.scales import Scale
 from tst_study.config import Superposition
 
-NAME = "weightings"
 TITLE = "Weights of the targets of a bag"
 CLAIMS = "Whether near tokens should count for more, at a small and at a large bag."
 BAG_SIZES = (4, 16)

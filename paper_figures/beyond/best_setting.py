@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.run_row import rows_of
-from analysis.superposition_advice import TOLERANCE, Recommendation, recommend
-from analysis.superposition_law import published_law
+from analysis.law.advice import Recommendation, recommend
+from analysis.law.rows import TOKENS_PER_STEP
+from analysis.law.superposition_law import published_law
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group, folders_of
@@ -26,8 +27,6 @@ from paper_figures.sources import Sources
 from paper_figures.style import INK, ON_DARK_MAP, ON_MAP, PAGE, Look, new_rows
 
 BAGS, RATIOS = np.arange(2.0, 17.0), np.arange(1, 15) / 20
-DRAWS = 100
-"""Refits behind the intervals."""
 DATA = ["panel", "source", "bag_size", "step_ratio", "gain", "low", "high", "seeds", "verdict"]
 PLACES = (("270M", 20_000, 4), ("270M", 100_000, 5), ("600M", 20_000, 6), ("3B", 20_000, None))
 """Model, length, and the table of its published losses; None where the law extrapolates."""
@@ -51,11 +50,10 @@ def best_setting(sources: Sources) -> Picture:
     data = data.reindex(columns=DATA)
     return Picture(
         caption="Gain over the baseline by the law of superposition (fitted to "
-        f"{len(published_law().residuals)} published runs with r < 1, one seed each). Line: "
-        f"within {1000 * TOLERANCE:.0f} mnats of the best, which one run cannot tell apart. Dot: "
-        f"the best, bars: its 95% interval over {DRAWS} refits to redrawn noise, which do not "
-        "cover the choice of the form. Cross: the lowest published cell. 3B lies outside what was "
-        "fitted.",
+        f"{len(published_law().rows)} published runs with r < 1, one seed each). Line: within "
+        f"{_run_noise():.0f} mnats of the best, the noise of one run. Dot: the best, bars: all s "
+        "and r that the law does not show to be worse (95%), which do not cover the choice of the "
+        "form. Cross: the lowest published cell. 3B lies outside what was fitted: no bars.",
         measured=f"Below, measured, on the same scale: gains of {number(len(found), 'group')} of "
         "runs; cross: the largest; a question mark: the 95% interval over seeds does not exclude "
         "zero."
@@ -64,7 +62,11 @@ def best_setting(sources: Sources) -> Picture:
         data=data,
         folders=folders_of(found),
         draw=lambda: _figure(data, maps, advice),
-        fits={_label(*place): asdict(best) for place, best in zip(PLACES, advice, strict=True)},
+        fits={
+            _label(*place): asdict(best)
+            for place, best in zip(PLACES, advice, strict=True)
+            if best is not None
+        },
         finding=_finding(advice, found),
     )
 
@@ -73,20 +75,30 @@ def _label(size: str, steps: int, table: int | None) -> str:
     return f"{size}, {steps // 1000}k steps" + ("" if table else ", extrapolated")
 
 
+def _run_noise() -> float:
+    """Standard deviation of a run about the law, mnats."""
+    return 1000 * published_law().noise.of_a_run
+
+
 @functools.cache
-def _advice() -> tuple[list[Recommendation], list[pd.DataFrame]]:
-    """What the law recommends, and its gains in mnats (r by s), place by place."""
+def _advice() -> tuple[list[Recommendation | None], list[pd.DataFrame]]:
+    """What the law recommends where it was fitted, and its gains in mnats (r by s)."""
     law = published_law()
-    draws, places = law.drawn(DRAWS), [(published.PARAMS[size], steps) for size, steps, _ in PLACES]
-    maps = [1000 * law.gains(*place, BAGS, RATIOS).T for place in places]
+    places = [
+        (published.PARAMS[size], float(steps * TOKENS_PER_STEP), table)
+        for size, steps, table in PLACES
+    ]
+    maps = [1000 * law.gains(params, tokens, BAGS, RATIOS).T for params, tokens, _ in places]
     tables = [pd.DataFrame(gains, RATIOS, BAGS.astype(int)) for gains in maps]
-    return [recommend(*place, law, draws) for place in places], tables
+    return [recommend(law, *place) if table else None for *place, table in places], tables
 
 
-def _of_place(place: tuple[str, int, int | None], best: Recommendation) -> pd.DataFrame:
-    advised = {"bag_size": best.bag_size, "step_ratio": best.step_ratio, "gain": best.gain}
-    bounds = dict(zip(("low", "high"), best.gain_interval, strict=True))
-    rows: list[dict[str, Any]] = [{"source": "recommended by the law", **advised, **bounds}]
+def _of_place(place: tuple[str, int, int | None], best: Recommendation | None) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    if best is not None:
+        advised = {"bag_size": best.bag_size, "step_ratio": best.step_ratio, "gain": best.gain}
+        bounds = dict(zip(("low", "high"), best.gain_interval, strict=True))
+        rows.append({"source": "recommended by the law", **advised, **bounds})
     if place[2] is not None:
         grid = published.loss_grid(place[2])
         level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
@@ -98,7 +110,7 @@ def _of_place(place: tuple[str, int, int | None], best: Recommendation) -> pd.Da
 
 
 def _figure(
-    data: pd.DataFrame, maps: Sequence[pd.DataFrame], advice: Sequence[Recommendation]
+    data: pd.DataFrame, maps: Sequence[pd.DataFrame], advice: Sequence[Recommendation | None]
 ) -> Figure:
     own = data[data["source"] == "measured"]
     measured = list(own.groupby("panel", sort=False))
@@ -125,14 +137,16 @@ def _figure(
     entries: dict[str, Look] = {
         "best by the law, 95%": {"marker": "o", "markersize": 4, "linestyle": "-"},
         "lowest published, largest measured": {"marker": "X", "markersize": 5},
-        f"within {1000 * TOLERANCE:.0f} mnats of the best": {"linestyle": DASHED},
+        f"within {_run_noise():.0f} mnats of the best": {"linestyle": DASHED},
     }
     inked = {words: {"color": INK, **look} for words, look in entries.items()}
     key(drawn, inked, loc="outside lower center", ncols=3)
     return drawn
 
 
-def _draw_best(axes: Axes, gains: pd.DataFrame, best: Recommendation, rows: pd.DataFrame) -> None:
+def _draw_best(
+    axes: Axes, gains: pd.DataFrame, best: Recommendation | None, rows: pd.DataFrame
+) -> None:
     def x(bags: Any) -> Any:
         return np.subtract(bags, BAGS[0]) + 0.5
 
@@ -140,12 +154,13 @@ def _draw_best(axes: Axes, gains: pd.DataFrame, best: Recommendation, rows: pd.D
         return np.subtract(ratios, RATIOS[0]) / RATIOS[0] + 0.5
 
     look: Look = {"colors": [ON_MAP], "linewidths": 0.9, "linestyles": [DASHED]}
-    look["levels"] = [gains.to_numpy().max() - 1000 * TOLERANCE]
+    look["levels"] = [gains.to_numpy().max() - _run_noise()]
     axes.contour(x(gains.columns), y(gains.index), gains, **look)
-    at = (x(best.bag_size), y(best.step_ratio))
-    axes.plot(x(best.bag_interval), [at[1]] * 2, color=ON_MAP, linewidth=1.0)
-    axes.plot([at[0]] * 2, y(best.ratio_interval), color=ON_MAP, linewidth=1.0)
-    axes.plot(*at, "o", color=ON_MAP, markersize=4.5, **EDGE)
+    if best is not None:
+        at = (x(best.bag_size), y(best.step_ratio))
+        axes.plot(x(best.bag_interval), [at[1]] * 2, color=ON_MAP, linewidth=1.0)
+        axes.plot([at[0]] * 2, y(best.ratio_interval), color=ON_MAP, linewidth=1.0)
+        axes.plot(*at, "o", color=ON_MAP, markersize=4.5, **EDGE)
     for row in rows_of(rows[rows["source"] == "lowest published cell"]):
         cell = (x(row["bag_size"]), y(row["step_ratio"]))
         axes.plot(*cell, "X", color=ON_MAP, markersize=5.5, **EDGE)
@@ -174,11 +189,12 @@ def _draw_measured(axes: Axes, rows: pd.DataFrame, scale: tuple[float, float]) -
     return image
 
 
-def _finding(advice: Sequence[Recommendation], found: list[Group]) -> Finding:
+def _finding(advice: Sequence[Recommendation | None], found: list[Group]) -> Finding:
     said = "; ".join(
-        f"{_label(*place)}: s = {best.bag_size}, r = {best.step_ratio:.2f} (s {best.bag_range[0]} "
-        f"to {best.bag_range[1]} within {1000 * TOLERANCE:.0f} mnats)"
+        f"{_label(*place)}: s = {best.bag_size}, r = {best.step_ratio:.2f} (95%: s "
+        f"{best.bag_interval[0]} to {best.bag_interval[1]})"
         for place, best in zip(PLACES, advice, strict=True)
+        if best is not None
     )
     said = f"paper: s 4 to 8, r 0.2 to 0.4; law fitted to its tables: {said}"
     if not found:

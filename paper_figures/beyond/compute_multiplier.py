@@ -8,17 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.compute_multiplier import compute_multiplier as multiplier
-from analysis.run_row import rows_of
+from analysis.compare.compute_multiplier import compute_multiplier as multiplier
+from analysis.law.rows import TOKENS_PER_STEP
+from analysis.law.superposition_law import published_law
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.superposition_law import published_law
-from analysis.wording import is_plain, number, setting_label
+from analysis.wording import number
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 LENGTHS = {4: 20_000, 5: 100_000}
@@ -52,11 +54,11 @@ def compute_multiplier(sources: Sources) -> Picture:
     said = f"not shown as a curve; from its numbers: {_spans(shown)}"
     return Picture(
         caption="How many times the FLOPs the baseline needs for the same loss; losses fall to the "
-        f"right. Published: 270M at r = {RATIO} between 20k and 100k steps (Tables 4 and 5, linear "
-        "in log FLOPs between these two), the law of superposition, which bends, and the pairs of "
-        f"Table 1 at about one loss; one seed each, no interval.{not_drawn}",
-        measured=f"Measured: {number(len(used), 'run')}; bands: 95% over seeds drawn with "
-        "replacement."
+        f"right. Published: 270M at r = {RATIO} between 20k and 100k steps (Tables 4 and 5, a "
+        "power law beyond half the highest floor that these two allow), the law of superposition, "
+        f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
+        measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
+        "differences."
         if used
         else "",
         data=data.reindex(columns=DATA),
@@ -91,11 +93,12 @@ def _by_law() -> pd.DataFrame:
     law, rows = published_law(), []
     for size in ("270M", "600M"):
         named = {"panel": PANELS[1], "label": f"{size}, s = {LAW_BAG}, by the law"}
-        for steps in np.geomspace(20_000, 100_000, 9):
-            gain = law.gain(published.PARAMS[size], steps, LAW_BAG, RATIO)
-            reached = law.baseline_steps(steps, gain)
+        for tokens in np.geomspace(20_000, 100_000, 9) * TOKENS_PER_STEP:
+            gain = law.gain(published.PARAMS[size], tokens, LAW_BAG, RATIO)
+            reached = law.baseline_tokens(tokens, gain)
             if reached is not None:
-                row = {"loss": law.loss(size, steps, LAW_BAG, RATIO), "multiplier": reached / steps}
+                loss = law.loss(size, tokens, LAW_BAG, RATIO)
+                row = {"loss": loss, "multiplier": reached / tokens}
                 rows.append({**named, **row, "bag_size": LAW_BAG})
     return pd.DataFrame(rows)
 
@@ -122,12 +125,14 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
     reasons: list[str] = []
     for _, family in runs.groupby(["family", "learning_rate", "eval_set"], sort=True):
         baseline = family[family["method"] == "baseline"]
-        superposed = family.loc[[is_plain(row) for row in rows_of(family)]]
+        superposed = family.loc[
+            [SuperpositionSetting.of_row(row).is_plain for row in rows_of(family)]
+        ]
         for _, members in superposed.groupby(["bag_size", "ratio"]):
             if members["steps"].nunique() < 2 or baseline["steps"].nunique() < 2:
                 continue
             first = next(rows_of(members))
-            label = f"{first['corpus']}, {setting_label(first)}"
+            label = f"{first['corpus']}, {SuperpositionSetting.of_row(first).label}"
             try:
                 found = multiplier(baseline, members)
             except UserError as error:

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paired import mean_interval
-from analysis.run_row import rows_of
+from analysis.compare.paired import mean_interval
+from analysis.runs.run_row import rows_of
 from analysis.wording import number, signed
 from paper_figures.drawing import DOTTED, log_axis, means, point, rows_below
 from paper_figures.groups import Group

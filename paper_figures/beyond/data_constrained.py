@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.data_constrained import TOKENS_PER_STEP, WORTH_RANGE, win_map, winners_of_runs
-from analysis.run_row import rows_of
-from analysis.wording import big, number
+from analysis.runs.run_row import rows_of
+from analysis.scaling.data_constrained import TOKENS_PER_STEP, WORTH_RANGE, win_map, winners_of_runs
+from analysis.wording import number
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group
 from paper_figures.item import Finding
@@ -20,6 +20,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, PAGE, new_figure
+from tst_study.units import big
 
 STEPS = (5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0)
 UNIQUE = (0.5e9, 1e9, 2e9, 5e9, 10e9, 20e9, 50e9, 100e9, 200e9)

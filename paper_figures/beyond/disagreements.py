@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.disagreements import disagreements as find_disagreements
-from analysis.run_row import rows_of
+from analysis.paper.disagreements import disagreements as find_disagreements
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.item import Finding
 from paper_figures.registration import figure
@@ -12,7 +12,9 @@ from paper_figures.table import Entry, Grid, Row, Table, number_entry
 
 CHECKS = {
     "check": lambda row: row["what"],
-    "verdict": lambda row: Entry(f"{row['verdict']}s", row["verdict"] == "disagree"),
+    "verdict": lambda row: Entry(
+        row["verdict"].replace("agree", "agrees"), row["verdict"] != "agree"
+    ),
     "here": lambda row: row["here"],
     "value here": lambda row: _number(row, "value"),
     "there": lambda row: row["there"],
@@ -29,18 +31,23 @@ NOTES = {"check": lambda row: row["what"], "finding": lambda row: row["note"]}
     published=["headline_runs", "final_loss_grid", "loss_curves"],
 )
 def disagreements(_sources: Sources) -> Table:
-    """One table of all checks, those that disagree first."""
-    data = find_disagreements().sort_values("verdict", ascending=False, kind="stable")
-    found = data[data["verdict"] == "disagree"]
+    """One table of all checks, those with a finding first."""
+    data = find_disagreements()
+    order = {"disagree": 0, "agree too closely": 1, "agree": 2}
+    data = data.sort_values("verdict", key=lambda words: words.map(order), kind="stable")
+    found = data[data["verdict"] != "agree"]
+    apart = int((data["verdict"] == "disagree").sum())
     notes = Grid.of(rows_of(found), NOTES, "What disagrees, in words")
     return Table(
         caption=f"{number(len(data), 'check')} of published numbers against one another, "
-        f"{len(found)} of which disagree by more than rounding or reading a curve allows. Bold: "
-        "those. Losses in nats per token.",
+        f"{apart} of which disagree by more than rounding or reading a curve allows, and "
+        f"{len(found) - apart} agree too closely with what ought to differ. Bold: those. Losses in "
+        "nats per token.",
         data=data.reset_index(drop=True),
         grids=(Grid.of(rows_of(data), CHECKS), notes),
         finding=Finding(
-            f"{len(found)} of {len(data)} checks disagree: " + "; ".join(found["what"])
+            f"{apart} of {len(data)} checks disagree, {len(found) - apart} agree too closely: "
+            + "; ".join(found["what"])
         ),
     )
 

@@ -11,14 +11,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
-from analysis.wording import group_details, number, setting_label
+from analysis.runs.run_row import rows_of
+from analysis.wording import group_details, number
 from paper_figures.drawing import heat_map, key_above, lines, step_axis, switch_line
 from paper_figures.item import Finding, Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, bag_size_mark, new_rows
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import Metrics, read
 
 SHOWS = "not shown"
@@ -50,7 +51,7 @@ def expert_load(sources: Sources) -> list[Item]:
     last, rows = logged[-1]
     maps = _maps(last["superposed_steps"], rows)
     members = sources.runs[sources.runs["group"] == last["group"]]
-    names = " and ".join(setting_label(run) for run in chosen)
+    names = " and ".join(SuperpositionSetting.of_row(run).label for run in chosen)
     below = " Below: load of every expert in every layer, superposed run." if maps else ""
     return [
         Picture(
@@ -81,7 +82,7 @@ def _chosen(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_run(run: dict[str, Any], rows: list[Metrics]) -> list[dict[str, Any]]:
-    named = {"label": setting_label(run), "bag_size": run["bag_size"]}
+    named = {"label": SuperpositionSetting.of_row(run).label, "bag_size": run["bag_size"]}
     columns = {"busiest": "max", "idlest": "min", "deviation": "deviation"}
     return [
         {

@@ -12,16 +12,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.comparison import SETTING
-from analysis.run_row import rows_of
-from analysis.wording import big, number
+from analysis.runs.run_row import rows_of
+from analysis.wording import number
 from paper_figures.drawing import key, rows_below
 from paper_figures.item import Finding
 from paper_figures.picture import Picture, say
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.run_record import read_header
+from tst_study.units import big
 
 DECAY = 0.1
 """Of the paper's steps, at the end, the learning rate decays: no trunk reaches into them."""

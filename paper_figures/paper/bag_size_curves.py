@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.optimum import FormName, optimum
-from analysis.run_row import rows_of
+from analysis.bag_size.optimum import optimum
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
-from paper_figures.groups import Group
+from paper_figures.groups import KEY, Group
 from paper_figures.item import Finding, Verdict
 from paper_figures.paper.bag_size_drawing import draw
 from paper_figures.paper.final_loss_grid import (
@@ -29,8 +29,6 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from tst_study.errors import UserError
 
-FORM: FormName = "asymmetric"
-"""a + b/s + c log s through all bag sizes (`analysis.optimum`)."""
 FIGURE = {4: 4, 5: 5, 6: 8, 7: 11}
 """By table."""
 _CURVE = ["source", "step_ratio"]
@@ -51,14 +49,14 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         own["step_ratio"] = own["step_ratio"].round(3)
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
         scales["measured"] = f"{group.model}, {group.steps:,} steps"
-    found = optima(data)
+    found = optima(data, group)
     return Picture(
         title=f"Figure {FIGURE[which.table]}. Final loss over bag size, {which.words}",
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
-        "one seed each; numbers at the curves: r. Optimum: fit of a + b/s + c log s to all bag "
-        "sizes of one r, bars its 95% interval over noise redrawn as the fit leaves it (an arrow: "
-        "open on that side), pale bar: where the fit is within one standard deviation of its "
-        "lowest.",
+        "one seed each; numbers at the curves: r. Optimum: mean of a parabola in log s and of "
+        "a + b/s + c log s through all bag sizes of one r, less one that the curve rules out; bars "
+        "span their 95% intervals (an arrow: open on that side), pale bar: where they are within "
+        "one standard deviation of their lowest.",
         measured=f"Below, measured: {group.scale}; held-out loss at the baseline's mean less the "
         "paired gain, bars: its 95% interval over seeds."
         if group
@@ -73,24 +71,36 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     )
 
 
-def optima(data: pd.DataFrame) -> pd.DataFrame:
-    """Fitted optimum of every curve: best, low, high, flat_low, flat_high (bag sizes), loss, said.
+def optima(data: pd.DataFrame, group: Group | None) -> pd.DataFrame:
+    """Fitted optimum of every curve, of the group's seed by seed: form, best, low, high, flat_low,
+    flat_high (bag sizes), loss, said.
 
     Where an optimum cannot be named, `best` is missing and `said` holds the reason.
     """
-    names = ["best", "low", "high", "flat_low", "flat_high", "loss", "noise", "noise_from"]
+    names = ["form", "best", "low", "high", "flat_low", "flat_high", "loss", "noise", "noise_from"]
     rows: list[dict[str, Any]] = []
     for curve, values in data.groupby(_CURVE, sort=False):
-        row: dict[str, Any] = {**dict(zip(_CURVE, curve, strict=True)), "form": FORM}
-        errors = values["error"].dropna().astype(float)
-        noise = float((errors**2).mean() ** 0.5) if len(errors) else None
+        row: dict[str, Any] = dict(zip(_CURVE, curve, strict=True))
+        losses = values.set_index("bag_size")[["loss"]]
+        if group is not None and row["source"] == "measured":
+            losses = _by_seed(group, losses, row["step_ratio"])
         try:
-            found = optimum(list(values["bag_size"]), list(values["loss"]), form=FORM, noise=noise)
+            found = optimum(losses.index.to_numpy(dtype=float), losses.to_numpy(dtype=float))
         except UserError as error:
             rows.append({**row, "said": str(error)})
             continue
         rows.append({**row, **{key: getattr(found, key) for key in names}, "said": found.edge})
-    return pd.DataFrame(rows, columns=[*_CURVE, "form", *names, "said"])
+    return pd.DataFrame(rows, columns=[*_CURVE, *names, "said"])
+
+
+def _by_seed(group: Group, losses: pd.DataFrame, ratio: float) -> pd.DataFrame:
+    """Losses at the baseline's level by bag size and seed, of the seeds that every size has; the
+    means where there is none."""
+    rows = group.rows[group.rows["step_ratio"].round(3) == ratio]
+    pairs = group.pairs.merge(rows[[*KEY, "setting", "bag_size"]])
+    gains = pairs.pivot_table(index="bag_size", columns="seed", values="gain").dropna(axis=1)
+    level = float((losses["loss"] + gains.mean(axis=1)).mean())
+    return level - gains if gains.shape[1] else losses
 
 
 def _published(which: PublishedGrid) -> pd.DataFrame:

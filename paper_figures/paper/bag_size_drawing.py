@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
-from paper_figures.drawing import end_labels, lines, log_axis
+from analysis.runs.run_row import rows_of
+from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
 from paper_figures.picture import say
-from paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
+from paper_figures.style import FAINT, INK, PAGE, new_figure, ratio_mark
 
 NEAR = 0.55
 """Step ratios up to here are shown once more, near their optimum."""
@@ -30,15 +30,7 @@ def draw(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> 
         low = float(np.nanmin(mine[["loss", "low"]].astype(float)))
         top = level + 0.35 * abs(level - low)
         _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
-        whole.axhline(level, color=INK, linewidth=0.9)
-        whole.annotate(
-            "baseline",
-            (0.02, level),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 2),
-            textcoords="offset points",
-            fontsize=7,
-        )
+        level_line(whole, level, "baseline", left=True)
         whole.set_title(textwrap.fill(f"{source}: {scale}", 30))
         whole.set_ylabel("final loss (nats per token)")
         _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
@@ -79,8 +71,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> N
     first = max([name for *_, name, _ in ends] + [name for _, name in leaving], default="")
     end_labels(axes, [(x, y, _named(name, first), colour) for x, y, name, colour in ends])
     for x, name in leaving:
-        look: Look = {"xytext": (5, -1), "textcoords": "offset points", "fontsize": 7}
-        axes.annotate(_named(name, first), (x, loss[1]), va="top", **look)
+        note(axes, _named(name, first), (x, loss[1]), (5, -1), va="top")
     axes.set_xlabel("bag size s (log scale)")
 
 

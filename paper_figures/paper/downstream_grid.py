@@ -5,13 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
-from analysis.wording import is_plain, number
+from analysis.runs.run_row import rows_of
+from analysis.wording import number
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, grid_over_s_and_r, number_entry
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 
 @figure(
@@ -24,7 +25,10 @@ def downstream_grid(sources: Sources, which: int) -> Table:
     cells = published.downstream_grid(which)
     name, size, steps = cells.iloc[0][["task", "size", "steps"]]
     runs = sources.runs[is_at_scale(sources.runs, size, steps)]
-    of_paper = [row["method"] == "baseline" or is_plain(row) for row in rows_of(runs)]
+    of_paper = [
+        row["method"] == "baseline" or SuperpositionSetting.of_row(row).is_plain
+        for row in rows_of(runs)
+    ]
     measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
     data, task = grid_data(cells, measured), published.TASKS[name]
     metrics = ", ".join(sorted(set(measured["metric"])))

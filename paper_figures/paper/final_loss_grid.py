@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged

@@ -7,12 +7,14 @@ import pandas as pd
 
 from analysis import published
 from analysis.published import TASKS
-from analysis.run_row import rows_of
-from analysis.wording import big, number, setting_label
+from analysis.runs.run_row import rows_of
+from analysis.wording import number
 from paper_figures.item import Finding
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, number_entry
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
 
 
 @figure(
@@ -50,7 +52,7 @@ def _published() -> pd.DataFrame:
 def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, in percent."""
     known = used.merge(runs, on="folder")
-    known["method"] = [setting_label(row) for row in rows_of(known)]
+    known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
     known["model"] = known["parameters"].map(big) + ", " + known["corpus"]
     keys = ["parameters", "model", "method", "steps"]
     wide = 100 * known.pivot_table(index=keys, columns="task", values="accuracy", aggfunc="mean")

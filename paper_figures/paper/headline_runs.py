@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
-from analysis.wording import big, gain
+from analysis.wording import gain
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, judged
 from paper_figures.registration import figure, submit
@@ -20,6 +20,7 @@ from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
+from tst_study.units import big
 
 MFU = 0.4
 """At which the cost model's hours are given."""

@@ -14,16 +14,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.comparison import SETTING
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import group_label, number, setting_label, setting_order
-from paper_figures.drawing import key_above, log_axis, means, point
+from analysis.wording import group_label, number
+from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_mark, new_figure
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 MOST = 6
 """Settings of one panel."""
@@ -88,8 +89,8 @@ def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
         found.append(
             {
                 "panel": group_label(same),
-                "setting": setting_label(first),
-                "order": setting_order(first),
+                "setting": SuperpositionSetting.of_row(first).label,
+                "order": SuperpositionSetting.of_row(first).order,
                 "bag_size": first["bag_size"],
                 "learning_rate": rate,
                 "seeds": len(losses),
@@ -104,10 +105,14 @@ def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _shown(settings: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """Settings with several rates; where only the baseline has them, a plain setting beside it."""
-    settings = sorted(settings, key=lambda same: setting_order(next(rows_of(same))))
+    settings = sorted(
+        settings, key=lambda same: SuperpositionSetting.of_row(next(rows_of(same))).order
+    )
     rates = Counter({place: same["learning_rate"].nunique() for place, same in enumerate(settings)})
     swept = [settings[place] for place in rates if rates[place] > 1][:MOST]
-    plain = [same for same in settings if not setting_order(next(rows_of(same)))[0]]
+    plain = [
+        same for same in settings if not SuperpositionSetting.of_row(next(rows_of(same))).order[0]
+    ]
     single = [same for same in plain if same["learning_rate"].nunique() == 1]
     return swept if len(swept) > 1 else swept + single[:1]
 
@@ -126,7 +131,7 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
     for row in rows_of(data):
         at = (published.PARAMS[row["setting"]], row["learning_rate"])
         point(axes, at, BASELINE, words=f"{row['setting']}: {row['learning_rate']:g}")
-        axes.annotate(row["setting"], at, xytext=(4, 3), textcoords="offset points", fontsize=7)
+        note(axes, row["setting"], at, (4, 3))
     log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
     log_axis(axes, "y", sorted(set(data["learning_rate"])))
     axes.margins(x=0.25, y=0.12)

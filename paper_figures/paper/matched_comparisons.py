@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.matched import matched
-from analysis.run_row import rows_of
+from analysis.compare.matched import matched
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import gain, group_label, is_plain, number, setting_label, signed
+from analysis.wording import gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.drawing import key_above
 from paper_figures.item import Finding, judged
@@ -19,6 +19,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
@@ -29,7 +30,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One superposed setting and the baselines that match it, from `analysis.matched`."""
+    """One superposed setting and the baselines that match it, from `analysis.compare.matched`."""
 
     superposed: pd.DataFrame
     """Rows of the run table, one per seed."""
@@ -47,7 +48,9 @@ class Measured:
     def scale(self) -> str:
         first = next(rows_of(self.superposed))
         seeds = number(self.superposed["seed"].nunique(), "seed")
-        return f"{group_label(self.superposed)}, {setting_label(first)}, {seeds}"
+        return (
+            f"{group_label(self.superposed)}, {SuperpositionSetting.of_row(first).label}, {seeds}"
+        )
 
 
 @figure(
@@ -81,9 +84,9 @@ def find(summary: Summary) -> Measured | None:
     if summary.comparison.eligible.empty:
         return None
     done = runs[runs["state"] == "done"]
-    plain = done.loc[[is_plain(row) for row in rows_of(done)]]
+    plain = done.loc[[SuperpositionSetting.of_row(row).is_plain for row in rows_of(done)]]
     key = ["family", "steps", "setting"]
-    plain = plain.assign(setting=[setting_label(row) for row in rows_of(plain)])
+    plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
     best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
     for name, rows in matched(runs).table.groupby(key, sort=False):
@@ -163,7 +166,7 @@ def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
         for axes, part in zip(row, panels, strict=True):
             looks = curves.marks(list(part["label"]))
             curves.draw(axes, part, looks, (0.0, curves.end_of(part)), loss)
-            curves.level_line(axes, _end(part))
+            curves.thin_line(axes, _end(part))
             kind = PANELS[part["panel"].iloc[0]][0]
             title = f"{part['source'].iloc[0]}: {kind}"
             if part["source"].iloc[0] == "measured":

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure
@@ -39,7 +39,7 @@ def method(_sources: Sources) -> Picture:
         "positions. Before the switch a position reads the mean embedding of a bag and predicts "
         "all tokens of the next one, by one multi-hot cross-entropy; after it, one token reads and "
         "the next is predicted. The model runs L positions either way, so a step costs the same "
-        "FLOPs. Numbers: places in the text; what lies beyond its end is no target.",
+        "FLOPs. Numbers: places in the text; what lies beyond its end is not a target.",
         data=data,
         draw=lambda: _figure(data),
         finding=Finding("a drawing of the method; drawn here from the shapes that training uses"),
@@ -110,12 +110,9 @@ def _box(
     axes: Axes, x: float, y: float, width: float, words: str, colour: str, alpha: float = 0.3
 ) -> None:
     shape: Look = {"boxstyle": "round,pad=0,rounding_size=0.12", "linewidth": 0.8}
-    corner = (x - width / 2, y)
-    axes.add_patch(
-        FancyBboxPatch(corner, width, HEIGHT, fc=colour, ec="none", alpha=alpha, **shape)
-    )
     edge = MUTED if colour == FAINT else colour
-    axes.add_patch(FancyBboxPatch(corner, width, HEIGHT, fc="none", ec=edge, **shape))
+    face = (colour, alpha)
+    axes.add_patch(FancyBboxPatch((x - width / 2, y), width, HEIGHT, fc=face, ec=edge, **shape))
     axes.text(x, y + HEIGHT / 2, words, ha="center", va="center_baseline", fontsize=7, color=INK)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis import published
 from analysis.wording import signed
 from paper_figures import curves
-from paper_figures.drawing import key_above
+from paper_figures.drawing import key_above, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
@@ -86,24 +86,13 @@ def _figure(data: pd.DataFrame) -> Figure:
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
     """The level that superposition reached, and how many steps earlier."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
-    curves.level_line(axes, level)
+    curves.thin_line(axes, level)
     words = f"TST's last loss, {level:.3f}"
-    look: Look = {"fontsize": 7, "color": MUTED, "textcoords": "offset points"}
-    axes.annotate(words, (axes.get_xlim()[0], level), xytext=(2, -9), **look)
-    axes.annotate(
-        "",
-        (short, level),
-        xytext=(long, level),
-        arrowprops={"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2},
-    )
-    axes.annotate(
-        f"{long / short:.1f} times fewer steps",
-        ((short + long) / 2, level),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="center",
-        fontsize=7,
-    )
+    note(axes, words, (axes.get_xlim()[0], level), (2, -9), color=MUTED)
+    arrow: Look = {"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2}
+    axes.annotate("", (short, level), xytext=(long, level), arrowprops=arrow)
+    words = f"{long / short:.1f} times fewer steps"
+    note(axes, words, ((short + long) / 2, level), (0, 3), ha="center")
 
 
 def _hours_above(axes: Axes) -> None:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from analysis import published
 from analysis.fitting.objectives import Floats
-from analysis.mutual_information import fit_decay
+from analysis.paper.mutual_information import fit_decay
 from paper_figures.drawing import log_axis
 from paper_figures.item import Finding
 from paper_figures.picture import Picture

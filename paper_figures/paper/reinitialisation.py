@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import published
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import signed
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import gain_sentence, number, signed
 from paper_figures.groups import Group, all_groups, span

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from analysis.summary import Summary
-from analysis.wording import big, number
+from analysis.wording import number
+from tst_study.units import big
 
 PAPER_SIZES = "270M to 10B parameters"
 

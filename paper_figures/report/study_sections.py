@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
-from analysis.wording import gain_sentence, number, setting_label, signed
+from analysis.wording import gain_sentence, number, signed
 from paper_figures.report.answer import by_kind
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
 from paper_figures.table import Entry, Grid, Row, gain_entry, number_as, number_entry
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import duration
 
 FEW = 8
@@ -52,8 +53,9 @@ def comparisons(summary: Summary) -> str:
     note = (
         "Held-out next-token loss in nats per token, both arms at equal FLOPs with annealed "
         "learning rates on the same held-out text, paired by seed. Gain: baseline minus "
-        "superposition, with its 95% t-interval. Detectable: the smallest true gain that this "
-        "many seeds would show four times in five."
+        "superposition, with a t-interval that holds with 95% for all settings tried on one text, "
+        "model and length together, so that the best may be picked. Detectable: the smallest true "
+        "gain that this many seeds would then show four times in five."
     )
     columns = {
         "setting": lambda row: row["setting"],
@@ -79,8 +81,9 @@ def comparisons(summary: Summary) -> str:
 
 def equal_loss(summary: Summary) -> str:
     note = (
-        "Baseline steps that reach the loss of each setting, interpolated in log steps between "
-        "baselines of several lengths, seed by seed, never beyond the shortest or the longest."
+        "Baseline steps that reach the loss of each setting, read between baselines of several "
+        "lengths by a power law beyond a floor, never beyond the shortest or the best; intervals "
+        "by the paired differences of the seeds, for all settings of one question together."
     )
     corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
 
@@ -148,7 +151,7 @@ def runs(summary: Summary, to: Path) -> str:
             row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix()
         ),
         "held-out loss": lambda row: number_entry(row["nats_per_token"], 4),
-        "setting": setting_label,
+        "setting": lambda row: SuperpositionSetting.of_row(row).label,
         "state": lambda row: row["state"],
         "seed": lambda row: number_entry(row["seed"]),
         "learning rate": lambda row: number_as(row["learning_rate"], f"{row['learning_rate']:g}"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.run_row import rows_of
+from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.drawing import forest
 from paper_figures.groups import KEY, Group

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.comparison import SETTING, Comparison
-from analysis.run_row import rows_of
+from analysis.compare.comparison import Comparison
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import big, setting_label, setting_order
 from paper_figures.item import Item
 from paper_figures.registration import figure
 from paper_figures.sources import Sources
 from paper_figures.study.gains import PAIR
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
-from tst_study.units import duration
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big, duration
 
 CAPTION = (
     "Means over seeds; ± is the standard deviation over seeds. Time is training alone, on the "
@@ -45,7 +46,7 @@ def headline_data(summary: Summary) -> pd.DataFrame:
 
 def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
     first = next(rows_of(members))
-    setting, table = setting_label(first), comparison.table
+    setting, table = SuperpositionSetting.of_row(first).label, comparison.table
     keys = {
         **{key: first[key] for key in ("group", "learning_rate", "eval_set")},
         "setting": setting,
@@ -55,7 +56,10 @@ def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
     leading = ("corpus", "parameters", "steps", "group", "learning_rate", "eval_set")
     loss = members["nats_per_token"].astype(float)
     return {
-        "order": (*(first[column] for column in leading), *setting_order(first)),
+        "order": (
+            *(first[column] for column in leading),
+            *SuperpositionSetting.of_row(first).order,
+        ),
         "setting": setting,
         "loss": loss.mean(),
         "loss_deviation": loss.std(ddof=1) if len(members) > 1 else np.nan,

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paired import mean_interval
-from analysis.run_row import rows_of
+from analysis.compare.paired import mean_interval
+from analysis.runs.run_row import rows_of
 from analysis.wording import group_details
 from paper_figures import curves
 from paper_figures.drawing import key_above, means, step_axis
@@ -83,7 +83,7 @@ def _names(group: Group) -> list[str]:
 
 def held_out_data(group: Group) -> pd.DataFrame:
     """Held-out loss of the recovery phase by setting and step, at the baseline's mean less the
-    paired gain; a model in the midst of superposition is no next-token model."""
+    paired gain; during superposition a model does not predict next tokens."""
     table, rows = group.summary.tables.evaluations, []
     table = table[(table["phase"] == "recovery") & table["eval_set"].isin(group.rows["eval_set"])]
     losses = table.set_index(["folder", "step"])["nats_per_token"]

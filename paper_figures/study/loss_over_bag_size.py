@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.wording import group_details
 from paper_figures.curves import said
-from paper_figures.drawing import DOTTED, log_axis, means
+from paper_figures.drawing import DOTTED, level_line, log_axis, means
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
@@ -59,7 +58,7 @@ def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
     drawn, ((axes,),) = new_figure(COLUMN, 2.4)
     first, ratios = data.iloc[0], sorted(data["step_ratio"].unique())
     axes.axhspan(first["baseline_low"], first["baseline_high"], color=INK, alpha=0.08, lw=0)
-    _named_line(axes, first["baseline"], "baseline", INK)
+    level_line(axes, first["baseline"], "baseline")
     for index, ratio in enumerate(ratios):
         rows, mark = data[data["step_ratio"] == ratio], cycle_mark(index)
         shift = 2 ** (0.06 * (index - (len(ratios) - 1) / 2))  # so that bars do not overlap
@@ -69,7 +68,7 @@ def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
         axes.plot([], [], mark.marker, color=mark.colour, label=name)
     low, high = axes.get_ylim()
     if optimum is not None and low - optimum < 2 * (high - low):
-        _named_line(axes, optimum, "entropy of the language", MUTED, linestyle=DOTTED)
+        level_line(axes, optimum, "entropy of the language", MUTED, linestyle=DOTTED)
     sizes = sorted(data["bag_size"].unique())
     log_axis(axes, "x", sizes)
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
@@ -78,17 +77,3 @@ def _figure(data: pd.DataFrame, optimum: float | None) -> Figure:
     if len(ratios) > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     return drawn
-
-
-def _named_line(axes: Axes, at: float, name: str, colour: str, **look: object) -> None:
-    axes.axhline(at, color=colour, linewidth=0.9, **look)  # type: ignore[arg-type]
-    axes.annotate(
-        name,
-        (1.0, at),
-        xycoords=("axes fraction", "data"),
-        xytext=(-1, 2),
-        textcoords="offset points",
-        ha="right",
-        color=colour,
-        fontsize=7,
-    )

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.fitting import Huber, LeastSquares, Objective, Problem
-from analysis.scaling_laws import Base, Repetition, chinchilla, over_training
+from analysis.scaling.scaling_laws import Base, Repetition, chinchilla, over_training
 
 SCALING = Path(__file__).parent / "scaling"
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.comparison import Comparison, compare
-from analysis.paired import detectable_in_errors, holm, paired
+from analysis.compare.comparison import Comparison, compare
+from analysis.compare.paired import paired
 from analysis.run_table import load
 from tests.analysis.made_runs import config, write_run
+from tst_study.errors import UserError
+from tst_study.statistics import smallest_detectable
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
@@ -54,7 +56,7 @@ def test_one_seed_has_no_interval_and_makes_no_claim(tmp_path: Path) -> None:
     (row,) = compared(tmp_path).table.to_dict("records")
     assert row["verdict"] == "one seed: no claim"
     assert np.isnan(row["low"] or np.nan)
-    assert np.isnan(row["p_value"] or np.nan)
+    assert np.isnan(row["p_adjusted"] or np.nan)
 
 
 @pytest.mark.parametrize(
@@ -139,18 +141,21 @@ def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
     assert "counted once" in reasons(result)[0]
 
 
-def test_the_smallest_detectable_effect_is_detected_four_times_in_five() -> None:
-    random = np.random.default_rng(0)
-    effect = detectable_in_errors(3) / np.sqrt(3)
-    samples = random.normal(effect, 1.0, (4000, 3))
-    found = stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
-    assert found.mean() == pytest.approx(0.8, abs=0.03)
+def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST, data_seed=7), 3.4)
+    result = compared(tmp_path)
+    assert result.table.empty
+    assert "in the order of data_seed 7" in reasons(result)[0]
+    write_run(tmp_path, config(0, data_seed=7), 3.6)
+    assert compared(tmp_path).pairs["gain"].tolist() == pytest.approx([0.2])
 
 
 def test_detectable_effects_shrink_with_seeds_and_exist_for_two() -> None:
-    values = [detectable_in_errors(count) for count in (2, 3, 5, 30)]
+    values = [(smallest_detectable(count) or 0.0) * np.sqrt(count) for count in (2, 3, 5, 30)]
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(2.8, abs=0.15)  # the normal limit: 1.96 + 0.84
+    assert smallest_detectable(1) is None
 
 
 def test_paired_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -161,5 +166,56 @@ def test_paired_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
-def test_holm_adjusts_the_smallest_for_all_and_keeps_the_order() -> None:
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
+    differences = [0.03, 0.05, 0.04, 0.06]
+    alone, among = paired(differences), paired(differences, comparisons=10)
+    half = stats.t.ppf(1 - 0.025 / 10, 3) * np.std(differences, ddof=1) / 2
+    assert (among.low, among.high) == pytest.approx((0.045 - half, 0.045 + half))
+    p_value = stats.ttest_1samp(differences, 0).pvalue
+    assert (alone.p_adjusted, among.p_adjusted) == pytest.approx((p_value, 10 * p_value))
+    assert (alone.verdict, among.verdict) == ("better", "no difference shown")
+
+
+def test_learning_rates_and_settings_of_one_length_are_one_question(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for steps in (500, 1000):
+            for rate in (1e-3, 2e-3):
+                of = {"steps": steps, "optimizer__learning_rate": rate}
+                write_run(tmp_path, config(seed, **of), 3.5 + 0.01 * seed)
+                for bag in (2, 4):
+                    write_run(tmp_path, config(seed, bag, 0.2, **of), 3.4 + 0.001 * seed * bag)
+    assert set(compared(tmp_path).table["comparisons"]) == {4}
+
+
+@pytest.mark.parametrize("bad", [[], [0.1, np.nan], [np.inf, 0.1]])
+def test_differences_that_are_no_numbers_are_refused(bad: list[float]) -> None:
+    with pytest.raises(UserError, match="one finite number per seed"):
+        paired(bad)
+
+
+def test_seeds_that_are_copies_of_one_run_make_no_claim() -> None:
+    found = paired([0.1, 0.1, 0.1])
+    assert (found.low, found.p_adjusted, found.verdict) == (None, None, "one seed: no claim")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("nats_per_token", -3.4, "-3.4, is not a finite number above 0"),
+        ("nats_per_token", float("inf"), "inf, is not a finite number above 0"),
+        ("nats_per_token", "3.4", "'3.4', is not a finite number above 0"),
+        ("annealed", "False", "annealed is 'False', neither true nor false"),
+    ],
+)
+def test_a_run_with_a_bad_value_is_left_out_and_listed(
+    tmp_path: Path, column: str, value: Any, reason: str
+) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    write_run(tmp_path, config(0, **TST), 3.4)
+    runs = load(tmp_path).astype({column: object})
+    runs.loc[runs["method"] == "superposition", column] = value
+    result = compare(runs)
+    assert result.table.empty
+    assert reason in reasons(result)[0]
+    with pytest.raises(UserError, match=f"runs: column '{column}' is missing"):
+        compare(runs.drop(columns=column))

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.chinchilla import (
+from analysis.compare.compute_multiplier import compute_answer, compute_multiplier
+from analysis.fitting import bootstrap
+from analysis.scaling.chinchilla import (
     allocation,
     envelope,
     exponents,
@@ -14,10 +16,8 @@ from analysis.chinchilla import (
     leave_one_size_out,
     parametric,
 )
-from analysis.compute_multiplier import compute_answer, compute_multiplier
-from analysis.fitting import bootstrap
-from analysis.power_law import fit_power_law
-from analysis.scaling_laws import Base
+from analysis.scaling.power_law import fit_power_law
+from analysis.scaling.scaling_laws import Base
 from tests.analysis.published_fits import chinchilla_runs
 from tst_study.errors import UserError
 
@@ -76,7 +76,7 @@ def test_too_few_sizes_are_a_sentence() -> None:
     points = lattice().query("params < 2e8")
     with pytest.raises(UserError, match="2 model sizes"):
         envelope(points)
-    with pytest.raises(UserError, match="four or more model sizes"):
+    with pytest.raises(UserError, match="4 or more model sizes"):
         isoflop(points)
 
 

@@ -21,7 +21,7 @@ from analysis.fitting import (
     leave_one_out,
     profile,
 )
-from analysis.scaling_laws import chinchilla, power_law
+from analysis.scaling.scaling_laws import chinchilla, power_law
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
@@ -112,7 +112,7 @@ def test_too_few_runs_and_impossible_losses_are_refused() -> None:
     with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
         fit(problem.rows(np.arange(4)), [TRUTH])
     worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), Huber())
-    with pytest.raises(UserError, match="a loss is missing"):
+    with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
         fit(worse, [TRUTH])
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from analysis.comparison import compare
-from analysis.equal_loss import equal_loss, steps_to_reach
-from analysis.learning_rate import Sweep, sweeps
+from analysis.compare.comparison import compare
+from analysis.compare.equal_loss import equal_loss, speed_up
+from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import load
 from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run, write_study
@@ -50,22 +51,52 @@ def test_a_rate_that_diverged_was_tried_and_lost(tmp_path: Path) -> None:
 
 
 def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
-    """Baselines lose 0.1 nats per doubling; 0.05 nats of gain are worth √2 times the steps."""
+    """Baselines fall as 2 + 3 steps^−0.3; the setting is worth √2 times its steps."""
     for seed, luck in enumerate((0.0, 0.03)):
         for steps in (500, 1000, 2000):
-            write_run(tmp_path, config(seed, steps=steps), 3.5 + luck - 0.1 * math.log2(steps))
-        loss = 3.5 + luck - 0.1 * math.log2(1000) - 0.05
+            write_run(tmp_path, config(seed, steps=steps), 2 + 3 * steps**-0.3 + luck)
+        loss = 2 + 3 * (1000 * math.sqrt(2)) ** -0.3 + luck
         write_run(tmp_path, config(seed, 4, 0.2), loss)
     (row,) = equal_loss(compare(load(tmp_path))).to_dict("records")
-    assert row["speed_up"] == pytest.approx(math.sqrt(2))
-    assert row["baseline_steps"] == pytest.approx(1000 * math.sqrt(2))
+    assert row["speed_up"] == pytest.approx(math.sqrt(2), rel=1e-4)
+    assert row["baseline_steps"] == pytest.approx(1000 * math.sqrt(2), rel=1e-4)
 
 
-def test_equal_loss_is_never_read_beyond_the_baselines() -> None:
-    steps, losses = [500, 1000], [3.6, 3.5]
-    assert "better than the longest" in str(steps_to_reach(3.4, steps, losses))
-    assert "worse than the shortest" in str(steps_to_reach(3.7, steps, losses))
-    assert "not always better" in str(steps_to_reach(3.55, steps, [3.5, 3.6]))
+def arm(losses: dict[int, list[float]]) -> pd.DataFrame:
+    """A table of runs, from losses of seed 0, 1, … by steps."""
+    rows = [(steps, seed, loss) for steps in losses for seed, loss in enumerate(losses[steps])]
+    return pd.DataFrame(rows, columns=["steps", "seed", "loss"])
+
+
+@pytest.mark.parametrize(
+    ("loss", "baselines", "note"),
+    [
+        (3.4, {500: [3.6], 1000: [3.5]}, "better than the best baseline (1,000 steps)"),
+        (3.7, {500: [3.6], 1000: [3.5]}, "worse than the shortest baseline (500 steps)"),
+        (3.55, {500: [3.5], 1000: [3.6]}, "not always better"),
+        (3.55, {500: [3.6]}, "one length only"),
+        (3.4, {500: [3.6], 1000: [3.5], 2000: [3.55]}, "better than the best baseline (1,000"),
+    ],
+)
+def test_equal_loss_is_never_read_beyond_the_baselines(
+    loss: float, baselines: dict[int, list[float]], note: str
+) -> None:
+    found = speed_up(arm(baselines), arm({1000: [loss]}))
+    assert note in found["note"]
+    assert found["speed_up"] is None
+
+
+def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
+    """The longest baseline was run with a lucky seed alone, and gives way."""
+    baselines = arm({500: [3.60, 3.61], 1000: [3.50, 3.52], 4000: [3.0]})
+    found = speed_up(baselines, arm({1000: [3.55, 3.56]}))
+    assert found["seeds"] == 2
+    assert found["note"] == "lengths with one seed are left out"
+    assert 0.5 < found["speed_up"] < 1
+    other = arm({1000: [3.55]}).assign(seed=7)
+    assert "no seed was run at every length" in speed_up(baselines, other)["note"]
+    twice = pd.concat([arm({500: [3.6]}), arm({500: [3.7], 1000: [3.5]})])
+    assert "seed 0 has two losses at steps 500" in speed_up(twice, arm({1000: [3.55]}))["note"]
 
 
 def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:

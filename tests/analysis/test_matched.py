@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis import published
-from analysis.crossings import crossings, published_crossings
-from analysis.disagreements import disagreements, exponent_needed
-from analysis.matched import matched
+from analysis.compare.crossings import crossings, published_crossings
+from analysis.compare.matched import matched
+from analysis.paper.disagreements import disagreements, exponent_needed
 from analysis.run_table import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
@@ -68,15 +68,16 @@ def test_with_one_length_of_baseline_the_mixtures_speed_up_is_a_bound(
 def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path: Path) -> None:
     """s = 4, r = 0.2 reads 1.6 times the tokens: 1,600 baseline steps."""
     for seed, luck in enumerate((0.0, 0.02, -0.01)):
-        write_run(tmp_path, config(seed, 4, 0.2), 3.45 + luck)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.95 * luck)
         for steps, loss in ((1000, 3.50), (1600, 3.44)):
             write_run(tmp_path, config(seed, steps=steps), loss + luck)
     found = matched(load(tmp_path)).table.set_index("kind")
-    assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.05)
+    assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.05, abs=1e-3)
     assert found.loc["equal FLOPs", "verdict"] == "better"
     assert found.loc["equal data", "baseline_steps"] == 1600
-    assert found.loc["equal data", "gain"] == pytest.approx(-0.01)
-    assert found.loc["equal loss", "steps_ratio"] == pytest.approx(1.6 ** (5 / 6), rel=1e-3)
+    assert found.loc["equal data", "gain"] == pytest.approx(-0.01, abs=1e-3)
+    # 1.6^(5/6) on a line; both lengths allow more or less of a bend.
+    assert found.loc["equal loss", "steps_ratio"] == pytest.approx(1.6 ** (5 / 6), rel=0.03)
     assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
 
 
@@ -110,7 +111,7 @@ def test_the_exponent_of_a_power_law_through_three_points() -> None:
 
 def test_the_papers_contradictions_are_found_and_nothing_else() -> None:
     table = disagreements()
-    found = " ".join(table[table["verdict"] == "disagree"]["note"])
+    found = " ".join(table[table["verdict"] != "agree"]["note"])
     for part in (
         "2.755 in Figure 3a, 2.808 in Table 1",
         "only with exponent 1.44",
@@ -123,3 +124,6 @@ def test_the_papers_contradictions_are_found_and_nothing_else() -> None:
     ):
         assert part in found
     assert (table["verdict"] == "agree").sum() == 16
+    closely = table[table["verdict"] == "agree too closely"]
+    assert closely["difference"].abs().max() < 0.004
+    assert closely["note"].str.contains("may be a checkpoint that was not annealed").all()

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import published
-from analysis.mutual_information import fit_decay, measure, mutual_information_answer, weights
-from tst_study.data.token_file import write_token_file
+from analysis.paper.mutual_information import fit_decay, measure, mutual_information_answer, weights
+from tests.data.token_files import write_token_file
 from tst_study.errors import UserError
 
 WORDS, COUNT, DOCUMENTS = 300, 200_000, 100

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import run_table
-from analysis.comparison import compare
+from analysis.compare.comparison import compare
 from analysis.run_table import curves, load, read_tables
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.errors import UserError

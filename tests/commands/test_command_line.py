@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.examples import example
+from tst_study.atomic_files import write_json
 from tst_study.config import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
@@ -94,7 +95,9 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         assert part in words
 
 
-def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file: Path) -> None:
+def test_dry_run_shows_the_largest_preset_before_it_misses_the_data(
+    tmp_path: Path, config_file: Path
+) -> None:
     shown = tst_study(
         "train",
         config_file,
@@ -105,7 +108,8 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
         "data.corpora=[{path = 'nowhere'}]",
         cwd=tmp_path,
     )
-    assert shown.returncode == 0, shown.stderr
+    assert shown.returncode == 2
+    assert "error: nowhere: holds no token files" in shown.stderr
     assert "no id yet: nowhere: holds no token files" in shown.stdout
     assert "#   total                 10,489,144,832" in shown.stdout
 
@@ -113,27 +117,73 @@ def test_dry_run_of_the_largest_preset_needs_no_data(tmp_path: Path, config_file
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["--set", "data.corpora=[{path='x'}]"], "x: holds no token files"),
+        (["--set", "model.vocabulary_size=32"], "token ids up to 63, but model.vocabulary_size"),
+        (["--folder", "other"], "other: holds run 01230123, not "),
+        (["--processes", "3"], "batch.sequences = 16"),
+    ],
+)
+def test_dry_run_makes_every_check_that_training_makes(
+    tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
+) -> None:
+    from tests.run.test_record import open_run
+
+    header = open_run(tmp_path / "other").header
+    header["fingerprint"] = "0123" * 16
+    write_json(tmp_path / "other" / "run.json", header)
+    shown = tst_study("train", config_file, "--dry-run", *arguments, cwd=tmp_path)
+    assert shown.returncode == 2
+    (line,) = shown.stderr.splitlines()
+    assert complaint in line
+    assert "# FLOPs per step" in " ".join(shown.stdout.split())
+
+
+def test_the_help_of_a_study_s_verbs_names_the_studies(tmp_path: Path) -> None:
+    for verb in ("plan", "status"):
+        shown = " ".join(tst_study(verb, "--help", cwd=tmp_path).stdout.split())
+        assert "Studies: laptop, gate, bag-grid, power-law," in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["train"], "error: name a config: `tst-study train run.toml`"),
         (["train", "none.toml"], "error: none.toml: cannot be read"),
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
         (["train", "run.toml", "--set", "superposition.step_ratio=2.0"], "step_ratio: 2.0: "),
         (["train", "run.toml", "--set", "data.corpora=[{path='x'}]"], "error: x: holds no token"),
         (["plan", "labtop"], "error: study 'labtop' is not known; did you mean 'laptop'?"),
-        (["plan", "laptop", "--scale", "big"], "'big' is not known; there are: smoke, quick"),
+        (
+            ["plan", "laptop", "--scale", "big"],
+            "error: scale 'big' of study 'laptop' is not known; there are: smoke, quick",
+        ),
+        (
+            ["train", "run.toml", "--set", "superposition.weighting=heavy"],
+            "error: run.toml: superposition.weighting: 'heavy': should be 'uniform', 'power_law', ",
+        ),
+        (
+            ["train", "run.toml", "--set", "execution.parallel=atuo"],
+            "error: run.toml: execution.parallel: 'atuo': should be 'auto'",
+        ),
+        (
+            ["train", "run.toml", "--set", "execution.parallel.tensor=0"],
+            "error: run.toml: execution.parallel.tensor: 0: ",
+        ),
         (
             ["submit", "laptop", "--launcher", "cloud"],
             "launcher 'cloud' is not known; there are: local, slurm",
         ),
+        (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
         (
-            ["submit", "headline", "--scale", "paper", "--launcher", "slurm"],
-            "dclm-llama3: not prepared; first: tst-study data prepare --source hf://mlfoundations",
+            ["plan", "headline", "--device", "B2000"],
+            "B2000: its speeds are not known here; known: GB300, GB200, B300, B200, H200, ",
         ),
-        (["plan", "headline", "--device", "B2000"], "B2000: its speeds are not known here"),
         (["plan", "headline", "--profile", "none.toml"], "none.toml: cannot be read"),
         (["logs", "nowhere"], "error: nowhere: no such folder"),
         (["cancel", "nowhere"], "error: nowhere: no such folder"),
         (["collect", "nowhere"], "error: nowhere: no such folder"),
         (["clean", "nowhere"], "error: nowhere: no such folder"),
-        (["status", "nowhere"], "error: nowhere: no such folder"),
+        (["status", "nowhere"], "nowhere: no such folder, nor a study; studies: laptop, gate, "),
         (["figures", "--runs", "nowhere", "--to", "x"], "error: nowhere: no such folder"),
         (["analyse", "--runs", "nowhere"], "error: nowhere: no such folder"),
         (["data", "prepare", "--source", "none.txt", "--to", "x"], "error: "),
@@ -218,7 +268,16 @@ def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "3/100" in shown.stdout
     assert "disk full [red]" in shown.stdout
-    assert shown.stdout.splitlines()[-1] == "1 failed"
+    assert shown.stdout.splitlines()[0] == "runs: 1 failed"
+
+
+def test_answers_lie_beside_their_runs(tmp_path: Path) -> None:
+    """Not in the `runs/` of wherever the command was typed."""
+    (tmp_path / "named" / "study").mkdir(parents=True)
+    shown = tst_study("analyse", "--runs", "named/study", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "named" / "study" / "analysis" / "comparison.json").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_one_run_trains_and_another_is_refused_its_folder(

@@ -10,7 +10,6 @@ from tst_study.data.preparation.generated_language import (
     Language,
     LanguageParameters,
     generate,
-    optimal_validation_loss,
 )
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -105,12 +104,12 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.document_count == manifest.splits["train"].documents
     assert train.tokens[:3000].tolist() != validation.tokens.tolist()
     assert train.tokens.max() < 24
-    limited = optimal_validation_loss(tmp_path / "one", 16)
-    assert limited >= manifest.generated["entropies"]["optimal_validation_loss"]
+    limited = Language(parameters).optimal_losses(validation.tokens.astype(np.int64), 16)
+    assert limited.mean() >= manifest.generated["entropies"]["optimal_validation_loss"]
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    with pytest.raises(UserError, match="another corpus"):
+    with pytest.raises(UserError, match="another preparation"):
         generate(tmp_path / "one", 5000, 3000, dataclasses.replace(parameters, seed=6))
 
 

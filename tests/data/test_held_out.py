@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from tests.data.token_files import write_token_file
 from tst_study.data.held_out import held_out
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
-from tst_study.data.token_file import write_token_file
 from tst_study.errors import UserError
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.token_files import write_token_file
 from tests.tiny_runs import run, tiny
 from tst_study.data import integrity, token_file
 from tst_study.data.integrity import check_sample, fingerprint, verify
 from tst_study.data.manifest import read_manifest
 from tst_study.data.run_data import fingerprints, open_stream
-from tst_study.data.token_file import TokenFile, write_token_file
+from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
 

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from tests.data.test_text_tokenizers import decoded
+from tests.data.token_files import documents_of
 from tst_study import atomic_files
 from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
@@ -55,11 +57,10 @@ def quietly(sources, to, tokenizer="bytes", **settings):
 def read_back(folder: Path, split: str) -> list[str]:
     tokenizer, file = read_tokenizer(folder), TokenFile(folder / split)
     texts = []
-    for k in range(file.document_count):
-        ids = file.document(k)
+    for ids in documents_of(file):
         assert ids[-1] == tokenizer.end_of_document
         assert tokenizer.end_of_document not in ids[:-1]
-        texts.append(tokenizer.decode(ids[:-1]))
+        texts.append(decoded(tokenizer, ids[:-1].tolist()))
     return texts
 
 
@@ -141,6 +142,30 @@ def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):
     assert not large & set(read_back(tmp_path / "b", "train"))
 
 
+def test_of_a_few_documents_one_is_held_out_at_least(tmp_path):
+    """A share of 0.01 picks none of 67 documents in half of all cases."""
+    texts = [text for text in documents(67) if not held_out_by_default(text)]
+    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
+    quietly([tmp_path / "a.jsonl"], tmp_path / "out", "bpe:300", validation_share=0.01)
+    (held,) = read_back(tmp_path / "out", "validation")
+    assert held == min(texts, key=lambda text: hashlib.sha256(text.encode()).digest()[7::-1])
+    assert sorted([*read_back(tmp_path / "out", "train"), held]) == sorted(texts)
+    # The same command again finds its own folder, and its tokenizer has not seen the held-out text.
+    assert quietly(
+        [tmp_path / "a.jsonl"], tmp_path / "out", "bpe:300", validation_share=0.01
+    ).was_there
+    (tmp_path / "b.jsonl").write_bytes(jsonl([text for text in texts if text != held]))
+    (tmp_path / "held.txt").write_text(held)
+    validation = [str(tmp_path / "held.txt")]
+    quietly([tmp_path / "b.jsonl"], tmp_path / "named", "bpe:300", validation=validation)
+    words = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("out", "named")]
+    assert words[0] == words[1]
+
+
+def held_out_by_default(text: str) -> bool:
+    return shards.is_held_out(hashlib.sha256(text.encode()).digest(), 0.01)
+
+
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(400)))
     monkeypatch.setattr("tst_study.data.preparation.prepare.SHARD_BYTES", 5000)
@@ -215,7 +240,7 @@ def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path
     assert again.manifest == first.manifest
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == times
     with pytest.raises(UserError, match=r"out: .*tokenizer: \"bytes\", now \"bpe:300\".*delete"):
-        quietly([source], tmp_path / "out", "bpe:300")
+        quietly([source], tmp_path / "out", "bpe:300", validation_share=0.01)
     os.utime(source)  # a copy of the same file is the same request, ...
     assert quietly([source], tmp_path / "out").was_there
     source.write_bytes(source.read_bytes().replace(b"fox", b"cat"))  # ... another text is not

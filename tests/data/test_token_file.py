@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.token_files import documents_of, write_token_file
 from tst_study.data.token_file import (
     TokenFile,
     dtype_for_vocabulary,
-    write_token_file,
     writing_tokens,
 )
 from tst_study.errors import UserError
@@ -42,8 +42,8 @@ def test_we_read_what_megatron_writes_to_the_byte(megatron, tmp_path, dtype):
     builder.finalize(str(tmp_path / "theirs.idx"))
     file = TokenFile(tmp_path / "theirs")
     assert (file.token_count, file.document_count, file.dtype) == (404, 4, dtype)
-    for number, document in enumerate(DOCUMENTS):
-        np.testing.assert_array_equal(file.document(number), document)
+    for theirs, document in zip(documents_of(file), DOCUMENTS, strict=True):
+        np.testing.assert_array_equal(theirs, document)
     write_token_file(tmp_path / "ours", DOCUMENTS, np.dtype(dtype))
     for ending in (".bin", ".idx"):
         ours = (tmp_path / f"ours{ending}").read_bytes()
@@ -60,7 +60,7 @@ def test_documents_of_several_sequences_are_whole(megatron, tmp_path):
     builder.finalize(str(tmp_path / "theirs.idx"))
     file = TokenFile(tmp_path / "theirs")
     assert file.document_count == 2
-    assert file.document(0).tolist() == list(range(10))
+    assert documents_of(file)[0].tolist() == list(range(10))
     assert file.document_starts(0, 3).tolist() == [0, 10, 15]
 
 
@@ -70,12 +70,12 @@ def test_what_is_written_is_read(tmp_path_factory, documents):
     prefix = tmp_path_factory.mktemp("file") / "train"
     arrays = [np.array(d, dtype=np.uint16) for d in documents]
     if not any(documents):
-        with pytest.raises(UserError, match="no token"):
+        with pytest.raises(UserError, match="nothing to write"):
             write_token_file(prefix, arrays, np.dtype(np.uint16))
         return
     write_token_file(prefix, arrays, np.dtype(np.uint16))
     file = TokenFile(f"{prefix}.bin")
-    assert [file.document(k).tolist() for k in range(file.document_count)] == documents
+    assert [ids.tolist() for ids in documents_of(file)] == documents
     assert file.tokens.tolist() == [token for document in documents for token in document]
 
 

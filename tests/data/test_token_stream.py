@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.token_files import write_token_file
 from tst_study.data.corpus_order import CorpusOrder
-from tst_study.data.token_file import HEADER, MAGIC, TokenFile, write_token_file
+from tst_study.data.token_file import HEADER, MAGIC, TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
 
@@ -94,12 +95,12 @@ def test_a_stream_reads_each_token_once_per_epoch(
     )
     read_so_far: list[int] = []
     step = 0
+    total = stream._addresses[0].count
     while stream.epochs(step) < 3:
         ids, _ = stream.batch(step)
-        assert stream.raw_tokens_before(step) == len(read_so_far)
+        assert stream.epochs(step) == len(read_so_far) / total
         read_so_far += ids.ravel().tolist()
         step += 1
-    total = round(file.token_count / (1 - stream.padding_share))
     for epoch in range(3):
         real = [t for t in read_so_far[epoch * total : (epoch + 1) * total] if t != end]
         assert sorted(real) == list(range(file.token_count))
@@ -120,7 +121,7 @@ def test_any_split_over_ranks_and_micro_batches_reads_the_same(tmp_path):
             parts = [stream.batch(step, k * width, (k + 1) * width) for k in range(slices)]
             np.testing.assert_array_equal(np.concatenate([p[0] for p in parts]), ids)
             np.testing.assert_array_equal(np.concatenate([p[1] for p in parts]), labels)
-        np.testing.assert_array_equal(stream.sequence(step, 7)[0], ids[7])
+        np.testing.assert_array_equal(stream.batch(step, 7, 8)[0][0], ids[7])
 
 
 def test_a_stream_opened_anew_goes_on_where_the_old_one_would(tmp_path):
@@ -240,9 +241,8 @@ def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epoc
         assert stream._blend.corpus_of(step * 10, step * 10 + 10).tolist().count(0) == 7
         counts[step < 5] += ids.size
     small_tokens = 5 * 7 * 8 + 35 * 7 * 4
-    assert stream.epochs_of_corpora(40) == (small_tokens / 400, (5 * 3 * 8 + 35 * 3 * 4) / 5000)
     assert stream.epochs(40) == small_tokens / 400
-    assert stream.raw_tokens_before(40) == counts[True] + counts[False]
+    assert (counts[True], counts[False]) == (5 * 10 * 8, 35 * 10 * 4)
 
 
 def test_a_blend_of_halves_alternates(tmp_path):
@@ -273,7 +273,7 @@ def test_aligned_bags_hold_one_document_each(tmp_path):
         bag_size=4,
         align_bags_to_documents=True,
     )
-    assert 0 < stream.padding_share < 0.2
+    assert 1 < stream._addresses[0].count / file.token_count < 1.25
     assert stream.epochs(200) > 1  # the joint of two epochs is in it
     labelled = Counter()
     for step in range(200):
@@ -282,7 +282,7 @@ def test_aligned_bags_hold_one_document_each(tmp_path):
             tokens = [t for t in bag if t != end]
             assert len({int(document_of[t]) for t in tokens}) == 1
             assert bag[: len(tokens)] == tokens  # pads follow, they never lead
-        if stream.raw_tokens_before(step + 1) <= stream._addresses[0].count:
+        if stream.epochs(step + 1) <= 1:
             labelled.update(labels[labels != -100].tolist())
     assert max(labelled.values()) == 1
     assert end not in labelled

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from tests.data.token_files import write_token_file
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
-from tst_study.data.preparation.text_tokenizers import ByteTokenizer
-from tst_study.data.token_file import TokenFile, write_token_file
+from tst_study.data.preparation.text_tokenizers import byte_tokenizer
+from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation import context_checks as checks
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
-from tst_study.evaluation.trained_model import TrainedModel
+from tst_study.evaluation.trained_model import Ids, TrainedModel
 from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface.tokenizer_files import plain
 
@@ -41,8 +41,8 @@ class Known:
     def probability(self, context: list[int], word: int) -> float:
         raise NotImplementedError
 
-    def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        losses = torch.zeros(ids.shape)
+    def losses(self, ids: Ids, labels: Ids) -> NDArray[np.float32]:
+        losses = np.zeros(ids.shape, dtype=np.float32)
         for row, line in enumerate(ids.tolist()):
             for place, label in enumerate(labels[row].tolist()):
                 if label >= 0:
@@ -156,10 +156,10 @@ def test_windows_lie_in_one_document_where_there_are_enough(tmp_path: Path) -> N
 
 def test_code_is_read_with_the_models_tokenizer() -> None:
     class Even(Known):
-        def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-            return torch.where(labels >= 0, math.log(257), 0.0)
+        def losses(self, ids: Ids, labels: Ids) -> NDArray[np.float32]:
+            return np.where(labels >= 0, math.log(257), 0.0).astype(np.float32)
 
-    found = checks.code(cast(TrainedModel, Even(257)), plain(ByteTokenizer()))
+    found = checks.code(cast(TrainedModel, Even(257)), plain(byte_tokenizer()))
     assert found["metrics"]["bits_per_byte"] == pytest.approx(math.log2(257))
     assert found["metrics"]["nats_per_token_stderr"] == pytest.approx(0, abs=1e-9)
     assert found["samples"] == len(checks.CODE)

@@ -12,10 +12,12 @@ import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
 from tst_study.data.held_out import HeldOut
+from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import open_held_out
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
+from tst_study.run.progress import Progress
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)
@@ -81,6 +83,23 @@ def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None
 def test_as_many_tokens_are_evaluated_as_were_asked_for(words: Path, tmp_path: Path) -> None:
     record = run(words, tmp_path, "data.validation_tokens=100")
     assert record.evals[-1]["tokens"] == 100
+
+
+def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
+    """All of 889,144 tokens took 80 s after a run of 2 s."""
+    generate(tmp_path, 5_000, 200_000, LanguageParameters(words=64, classes=8, topics=2))
+    assert open_held_out(tiny(tmp_path)).predicted_tokens == 131_072
+    assert open_held_out(tiny(tmp_path, "data.validation_tokens=1000000")).ids.size == 200_000
+
+
+def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
+    config, seen = tiny(words, *SETTINGS), list[int]()
+    with built(config) as (model, ranks):
+        evaluate(model, open_held_out(config), ranks, 20, seen.append)
+    assert seen == [0, 160, 320, 480]
+    line = Progress("run", 20, enabled=False)
+    assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
 
 
 def test_two_halves_weigh_by_their_tokens(words: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
@@ -16,7 +17,6 @@ from tst_study.data.manifest import token_prefix
 from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.domains import losses_of_tokens
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
 from tst_study.evaluation.trained_model import trained_model
@@ -54,11 +54,11 @@ def error_by_loop(folder: Path, file: TokenFile) -> float:
     opened = open_run(folder)
     held = open_held_out(opened.config)
     with trained_model(opened) as model:
-        losses = losses_of_tokens(model, held).ravel()
+        losses = model.losses(held.ids, held.labels).ravel()
     sums, counts = [], []
     place = -1  # the loss at place p is that of token p + 1
-    for number in range(file.document_count):
-        size = len(file.document(number))
+    for document in documents_of(file):
+        size = len(document)
         first, last = max(place, 0), place + size
         sums.append(float(losses[first:last].astype(np.float64).sum()))
         counts.append(last - first)
@@ -100,7 +100,7 @@ def test_text_of_another_vocabulary_is_refused(
     words: Path, documents: Path, tmp_path: Path
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
-    with pytest.raises(UserError, match="but the model's vocabulary has 64"):
+    with pytest.raises(UserError, match="beyond the model's vocabulary of 64"):
         list(
             evaluate_run(
                 open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])

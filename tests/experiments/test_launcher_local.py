@@ -16,30 +16,34 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options, launcher_of
+from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch, report_failures
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan.select import stopped
 from experiments.runs.cancel import cancel_runs
-from experiments.study import Results, Study, best_of
+from experiments.study import Results, Study, best_of, load
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
+from tests.experiments.test_studies import NoResults
 from tests.run.test_record import DATA
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
+from tst_study.run.launch_facts import cores
 
 ROOT = Path(__file__).parents[2]
+CONTEXT = local_queue._context
 
 
 @pytest.fixture(autouse=True)
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(local_queue, "_context", lambda: context)
+    monkeypatch.setattr(local_queue, "_context", lambda config: context)
 
 
 def study_of(*configs: Config) -> Study:
@@ -332,3 +336,38 @@ def test_launcher_never_imports_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "method", "at_a_time"),
+    [("cpu", "forkserver", cores()), ("auto", "spawn", 1), ("cuda", "spawn", 1)],
+)
+def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
+    tmp_path: Path, device: str, method: str, at_a_time: int
+) -> None:
+    one = config("one", f"execution.device={device}")
+    assert CONTEXT(one).get_start_method() == method
+    assert local_queue._fitting(Planner(study_of(one), tmp_path), 1) == at_a_time
+
+
+def test_studies_of_laptop_models_stay_on_processors_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def devices(scale: str, asked: str | None = None) -> set[str]:
+        runs = load("headline", scale, asked).runs(NoResults())
+        return {run.execution.device for run in runs}
+
+    for scale in ("smoke", "quick", "laptop", "desktop"):
+        assert devices(scale) == {"cpu"}
+        assert devices(scale, "cuda") == {"cuda"}
+    assert devices("one-gpu") == devices("paper") == {"auto"}
+    with pytest.raises(UserError, match="--device 'gpu' is not known"):
+        devices("smoke", "gpu")
+    # And they say so where there is a GPU.
+    runs = (config("one", "execution.device=cpu"), config("two", "seed=1", "execution.device=cuda"))
+    monkeypatch.setattr(launcher_local, "GPUS", tmp_path)
+    left_alone = launcher_local._leaves_a_gpu_alone
+    assert not left_alone(Planner(study_of(runs[0]), tmp_path))
+    (tmp_path / "nvidia0").touch()
+    assert left_alone(Planner(study_of(runs[0]), tmp_path))
+    assert not left_alone(Planner(study_of(*runs), tmp_path))

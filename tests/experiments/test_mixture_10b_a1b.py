@@ -71,7 +71,7 @@ def test_gpus_that_the_layout_cannot_use_are_refused(paper: Study) -> None:
 
 
 def test_twins_keep_the_structure() -> None:
-    for scale in ("smoke", "quick", "laptop", "desktop"):
+    for scale in ("smoke", "quick", "laptop", "desktop", "one-gpu"):
         twin = load("mixture-10b-a1b", scale).runs(None)[0].model  # type: ignore[arg-type]
         assert twin.experts is not None
         assert (twin.experts.count, twin.experts.per_token) == (128, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,16 @@ import pytest
 from experiments import study
 from experiments.launcher import Allocation, Options, Prices, launcher_of
 from experiments.plan import cluster_sheet
-from experiments.plan.detectable import detectable, smallest_in_deviations
+from experiments.plan.detectable import detectable
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.table import lines
+from experiments.plan.timing import seconds_per_step
 from experiments.slurm.profile import Resources
 from experiments.study import Study
 from tests.examples import example
 from tests.run.test_record import DATA, evaluation, metrics
+from tests.tiny_runs import tiny
 from tst_study.config import Config
 from tst_study.cost.devices import device_named
 from tst_study.cost.step_time import assumptions, step_time
@@ -27,6 +30,7 @@ from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.run.header import header_of
 from tst_study.run_record import RunWriter
+from tst_study.statistics import smallest_detectable
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 16])
@@ -34,7 +38,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     """Drawn ten thousand times: the paired t-test rejects at 5% as often as it should."""
     from scipy import stats
 
-    effect = smallest_in_deviations(pairs)
+    effect = smallest_detectable(pairs)
     assert effect is not None
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
@@ -42,7 +46,7 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
 
 
 def test_one_seed_detects_nothing() -> None:
-    assert smallest_in_deviations(1) is None
+    assert smallest_detectable(1) is None
 
 
 def seeded(count: int) -> list[Config]:
@@ -56,6 +60,32 @@ def seeded(count: int) -> list[Config]:
 
 def study_of(configs: list[Config]) -> Study:
     return Study("s", "test", "Title", "Claims.", (), lambda results: configs)
+
+
+def listed(text: list[str]) -> list[str]:
+    """The lines of the runs, which come after sums and headings."""
+    return text[text.index("", 3) + 2 :]
+
+
+def test_a_plan_lists_the_runs_that_are_asked_for_in_the_width_there_is(tmp_path: Path) -> None:
+    planner = Planner(study_of(seeded(2)), tmp_path, unprepared=True)
+    assert len(listed(lines(planner, pattern="s4-*"))) == 2
+    narrow = listed(lines(planner, width=60))
+    names = [line.split()[0] for line in narrow]
+    assert len(set(names)) == 4
+    assert lines(planner, width=60, pattern="s4")[3] == "4 runs: 4 waiting"
+
+
+def test_hours_are_of_a_few_steps_that_were_timed(tmp_path: Path, words: Path) -> None:
+    configs = [tiny(words, "schedule.steps=1000", f"seed={seed}") for seed in range(4)]
+    planner = Planner(study_of(configs), tmp_path)
+    (said,) = [line for line in lines(planner, timed=True, at_once=2) if "of training, by" in line]
+    assert re.search(
+        r"of wall time, 2 at a time \(.* by 9 steps of each shape, timed on this", said
+    )
+    seconds = seconds_per_step(configs[0])
+    assert 1e-4 < seconds < 10
+    assert not any(tmp_path.iterdir())
 
 
 def finish(run: PlannedRun, loss: float) -> None:
@@ -83,7 +113,7 @@ def test_noise_is_that_of_the_pairs_that_are_done(
     assert after.deviation == pytest.approx(float(gains.std(ddof=1)))
     text = "\n".join(lines(planning))
     assert "6 runs: 6 done" in text
-    assert "0.6 hours of one run at a time, by the runs that are done" in text
+    assert "36.0 min of wall time, one at a time (36.0 min of training, by the runs that" in text
 
 
 def test_a_plan_needs_neither_corpora_nor_runs(tmp_path: Path) -> None:
@@ -92,14 +122,15 @@ def test_a_plan_needs_neither_corpora_nor_runs(tmp_path: Path) -> None:
     text = lines(
         Planner(chosen, chosen.folder, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01
     )
-    trunk, branch = text[4], text[5]
+    trunk, branch = listed(text)[:2]
     assert trunk.startswith("trunk-s1-32400steps-seed0-")
     assert trunk.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
     assert any("shared trunks save 40.0%" in line for line in text)
     assert any("GPU-hours of B200 at 40% MFU" in line and "at 3 an hour" in line for line in text)
-    assert "One seed per arm" in text[-2]
-    assert text[-1].endswith("provisional: prepared/dclm-llama3")
+    head = text[: text.index("", 3)]
+    assert "One seed per arm" in head[-2]
+    assert head[-1].endswith("provisional: prepared/dclm-llama3")
 
 
 def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
@@ -126,7 +157,7 @@ def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: P
     assert b200 is not None
     step = step_time(run.config, 64, b200)
     hours = step.total * run.steps * 64 / 3600
-    assert text[4].split()[4] == f"{hours:,.0f}"
+    assert listed(text)[0].split()[4] == f"{hours:,.0f}"
     (sums,) = [line for line in text if "GPU-hours of B200" in line]
     assert f"at {step.mfu:.0%} MFU" in sums
     assert any("modelled, not measured" in line and assumptions(b200) in line for line in text)
@@ -135,7 +166,7 @@ def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: P
 def test_hours_of_runs_that_do_not_fit_their_ranks_are_not_known(tmp_path: Path) -> None:
     planner = Planner(study.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
     text = lines(planner, prices=Prices("B200"))  # eight expert ranks on one
-    assert text[4].split()[4] == "–"
+    assert listed(text)[0].split()[4] == "–"
     assert any("hours not known: say --gpus" in line for line in text)
 
 
@@ -150,7 +181,7 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
     planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
     for ranks in (3, 64):
         text = lines(planner, lambda name, ranks=ranks: Allocation(ranks))
-        assert text[4].split()[-2] == "–"
+        assert listed(text)[0].split()[-2] == "–"
         (line,) = [line for line in text if "cannot be trained" in line]
         assert f"1 more cannot be trained on {ranks} ranks: batch.sequences = 16" in line
 
@@ -176,8 +207,8 @@ def test_wall_time_and_launches_follow_from_ranks_and_the_time_of_a_launch(tmp_p
     mfu = flops / (989e12 * 36000)
     prices = Prices("H100", mfu)
     text = lines(planner, lambda name: Allocation(4, on_gpu=True, seconds=3600.0), prices)
-    assert text[3].split()[4:9] == ["GPU-hours", "wall", "time", "launches", "memory"]
-    assert text[4].split()[4:8] == ["10", "2.5", "h", "3"]
+    assert text[-2].split()[4:9] == ["GPU-hours", "wall", "time", "launches", "memory"]
+    assert listed(text)[0].split()[4:8] == ["10", "2.5", "h", "3"]
 
 
 @pytest.mark.parametrize(
@@ -195,4 +226,4 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     table = lines(planner, lambda name: given)
     sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
     total = next(line for line in sheet if line.startswith("  none")).split()[-1]
-    assert table[4].split()[-3:-1] == [total, "GB"]
+    assert listed(table)[0].split()[-3:-1] == [total, "GB"]

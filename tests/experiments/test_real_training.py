@@ -24,7 +24,7 @@ def config(name, s):
     return example(
         f"name={name}", f"superposition.bag_size={s}", "data.corpora=[{path='topical'}]",
         "schedule.steps=10", "schedule.warmup_steps=1", "batch.sequences=2",
-        "execution.threads=1",
+        "execution.threads=1", f"execution.device={sys.argv[3]}",
     )
 
 if __name__ == "__main__":
@@ -36,9 +36,10 @@ if __name__ == "__main__":
 """
 
 
-def submit(folder: Path, runs: str, processes: int) -> None:
+def submit(folder: Path, runs: str, processes: int, device: str = "cpu") -> None:
+    """On `cpu` runs are forked from a warm server, on `auto` they are spawned."""
     done = subprocess.run(
-        [sys.executable, "submit.py", runs, str(processes)],
+        [sys.executable, "submit.py", runs, str(processes), device],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -61,7 +62,7 @@ def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Pa
     assert [len(record.segments) for record in records] == [1, 1]
     assert len({record.header["flops"]["total"] for record in records}) == 1
     assert all(record.evals[-1]["annealed"] for record in records)
-    submit(tmp_path, "of_two_ranks", processes=2)
+    submit(tmp_path, "of_two_ranks", processes=2, device="auto")
     folders = run_record.find_run_folders(tmp_path / "of_two_ranks")
     for record, folder in zip(records, folders, strict=True):
         twin = run_record.read(folder)

@@ -14,10 +14,11 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.time_left import TimeLeft
 from experiments.runs import status
 from tests.examples import example
-from tests.run.test_record import open_run
+from tests.run.test_record import evaluation, open_run
+from tst_study.config import to_toml
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
-from tst_study.units import duration
+from tst_study.units import duration, shortened
 
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
@@ -55,6 +56,54 @@ def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -
     rows = status.rows_below(tmp_path)
     assert [row.state for row in rows] == ["done", "failed"]
     assert status.totals(rows) == "1 done, 1 failed"
+
+
+def test_seeds_stay_apart_in_a_narrow_terminal_and_a_pipe_gets_whole_names(tmp_path: Path) -> None:
+    names = [f"prose-20000-s4-r0.25-power_law-lr0.002-seed{seed}-0123abcd" for seed in range(2)]
+    for name in names:
+        open_run(tmp_path / name).status("done", 100)
+    rows, text = status.rows_below(tmp_path), io.StringIO()
+    Console(file=text, width=100).print(status.table(rows, "", 100))
+    assert "prose-200…" in text.getvalue()
+    assert [f"seed{seed}-0123abcd" in text.getvalue() for seed in range(2)] == [True, True]
+    Console(file=text, width=status.ENDLESS).print(status.table(rows, ""))
+    assert all(name in text.getvalue() for name in names)
+    assert shortened("abcdefghij", 7) == "ab…ghij"
+
+
+def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
+    writer = open_run(tmp_path)
+    segment = writer.start_segment(None, {})
+    assert status.row(tmp_path).held_out is None
+    for step, loss in ((50, 3.5), (100, 3.25)):
+        writer.evaluation(evaluation(segment, step, loss))
+    writer.status("done", 100, loss=3.9)
+    with open(tmp_path / "evals.jsonl", "a") as file:
+        file.write('{"task": "arc_easy", "metrics": {}}\n{"nats_per_tok')
+    row = status.row(tmp_path)
+    assert (row.loss, row.held_out) == (3.9, 3.25)
+    text = io.StringIO()
+    Console(file=text, width=200).print(status.table([row], ""))
+    assert "3.900    3.2500" in text.getvalue()
+
+
+def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_path: Path) -> None:
+    open_run(tmp_path / "trunk", "role=trunk").status("running", 3)
+    branch = example(f"execution.fork_from={{folder='{tmp_path}/trunk', step=15}}")
+    (tmp_path / "branch" / "job").mkdir(parents=True)
+    (tmp_path / "branch" / "job" / "config.toml").write_text(to_toml(branch))
+    open_run(tmp_path / "stopped", "seed=1").status("preempted", 60, "SIGTERM at step 60")
+    (tmp_path / "stopped" / "job").mkdir()
+    (tmp_path / "stopped" / "job" / "cancelled").touch()
+    rows = {row.run_id: row for row in status.rows_below(tmp_path)}
+    assert (rows["stopped"].state, rows["stopped"].message) == ("cancelled", "SIGTERM at step 60")
+    assert rows["branch"].message == "its trunk trunk: interrupted"
+    with run_lock.hold(tmp_path / "trunk"):
+        rows = {row.run_id: row for row in status.rows_below(tmp_path)}
+    assert (rows["branch"].state, rows["branch"].message) == (
+        "waiting",
+        "for its trunk trunk: running",
+    )
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

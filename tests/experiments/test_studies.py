@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import os
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from experiments import study
-from experiments.studies.scales import SCALES, scale_of
+from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 from tst_study.config import Config, Superposition
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.errors import UserError
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")
@@ -177,3 +179,26 @@ def test_scales_grow() -> None:
     ]
     assert costs == sorted(costs)
     assert scale_of("paper").setting.model == "270m"
+
+
+def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:
+    command = "not prepared; first: tst-study data prepare --source hf://HuggingFaceFW/fineweb-edu"
+    with pytest.raises(UserError, match=command):
+        FINEWEB_EDU.prepare()
+
+
+def test_runs_in_another_folder_bring_their_corpora_there(tmp_path: Path) -> None:
+    """Nothing is written into the `prepared/` of wherever the command was typed."""
+    os.chdir(tmp_path)
+    (usual,) = {recipe.folder for recipe in study.load("bag-grid", "smoke").corpora}
+    assert usual == Path("prepared/books-bpe1024-first1")
+    elsewhere = study.load("bag-grid", "smoke", tmp_path / "mine")
+    assert elsewhere.folder == tmp_path / "mine"
+    (made,) = {recipe.folder for recipe in elsewhere.corpora}
+    assert made == tmp_path / "mine" / usual
+    assert {run.data.corpora[0].path for run in elsewhere.runs(BestAt())} == {str(made)}
+    usual.mkdir(parents=True)
+    (usual / "manifest.json").touch()
+    elsewhere = study.load("bag-grid", "smoke", tmp_path / "mine")
+    assert {recipe.folder for recipe in elsewhere.corpora} == {usual}
+    study.load("bag-grid", "smoke")

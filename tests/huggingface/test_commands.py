@@ -47,7 +47,7 @@ def test_a_model_goes_out_and_comes_back(
     tst_study("export", "first", "--to", "exported/measured")
     card = (tmp_path / "exported" / "measured" / "README.md").read_text()
     assert f"| held_out | `{first.tasks[0]['data']}` | nats_per_token | " in card
-    with pytest.raises(UserError, match=r"second.toml: is there already"):
+    with pytest.raises(UserError, match=r"second.toml: already exists"):
         tst_study("import", "exported/mine", "--to", "second.toml", *arguments)
 
 

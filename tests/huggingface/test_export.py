@@ -192,7 +192,7 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export(open_run(llama[0]), tmp_path / "there", None)
 
     def no_space(*arguments: Any) -> None:
@@ -231,16 +231,19 @@ def test_words_without_a_text_have_no_tokenizer(words: Path, tmp_path: Path) -> 
 
 def test_tokens_that_a_tokenizer_adds_by_itself_are_left_out(tmp_path: Path) -> None:
     """Llama 3's puts one in front of every text; the token files never had it."""
-    from tokenizers import Tokenizer, processors
+    from tokenizers import Tokenizer as LibraryTokenizer
+    from tokenizers import processors
 
-    from tst_study.data.preparation.text_tokenizers import FileTokenizer, train_byte_pair_tokenizer
+    from tst_study.data.preparation.text_tokenizers import Tokenizer, train_byte_pair_tokenizer
 
-    library = Tokenizer.from_str(train_byte_pair_tokenizer(["to be or not"], 258).json.decode())
+    library = LibraryTokenizer.from_str(
+        train_byte_pair_tokenizer(["to be or not"], 258).json.decode()
+    )
     end = "<|endoftext|>"
     library.post_processor = processors.TemplateProcessing(
         single=f"{end} $A", special_tokens=[(end, 0)]
     )
-    original = FileTokenizer(library.to_str().encode())
+    original = Tokenizer(library.to_str().encode())
     stripped = plain(original)
     assert stripped.changed
     for name, content in stripped.files(128).items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis.identity import training_group
+from analysis.runs.comparable import training_group
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record

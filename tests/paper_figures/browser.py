@@ -43,13 +43,13 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
-    def open(self, page: Path, width: int, scheme: str = "light") -> None:
-        """Load a file at a width in CSS pixels, under a colour scheme."""
+    def open(self, page: Path | str, width: int, scheme: str = "light") -> None:
+        """Load a file or an address at a width in CSS pixels, under a colour scheme."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while self.run("document.readyState") != "complete" or self.run("location.href") == (
             "about:blank"
         ):

@@ -22,7 +22,7 @@ from tests.analysis.made_runs import config, write_run
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
-    drawn = [picture for picture in built.pictures if picture.folders]
+    drawn = [item for item in built.items if isinstance(item, Picture) and item.folders]
     assert {picture.kind for picture in drawn} >= {
         "overview",
         "gains",
@@ -30,7 +30,7 @@ def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
         "loss_over_bag_size",
         "effects",
     }
-    runs = built.summary.tables.runs.set_index("run_id")
+    runs = built.sources.summary.tables.runs.set_index("run_id")
     for picture in drawn:
         for suffix in (".pdf", ".svg", ".png", ".csv", ".json"):
             assert (built.to / f"{picture.name}{suffix}").stat().st_size > 0
@@ -115,7 +115,7 @@ def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built
     assert "<b>better</b>" in page
     assert "What these numbers cannot say" in page
     links = re.findall(r'<td[^>]*><a href="([^"]+)">', page)
-    assert len(links) == len(built.summary.tables.runs)
+    assert len(links) == len(built.sources.summary.tables.runs)
     assert all((built.to / link / "run.json").is_file() for link in links)
 
 

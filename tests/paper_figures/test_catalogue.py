@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from paper_figures.__main__ import main
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE, find
 from tests.analysis.made_runs import config, write_run
@@ -44,8 +43,3 @@ def test_one_picture_of_a_study_is_drawn_alone(tmp_path: Path) -> None:
     assert {path.stem for path in built.written} == {"loss_curves_end-books-bpe1024-1000"}
     with pytest.raises(UserError, match=r"gains-x: no such picture; there are gains-books"):
         build(runs, tmp_path / "to", only=["gains-x"])
-
-
-def test_bad_input_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--runs", "/no/such/folder", "--only", "table4"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

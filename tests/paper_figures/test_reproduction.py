@@ -43,7 +43,7 @@ def test_the_verdict_follows_the_interval(
 
 
 def test_the_committed_page_speaks_of_every_table_and_figure() -> None:
-    """Made by `python -m paper_figures --runs docs/records --to docs --only reproduction`."""
+    """Made by `tst-study figures --runs docs/records --to docs --only reproduction`."""
     text = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text("utf8")
     for entry in CATALOGUE:
         if entry.group == "paper":

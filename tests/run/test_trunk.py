@@ -170,7 +170,7 @@ def refusal(words: Path, trunk: Path, step: int, *overrides: str) -> str:
 
 
 def test_what_is_no_trunk_is_refused(words: Path, trunk: Path, tmp_path: Path) -> None:
-    assert "is no trunk of this run" in refusal(words, trunk, 5, "seed=1")
+    assert "is not a trunk of this run" in refusal(words, trunk, 5, "seed=1")
     ratio = "superposition.step_ratio=0.25"
     assert "the two runs part after step 5" in refusal(words, trunk, 10, ratio)
     with pytest.raises(UserError, match="has no checkpoint of step 4"):

@@ -108,7 +108,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     (cancelled,) = cancel_runs(tmp_path, "seconds_6-")
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
-    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("preempted", "done")
+    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("cancelled", "done")
     assert launches(tmp_path)["seconds_6"] == 1
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)

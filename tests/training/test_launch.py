@@ -85,6 +85,21 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     assert "did not come to its end" in json.loads((folder / "status.json").read_text())["message"]
 
 
+def test_of_a_first_rank_that_was_ended_outright_its_launcher_says_so(
+    words: Path, tmp_path: Path
+) -> None:
+    """As NCCL's watchdog ends a process in which a collective has not come to its end."""
+    folder = tmp_path / "run"
+    launcher = start(words, folder, *LONG)
+    wait_for_steps(folder, launcher)
+    os.kill(process_of_rank(launcher, 0), signal.SIGABRT)
+    launcher.communicate(timeout=60)
+    status = run_record.read_status(folder)
+    assert status is not None
+    assert (status["state"], status["message"]) == ("failed", "rank 0 was ended by SIGABRT")
+    assert status["step"] > 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
     words: Path, tmp_path: Path, number: signal.Signals

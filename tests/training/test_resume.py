@@ -22,6 +22,8 @@ from tests.tiny_runs import (
     when_step_begins,
 )
 from tst_study import run_record
+from tst_study.evaluation import evaluate as evaluation
+from tst_study.run.log import RunLog
 from tst_study.run_record import RunRecord
 from tst_study.train import train
 
@@ -216,6 +218,38 @@ def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
     record = to_the_end(words, tmp_path / "broken")
     assert record.segments[1]["resumed_from"] == step + 1
     assert record.dropped_rows == 0
+    assert_same_run(tmp_path / "broken", unbroken)
+
+
+@pytest.mark.parametrize("done", [12, 20], ids=["on the way", "after the last step"])
+def test_a_signal_stops_an_evaluation_which_is_made_up(
+    words: Path, unbroken: Path, tmp_path: Path, done: int
+) -> None:
+    """In the middle of it: training stops at once, and the next launch begins with it."""
+    config = tiny(words, "execution.evaluate_every=6")
+
+    def launch() -> None:
+        evaluating = RunLog.evaluating
+
+        def signalled(self: RunLog, step: int, tokens: int, of: int) -> None:
+            evaluating(self, step, tokens, of)
+            if step == done and tokens > 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        RunLog.evaluating = signalled  # type: ignore[method-assign]
+        evaluation.POSITIONS_AT_ONCE = 1
+        os._exit(7 if train(config, tmp_path / "broken", progress=False) == "preempted" else 1)
+
+    process = fork(launch)
+    process.join(120)
+    assert process.exitcode == 7
+    stopped = run_record.read(tmp_path / "broken")
+    assert stopped.status is not None
+    assert (stopped.state, stopped.status["last_checkpoint"]) == ("preempted", done)
+    assert [row["step"] for row in stopped.evals] == [6, 12, 18][: (done - 1) // 6]
+    record = to_the_end(words, tmp_path / "broken")
+    assert record.segments[1]["resumed_from"] == done
+    assert record.state == "done"
     assert_same_run(tmp_path / "broken", unbroken)
 
 

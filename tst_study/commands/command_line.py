@@ -58,7 +58,8 @@ def train(
         Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and its cost, and stop.")
+        bool,
+        typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
     processes: Annotated[
         int,
@@ -76,17 +77,26 @@ def train(
     )
     from tst_study.run import lock as run_lock
 
+    if config_file is None and not overrides:
+        raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])
     if dry_run:
-        from tst_study.commands.dry_run import describe
+        from tst_study.commands.dry_run import check_start, describe
 
         print(describe(resolved))
+        check_start(resolved, folder, processes)
         return
     folder = folder or _run_folder(resolved)
     if processes > 1:
         from tst_study.process.local_ranks import train_on_processes
 
-        raise typer.Exit(train_on_processes(processes, _without_processes(sys.argv[1:])))
+        raise typer.Exit(
+            train_on_processes(
+                processes,
+                _without_processes(sys.argv[1:]),
+                died=lambda words: _note_the_end(resolved, folder, words),
+            )
+        )
     adopt_slurm_ranks()
     check_rank_variables()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
@@ -99,6 +109,15 @@ def train(
         print(f"{state}: {folder}")
     if state != "done":
         raise typer.Exit(1)
+
+
+def _note_the_end(config: Config, folder: Path, words: str) -> None:
+    """The last word on a run whose first rank could not say it."""
+    from tst_study import run_record
+
+    status = run_record.read_status(folder)
+    if status is not None and status["state"] == "running":
+        run_record.mark(folder, config, "failed", words)
 
 
 model_verbs.register(app)
@@ -119,10 +138,9 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.__main__ import lines
     from paper_figures.build import build
 
-    for line in lines(build(runs, to, only=only)):
+    for line in build(runs, to, only=only).lines():
         print(line)
 
 
@@ -131,14 +149,20 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, data, mutual-information or "
-            "disagreements."
+            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
+            "mutual-information or disagreements."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
+    ] = None,
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
@@ -146,20 +170,24 @@ def analyse(
         Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(help="File to write; runs/analysis/… by default.")
+        Path | None, typer.Option(help="File to write; by default DIR/analysis/QUESTION.json.")
     ] = None,
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, tokens=tokens, cache=cache)
+    answer = ask(
+        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
+    )
     for line in answer.lines():
         print(line)
-    source = runs or tokens
-    name = source.resolve().name if source else "published"
-    target = json or Path("runs") / "analysis" / f"{question}-{name}.json"
-    answer.write_json(target)
-    print(f"\n{target}")
+    named = runs or table or tokens
+    if json is None and named is not None:
+        folder = named if named.is_dir() else named.parent
+        json = folder / "analysis" / f"{question}.json"
+    if json is not None:
+        answer.write_json(json)
+        print(f"\n{json}")
 
 
 @data.command("prepare")
@@ -185,7 +213,7 @@ def data_prepare(
         str | None, typer.Option(help="The token that ends a document, if not the usual one.")
     ] = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Stop after about so many bytes of text.")
+        int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core by default.")

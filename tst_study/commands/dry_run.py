@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tst_study.config import Config, to_toml
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of, least_ranks
+from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.errors import UserError
+from tst_study.run.identity import fingerprint, run_id
+from tst_study.run_record import check_same_run
 
 
 def describe(config: Config) -> str:
     """TOML of every key, then, as TOML comments, everything that follows from it."""
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in _costs(config))
+
+
+def check_start(config: Config, folder: Path | None, processes: int) -> None:
+    """Everything that training checks before its first step. Raises its `UserError`."""
+    if processes > 1 and config.execution.parallel != "auto":
+        check(config, processes)
+    data = fingerprints(config)
+    open_stream(config)
+    if folder is not None:
+        check_same_run(folder, fingerprint(config, data))
+    if config.initial_weights is not None:
+        from tst_study.huggingface.weights import initial_weights
+
+        initial_weights(config)
+    if config.execution.device == "cuda":
+        from tst_study.megatron.process_groups import choose_device
+
+        choose_device(config.execution)
 
 
 def _costs(config: Config) -> list[str]:
@@ -76,9 +99,6 @@ def _bytes(size: int) -> str:
 
 
 def _run_id(config: Config) -> str:
-    from tst_study.data.run_data import fingerprints
-    from tst_study.run.identity import fingerprint, run_id
-
     try:
         return run_id(config, fingerprint(config, fingerprints(config)))
     except UserError as error:

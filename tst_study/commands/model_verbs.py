@@ -63,7 +63,7 @@ def import_model(
 
     config = config_from_model(model, config_file, overrides or [])
     if to.exists():
-        raise UserError(f"{to}: is there already; name a new file")
+        raise UserError(f"{to}: already exists; name a new file")
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(to_toml(config), encoding="utf8")
     print(f"{to}: start it with `tst-study train {to}`")

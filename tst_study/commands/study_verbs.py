@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study: bag-grid, …")]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
 StudyOrFolder = Annotated[
     str, typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs.")
 ]
@@ -40,11 +41,15 @@ Processes = Annotated[
         min=1, max=4096, help="Ranks of each run on this machine; slurm.toml says its own."
     ),
 ]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
+]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
 def plan(
     study: StudyName,
+    pattern: Pattern = "",
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
@@ -78,17 +83,23 @@ def plan(
             min=0.0, max=1e6, help="Deviation of a pair's difference over seeds, in nats."
         ),
     ] = None,
+    time: Annotated[
+        bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
+    ] = False,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
+    from shutil import get_terminal_size
 
     from experiments.launcher import Allocation, Options, Prices, launcher_of
+    from experiments.local.queue import fitting
     from experiments.plan.planner import Planner
     from experiments.plan.table import lines
+    from experiments.runs.status import ENDLESS
     from experiments.study import load
 
-    chosen = load(study, scale)
-    planner = Planner(chosen, runs or chosen.folder, not no_share, unprepared=True)
+    chosen = load(study, scale, runs)
+    planner = Planner(chosen, chosen.folder, not no_share, unprepared=True)
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
     prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
@@ -101,7 +112,17 @@ def plan(
             return given
         return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
 
-    print(*lines(planner, allocation, prices, noise=noise), sep="\n")
+    shown = lines(
+        planner,
+        allocation,
+        prices,
+        noise=noise,
+        pattern=pattern,
+        width=get_terminal_size().columns if sys.stdout.isatty() else ENDLESS,
+        at_once=fitting(planner.decided(), processes),
+        timed=time,
+    )
+    print(*shown, sep="\n")
     if gpus is not None:
         from experiments.plan.cluster_sheet import lines as cluster_lines
 
@@ -117,6 +138,7 @@ def submit(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -131,9 +153,9 @@ def submit(
     from experiments.launcher import Options, launcher_of
     from experiments.study import load
 
-    chosen = load(study, scale)
+    chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, runs or chosen.folder))
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
 
 
 def retry(
@@ -143,6 +165,7 @@ def retry(
     launcher: LauncherName = "local",
     parallel: Parallel = None,
     processes: Processes = 1,
+    device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
     no_share: NoShare = False,
@@ -152,8 +175,8 @@ def retry(
     from experiments.plan.select import stopped
     from experiments.study import load
 
-    chosen = load(study, scale)
-    root = runs or chosen.folder
+    chosen = load(study, scale, runs, device)
+    root = chosen.folder
     options = Options(parallel, processes, profile, not no_share)
     wanted = stopped(chosen, root, pattern, share=not no_share)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, root, wanted))
@@ -161,6 +184,7 @@ def retry(
 
 def status(
     study: StudyOrFolder,
+    pattern: Pattern = "",
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
     no_share: NoShare = False,
@@ -171,7 +195,24 @@ def status(
     """Show how far the runs of a study, or of any folder of runs, are."""
     from experiments.runs.status_screen import show
 
-    show(study, scale, runs, share=not no_share, every=watch)
+    show(study, scale, pattern, runs, share=not no_share, every=watch)
+
+
+def watch(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    port: Annotated[int, typer.Option(help="Of this machine; by default a free one.")] = 0,
+) -> None:
+    """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
+    from experiments.runs.status_screen import look
+    from experiments.runs.watch import serve
+
+    root = _folder(study, scale, runs)
+    look(study, scale, root)  # errors are for the terminal
+    with serve(lambda: look(study, scale, root), root, port) as server:
+        print(f"{root}: http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
 
 
 def cancel(
@@ -180,7 +221,7 @@ def cancel(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
 ) -> None:
-    """Stop runs behind a checkpoint, queued ones for good; `submit` or `retry` takes them up."""
+    """Stop runs after a checkpoint, queued ones for good; `submit` or `retry` starts them again."""
     from experiments.runs.cancel import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
@@ -231,13 +272,21 @@ def clean(
 
 
 def _folder(study: str, scale: str, runs: Path | None) -> Path:
-    from experiments.study import STUDIES, load
+    from experiments.study import folder_of
 
-    if runs is not None:
-        return runs
-    return load(study, scale).folder if study in STUDIES else Path(study)
+    return folder_of(study, scale, runs)
+
+
+class _NamesStudies(TyperCommand):
+    """Its help ends with the names that STUDY may have."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from experiments.study import STUDIES
+
+        formatter.write_paragraph()
+        formatter.write_text(f"Studies: {', '.join(STUDIES)}.")
 
 
 def register(app: typer.Typer) -> None:
-    for verb in (plan, submit, status, retry, cancel, logs, collect, clean):
-        app.command()(verb)
+    for verb in (plan, submit, status, watch, retry, cancel, logs, collect, clean):
+        app.command(cls=_NamesStudies)(verb)

@@ -51,7 +51,11 @@ DEPARTURES = (
         "loss_kind",
         "loss",
         "mce",
-        {"sum_to_one": "sum-to-one loss", "hinge": "hinge loss"},
+        {
+            "sum_to_one": "sum-to-one loss",
+            "binary_cross_entropy": "binary cross-entropy",
+            "hinge": "hinge loss",
+        },
     ),
     Departure(
         "weighting",

@@ -27,7 +27,7 @@ SUPERPOSITION, RECOVERY = 1, 2
 
 
 @dataclass(frozen=True)
-class Pieces:
+class EpochSequences:
     """The sequences that one phase reads of one epoch.
 
     Piece k of the shuffled ones is the q-th in file order, q the k-th entry of a permutation.
@@ -41,13 +41,9 @@ class Pieces:
     key: NDArray[np.uint64]
     offset: int
     """Where the pieces begin in the corpus."""
-    left_by: "Pieces | None" = None
+    left_by: "EpochSequences | None" = None
     """At the switch: the superposition phase's pieces of this epoch, of which some are unread."""
     already_read: int = 0
-
-    @property
-    def count(self) -> int:
-        return self.shuffled + (self.rest > 0)
 
     def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in the corpus the shuffled pieces number `order` begin, both shape (n,)."""
@@ -101,7 +97,7 @@ class CorpusOrder:
         self.recovery_length = recovery_length
         self._seed = seed
         self._corpus = corpus
-        self._pieces = lru_cache(maxsize=8)(self._cut)
+        self._epoch_sequences = lru_cache(maxsize=8)(self._cut)
 
     def tokens_before(self, sequence: int) -> int:
         """Tokens in all sequences before this one."""
@@ -118,16 +114,16 @@ class CorpusOrder:
         """
         spans: list[tuple[int, int, int]] = []
         while first < stop:
-            pieces = self._pieces(*self._epoch_and_phase(first))
-            order = first - pieces.first_sequence
-            several = min(stop - first, pieces.shuffled - order)
+            epoch = self._epoch_sequences(*self._epoch_and_phase(first))
+            order = first - epoch.first_sequence
+            several = min(stop - first, epoch.shuffled - order)
             if several > 0:
-                starts = pieces.starts(np.arange(order, order + several, dtype=np.int64))
-                spans += [(start, pieces.length, 0) for start in starts.tolist()]
+                starts = epoch.starts(np.arange(order, order + several, dtype=np.int64))
+                spans += [(start, epoch.length, 0) for start in starts.tolist()]
                 first += several
             else:
-                start = self.token_count - pieces.rest
-                spans.append((start, pieces.rest, pieces.length - pieces.rest))
+                start = self.token_count - epoch.rest
+                spans.append((start, epoch.rest, epoch.length - epoch.rest))
                 first += 1
         return spans
 
@@ -135,7 +131,7 @@ class CorpusOrder:
         phase = SUPERPOSITION if sequence < self.superposed_sequences else RECOVERY
         return self.tokens_before(sequence) // self.token_count, phase
 
-    def _cut(self, epoch: int, phase: int) -> Pieces:
+    def _cut(self, epoch: int, phase: int) -> EpochSequences:
         length = self.superposed_length if phase == SUPERPOSITION else self.recovery_length
         total = self.token_count
         key = permutation_key(self._seed, self._corpus, epoch, phase)
@@ -149,14 +145,14 @@ class CorpusOrder:
         first = (begin + offset) // length
         if phase == RECOVERY:
             first = self.superposed_sequences + (begin + offset - switch) // length
-        return Pieces(first, length, whole, rest, key, offset)
+        return EpochSequences(first, length, whole, rest, key, offset)
 
-    def _cut_what_is_left(self, left_by: Pieces, key: NDArray[np.uint64]) -> Pieces:
+    def _cut_what_is_left(self, left_by: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
         length = self.recovery_length
         already_read = self.superposed_sequences - left_by.first_sequence
         parts = left_by.length // length
         unread = (left_by.shuffled - already_read) * parts + left_by.rest // length
-        return Pieces(
+        return EpochSequences(
             first_sequence=self.superposed_sequences,
             length=length,
             shuffled=unread,

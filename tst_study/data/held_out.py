@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tst_study.data.integrity import fingerprint
 from tst_study.data.manifest import manifest_of
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
+from tst_study.superposition.loss_kinds import IGNORE
 
 
 @dataclass(frozen=True)

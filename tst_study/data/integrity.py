@@ -119,13 +119,6 @@ def _checked_block(
     if crcs is not None and crcs[number : number + 1] != [zlib.crc32(ids.data)]:
         place = f"what lies at bytes {number * BLOCK_BYTES:,} to {(number + 1) * BLOCK_BYTES:,} "
         raise _changed(bin_path(file.prefix), place)
-    check_ids(file, first, ids, vocabulary_size)
-    return ids
-
-
-def check_ids(file: TokenFile, first: int, ids: NDArray[Any], vocabulary_size: int) -> None:
-    """Raises `UserError` that names the first of a file's `ids`, which begin at token `first`,
-    that is outside the vocabulary."""
     if ids.size and (ids.max() >= vocabulary_size or ids.min() < 0):
         at = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
         raise UserError(
@@ -133,6 +126,7 @@ def check_ids(file: TokenFile, first: int, ids: NDArray[Any], vocabulary_size: i
             f"of {vocabulary_size}; another tokenizer made it, or the file is damaged: prepare it "
             "again"
         )
+    return ids
 
 
 def verify(folder: str | Path) -> Manifest:

@@ -40,7 +40,8 @@ def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manife
                 f"{folder}: was prepared from another version of {source.path}; choose another"
                 " folder, or delete this one to prepare it again"
             )
-    return manifest if (folder / TOKENIZER).exists() and is_intact(folder, manifest) else None
+    whole = manifest.tokenizer.fingerprint is None or (folder / TOKENIZER).exists()
+    return manifest if whole and is_intact(folder, manifest) else None
 
 
 def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Path:
@@ -54,8 +55,6 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
     asked = {**asked, "modified_ns": stamps, "shard_bytes": SHARD_BYTES}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder}: is a file; choose a folder to prepare into")
         if path.exists():
             begun = json.loads(path.read_text())
             if begun == asked:
@@ -63,15 +62,22 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
             shutil.rmtree(unfinished)  # it failed before anything was finished
-        there = {p.name for p in folder.iterdir()} if folder.exists() else set()
-        if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
-            raise UserError(
-                f"{folder}: holds files that are no prepared corpus ({min(there)}, …); choose an"
-                " empty or new folder"
-            )
+        refuse_other_files(folder)
         unfinished.mkdir(parents=True, exist_ok=True)
     write_json(path, asked)
     return unfinished
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raises `UserError` unless the folder is new, empty, or of a preparation."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; choose a folder to prepare into")
+    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
+        raise UserError(
+            f"{folder}: holds files that are not a prepared corpus ({min(there)}, …); choose an"
+            " empty or new folder"
+        )
 
 
 def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError:

@@ -51,12 +51,11 @@ def open_stream(config: Config) -> TokenStream:
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, corpus.path)
-        words = config.model.vocabulary_size
-        if split.manifest is not None:
-            words = split.manifest.tokenizer.vocabulary_size
+        tokenizer = split.manifest.tokenizer if split.manifest else None
+        words = tokenizer.vocabulary_size if tokenizer else config.model.vocabulary_size
         # Runs look at different parts, so that together they look at all.
         check_sample(split.file, split.record, words, f"{config.study}/{config.name}/{config.seed}")
-        end = split.manifest.tokenizer.end_of_document if split.manifest else None
+        end = tokenizer.end_of_document if tokenizer else None
         corpora.append(Corpus(split.file, corpus.weight, end))
     return TokenStream(
         corpora,
@@ -74,7 +73,7 @@ def open_stream(config: Config) -> TokenStream:
 def open_held_out(config: Config) -> HeldOut:
     """The tokens that the run is evaluated on."""
     split = _open_validation(config)
-    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.validation_tokens)
+    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.held_out_tokens)
     held.check_vocabulary(config.model.vocabulary_size)
     return held
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.atomic_files import written_atomically
-from tst_study.data.preparation.text_sources import Kind, text_of_record
+from tst_study.data.preparation.text_sources import Source, text_of_record
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary
 
@@ -25,8 +25,7 @@ class Work:
     """Records of one source, to become one shard."""
 
     path: Path
-    source: str
-    kind: Kind
+    source: Source
     first_record: int
     records: tuple[bytes, ...]
     text_field: str
@@ -54,9 +53,21 @@ def is_held_out(digest: bytes, share: float) -> bool:
     """Whether a document belongs to the held-out share, by the sha256 of its text.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
-    corpus that grows keeps its held-out documents, and copies do not straddle the split.
+    corpus that grows keeps its held-out documents, and copies do not straddle the split. (Of a
+    corpus so small that the share holds out none, the document with the lowest hash is.)
     """
-    return int.from_bytes(digest[:8], "little") < share * 2**64
+    return _hash(digest) < share * 2**64
+
+
+def _hash(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little")
+
+
+def lowest_hash(path: Path) -> int:
+    """Of a finished shard's training documents, as `is_held_out` compares them with a share;
+    2**64 where it has none."""
+    digests = read_part(path, "train").digests
+    return min((_hash(digest.tobytes()) for digest in digests), default=2**64)
 
 
 def make_shard(work: Work, tokenizer: Tokenizer) -> None:
@@ -69,9 +80,8 @@ def make_shard(work: Work, tokenizer: Tokenizer) -> None:
     digests: dict[str, list[bytes]] = {"train": [], "validation": []}
     text_bytes = {"train": 0, "validation": 0}
     empty = 0
-    for number, record in enumerate(work.records, start=work.first_record + 1):
-        place = work.source if work.kind == "text" else f"{work.source}, line {number}"
-        text = text_of_record(record, work.kind, work.text_field, place)
+    for number, record in enumerate(work.records, start=work.first_record):
+        text = text_of_record(record, work.source, work.text_field, number)
         if not text:
             empty += 1
             continue

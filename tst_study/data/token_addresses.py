@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.token_file import TokenFile
-
-IGNORE = -100
-"""The label that no loss counts."""
+from tst_study.superposition.loss_kinds import IGNORE
 
 DOCUMENTS_PER_MARK = 1024
 

@@ -15,7 +15,7 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -112,13 +112,6 @@ class TokenFile:
         inside = sequences < self._byte_offsets.size
         starts[inside] = self._byte_offsets[sequences[inside]] // self.dtype.itemsize
         return starts
-
-    def document(self, index: int) -> NDArray[Any]:
-        """The ids of one document, shape (its length,), as a view on the map."""
-        if not 0 <= index < self.document_count:
-            raise IndexError(f"document {index} of {self.document_count}")
-        start, stop = self.document_starts(index, index + 2).tolist()
-        return self.tokens[start:stop]
 
     def check_index(self) -> None:
         """Raises `UserError` unless every length, offset and document of the index agrees."""
@@ -264,7 +257,7 @@ def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWr
         writer = TokenWriter(file, dtype)
         yield writer
         if writer.token_count == 0:
-            raise UserError(f"{prefix}: there is no token to write; the source is empty")
+            raise UserError(f"{prefix}: nothing to write; the source is empty")
         file.flush()
         os.fsync(file.fileno())
         # A stale index must not vouch for the new ids if we die between the two renames.
@@ -282,12 +275,3 @@ def write_index(prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[
         file.write(HEADER.pack(MAGIC, VERSION, code, lengths.size, documents.size))
         for part in (lengths.astype(np.int32), offsets * np.dtype(dtype).itemsize, documents):
             file.write(part.data)
-
-
-def write_token_file(
-    prefix: str | Path, documents: Iterable[NDArray[Any]], dtype: np.dtype[Any]
-) -> None:
-    """Write documents, each an array of ids of shape (length,), as `<prefix>.bin/.idx`."""
-    with writing_tokens(prefix, dtype) as writer:
-        for document in documents:
-            writer.add_documents(np.asarray(document), [len(document)])

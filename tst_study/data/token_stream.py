@@ -38,14 +38,15 @@ class TokenStream:
         corpora: what is read.
         sequences_per_step: B, over all ranks and micro-batches.
         sequence_length: L, raw tokens per sequence in the recovery phase.
-        superposed_steps: the first so many steps read `superposed_length` tokens per sequence.
+        superposed_steps: how many steps, from the first on, read `superposed_length` tokens per
+            sequence.
         superposed_length: n, a multiple of L: s·L with bags as input, L with outputs only.
         seed: reshuffles everything; two runs of one seed (a baseline and its TST arm) do not read
             the same order, as their pieces differ, but the runs that share a trunk do.
         bag_size: s; matters with `align_bags_to_documents` only.
         align_bags_to_documents: pad every document to whole bags (in both phases, so that the
             switch keeps the position), instead of letting bags straddle documents as the paper
-            does. Counters then count addresses, pads included; `padding_share` says how many.
+            does. Counters then count addresses, pads included.
         vocabulary_size: ids outside are an error where they are read, not in the model.
 
     Raises:
@@ -150,39 +151,13 @@ class TokenStream:
             )
         return ids, labels
 
-    def sequence(self, step: int, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ids and labels of one sequence of a step, each int64 (n,)."""
-        ids, labels = self.batch(step, index, index + 1)
-        return ids[0], labels[0]
-
-    def raw_tokens_before(self, step: int) -> int:
-        """Raw tokens that all steps before this one read, over all corpora."""
-        superposed = min(step, self.superposed_steps)
-        per_sequence = superposed * self.superposed_length
-        per_sequence += (step - superposed) * self.sequence_length
-        return per_sequence * self.sequences_per_step
-
-    def epochs_of_corpora(self, step: int) -> tuple[float, ...]:
-        """How often each corpus has been read before this step (1.0 is once)."""
+    def epochs(self, step: int) -> float:
+        """The most that any one corpus has been read before this step: what repetition costs."""
         dealt = step * self.sequences_per_step
-        return tuple(
+        return max(
             order.tokens_before(self._blend.dealt(dealt, number)) / order.token_count
             for number, order in enumerate(self._orders)
         )
-
-    def epochs(self, step: int) -> float:
-        """The most that any one corpus has been read before this step: what repetition costs."""
-        return max(self.epochs_of_corpora(step))
-
-    @property
-    def unique_tokens(self) -> int:
-        """Tokens in all corpora together, without pads."""
-        return sum(corpus.file.token_count for corpus in self.corpora)
-
-    @property
-    def padding_share(self) -> float:
-        """The share of all addresses that are pads: 0 unless bags are aligned to documents."""
-        return 1 - self.unique_tokens / sum(addresses.count for addresses in self._addresses)
 
     def _check_length(self, number: int, corpus: Corpus) -> None:
         share = self._blend.shares[number] / self._blend.cycle_length

@@ -26,35 +26,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_model import TrainedModel
+from tst_study.evaluation.domains import mean_per_token
+from tst_study.evaluation.trained_model import Ids, TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.superposition.loss_kinds import IGNORE
 
-Ids = NDArray[np.int64]
 LONGEST = 4
 """Times the training length."""
 LEAST_SEQUENCES, MOST_SEQUENCES, TOKENS = 64, 256, 65_536
-"""What each check reads: about so many tokens, in so many sequences."""
+"""What each check reads: the fewest and most sequences, and about how many tokens."""
 BAG_SIZES = (2, 4, 8, 16)
-POSITIONS_AT_ONCE = 4096
 CODE = (
-    "bisect",
-    "calendar",
-    "csv",
-    "difflib",
-    "fractions",
-    "heapq",
-    "shlex",
-    "statistics",
-    "string",
-    "textwrap",
-    "timeit",
-    "tokenize",
+    *("bisect", "calendar", "csv", "difflib", "fractions", "heapq"),
+    *("shlex", "statistics", "string", "textwrap", "timeit", "tokenize"),
 )
 """Modules of the standard library: on every machine, in no corpus of books."""
 
@@ -101,11 +89,10 @@ def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     means, errors = _mean_and_error(by_sequence)
     metrics: dict[str, float | None] = {}
     length = trained.run.sequence_length
-    for name, low, high in (("half", 0.5, 1), ("double", 1, 2), ("quadruple", 2, 4)):
-        inside = (read > low * length) & (read <= high * length)
+    for name, high in (("training", 1), ("double", 2), ("quadruple", 4)):
+        inside = (read > 0.5 * high * length) & (read <= high * length)
         if inside.any():
-            label = "nats_to_training_length" if high == 1 else f"nats_to_{name}_length"
-            metrics |= _measure(label, losses[:, inside].mean(1))
+            metrics |= _measure(f"nats_to_{name}_length", losses[:, inside].mean(1))
     details = {
         "training_length": length,
         "tokens_read": [int(2**o) for o in np.unique(octaves)],
@@ -133,7 +120,7 @@ def word_order(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
         labels = np.full(shuffled.shape, IGNORE)
         labels[:, size - 1 :: size] = targets
         plain, mixed = (
-            _losses_of(trained, ids, labels).sum(1) / targets.shape[1]
+            trained.losses(ids, labels).sum(1, dtype=np.float64) / targets.shape[1]
             for ids in (windows[:, : count * size], shuffled)
         )
         metrics |= _measure(f"order_gain_bags_of_{size}", mixed - plain)
@@ -157,13 +144,8 @@ def copied_spans(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     new, known = (
         _losses(trained, ids)[:, -(span - 1) :].mean(1) for ids in (first_time, second_time)
     )
-    details = {
-        "span": span,
-        "nats_new": float(new.mean()),
-        "nats_copied": float(known.mean()),
-        "copy_gain_of_sequences": _rounded(new - known),
-    }
-    return _found("copied_spans", windows, _measure("copy_gain", new - known), details)
+    means = {"nats_new": float(new.mean()), "nats_copied": float(known.mean())}
+    return _gain("copied_spans", windows, "copy_gain", new - known, {"span": span, **means})
 
 
 def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
@@ -174,13 +156,8 @@ def induction(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
     losses = _losses(trained, np.concatenate([drawn, drawn], axis=1))
     # Neither half's first token has anything to be known from.
     first, second = losses[:, : half - 1].mean(1), losses[:, half:].mean(1)
-    details = {
-        "half": half,
-        "nats_first": float(first.mean()),
-        "nats_repeated": float(second.mean()),
-        "repeat_gain_of_sequences": _rounded(first - second),
-    }
-    return _found("induction", windows, _measure("repeat_gain", first - second), details)
+    means = {"nats_first": float(first.mean()), "nats_repeated": float(second.mean())}
+    return _gain("induction", windows, "repeat_gain", first - second, {"half": half, **means})
 
 
 def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
@@ -188,22 +165,21 @@ def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
     folder = Path(sysconfig.get_paths()["stdlib"])
     texts = [(folder / f"{name}.py").read_text(encoding="utf8") for name in CODE]
     length = trained.run.sequence_length
-    sums, counts, size = [], [], 0
-    for text, ids in zip(texts, tokenizer.tokenizer.encode_batch(texts), strict=True):
+    sums, counts = [], []
+    for ids in tokenizer.tokenizer.encode_batch(texts):
         # As in training, a document begins after the end of another.
         rows = -(-len(ids) // length)
         labels = np.full(rows * length, IGNORE)
         labels[: len(ids)] = ids
         line = np.full_like(labels, tokenizer.end_of_document)
         line[1 : len(ids)] = ids[:-1]
-        losses = _losses_of(trained, line.reshape(rows, -1), labels.reshape(rows, -1))
-        sums.append(float(losses.sum()))
+        losses = trained.losses(line.reshape(rows, -1), labels.reshape(rows, -1))
+        sums.append(float(losses.sum(dtype=np.float64)))
         counts.append(len(ids))
-        size += len(text.encode())
-    total, number = sum(counts), len(counts)
-    mean = sum(sums) / total
-    variance = sum((s - mean * c) ** 2 for s, c in zip(sums, counts, strict=True))
-    error = math.sqrt(variance * number / (number - 1)) / total
+    mean, error = mean_per_token(np.array(sums), np.array(counts))
+    assert error is not None
+    total = sum(counts)
+    bits = total / sum(len(text.encode()) for text in texts) / math.log(2)
     digest = hashlib.sha256("".join(texts).encode()).hexdigest()
     return {
         "task": "code",
@@ -211,10 +187,10 @@ def code(trained: TrainedModel, tokenizer: RunTokenizer) -> dict[str, Any]:
         "metrics": {
             "nats_per_token": mean,
             "nats_per_token_stderr": error,
-            "bits_per_byte": mean * total / size / math.log(2),
-            "bits_per_byte_stderr": error * total / size / math.log(2),
+            "bits_per_byte": mean * bits,
+            "bits_per_byte_stderr": error * bits,
         },
-        "samples": number,
+        "samples": len(counts),
         "details": {"tokens": total, "unit": "file", "files": list(CODE)},
     }
 
@@ -248,24 +224,7 @@ def text_windows(file: TokenFile, length: int, most: int) -> Ids:
 
 def _losses(trained: TrainedModel, windows: Ids) -> NDArray[np.float64]:
     """(n, l + 1) ids -> (n, l) nats of all but the first."""
-    return _losses_of(trained, windows[:, :-1], windows[:, 1:])
-
-
-def _losses_of(trained: TrainedModel, ids: Ids, labels: Ids) -> NDArray[np.float64]:
-    if int(ids.max()) >= trained.run.model.vocabulary_size:
-        raise UserError(
-            f"token id {int(ids.max())} is beyond the model's vocabulary of "
-            f"{trained.run.model.vocabulary_size}; name held-out text of the model's tokenizer"
-        )
-    at_once = max(1, POSITIONS_AT_ONCE // ids.shape[1])
-    parts = [
-        trained.next_token_losses(
-            torch.from_numpy(np.ascontiguousarray(ids[start : start + at_once])),
-            torch.from_numpy(np.ascontiguousarray(labels[start : start + at_once])),
-        )
-        for start in range(0, len(ids), at_once)
-    ]
-    return torch.cat(parts).double().numpy()
+    return trained.losses(windows[:, :-1], windows[:, 1:]).astype(np.float64)
 
 
 def _mean_and_error(values: NDArray[np.float64]) -> tuple[Any, Any]:
@@ -276,6 +235,14 @@ def _mean_and_error(values: NDArray[np.float64]) -> tuple[Any, Any]:
 def _measure(name: str, values: NDArray[np.float64]) -> dict[str, float | None]:
     mean, error = _mean_and_error(values)
     return {name: float(mean), f"{name}_stderr": float(error)}
+
+
+def _gain(
+    task: str, windows: Ids, name: str, gains: NDArray[np.float64], details: dict[str, Any]
+) -> dict[str, Any]:
+    """What one reading gains over another, sequence by sequence."""
+    details = {**details, f"{name}_of_sequences": _rounded(gains)}
+    return _found(task, windows, _measure(name, gains), details)
 
 
 def _rounded(values: NDArray[np.float64]) -> Any:

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import token_prefix
-from tst_study.data.token_addresses import IGNORE
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
 from tst_study.evaluation.trained_model import TrainedModel
 from tst_study.evaluation.trained_run import TrainedRun
+from tst_study.superposition.loss_kinds import IGNORE
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
@@ -61,7 +59,7 @@ def evaluate_domains(
         began = time.perf_counter()
         prefix = token_prefix(path, "validation")
         held = held_out(prefix, trained.run.sequence_length, tokens, name)
-        losses = losses_of_tokens(trained, held)
+        losses = trained.losses(held.ids, held.labels)
         metrics, documents = _by_document(losses, held, TokenFile(prefix))
         for measure, value in list(metrics.items()):
             bits = held.bits_per_byte(value)
@@ -77,37 +75,34 @@ def evaluate_domains(
         }
 
 
-def losses_of_tokens(trained: TrainedModel, held: HeldOut) -> NDArray[np.float32]:
-    """(N, L) nats of every held-out token, in the order of `held.labels`; 0 where none counts."""
-    held.check_vocabulary(trained.run.model.vocabulary_size)
-    at_once = max(1, POSITIONS_AT_ONCE // held.ids.shape[1])
-    losses = [
-        trained.next_token_losses(
-            torch.from_numpy(held.ids[start : start + at_once]),
-            torch.from_numpy(held.labels[start : start + at_once]),
-        ).numpy()
-        for start in range(0, len(held.ids), at_once)
-    ]
-    return np.concatenate(losses)
-
-
 def _by_document(
     losses: NDArray[np.float32], held: HeldOut, file: TokenFile
 ) -> tuple[dict[str, float], int]:
-    """Mean, its standard error by the ratio estimator over documents, and their number."""
+    """Mean with its standard error over documents, and their number."""
     counted = held.labels.ravel() != IGNORE
     # The label at place p is token p + 1 of the file, whose document it belongs to.
     tokens = np.flatnonzero(counted) + 1
     starts = file.document_starts(0, file.document_count)
     document = np.searchsorted(starts, tokens, side="right") - 1
     document -= document[0]
-    sums = np.bincount(document, weights=losses.ravel()[counted].astype(np.float64))
+    sums = np.bincount(document, losses.ravel()[counted]).astype(np.float64)
     counts = np.bincount(document)
     sums, counts = sums[counts > 0], counts[counts > 0]
-    mean = float(sums.sum() / counts.sum())
+    mean, error = mean_per_token(sums, counts)
     metrics = {"nats_per_token": mean}
-    number = len(sums)
-    if number > 1:
-        variance = float(np.square(sums - mean * counts).sum()) * number / (number - 1)
-        metrics["nats_per_token_stderr"] = math.sqrt(variance) / float(counts.sum())
-    return metrics, number
+    if error is not None:
+        metrics["nats_per_token_stderr"] = error
+    return metrics, len(sums)
+
+
+def mean_per_token(sums: NDArray[Any], counts: NDArray[Any]) -> tuple[float, float | None]:
+    """Mean of tokens that come in units, and its standard error by the ratio estimator.
+
+    `sums`, `counts` (n,): nats and tokens of each unit. No error for a single unit.
+    """
+    total, number = float(counts.sum()), len(sums)
+    mean = float(sums.sum()) / total
+    if number == 1:
+        return mean, None
+    variance = float(np.square(sums - mean * counts).sum()) * number / (number - 1)
+    return mean, math.sqrt(variance) / total

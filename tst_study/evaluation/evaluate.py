@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +27,17 @@ class HeldOutLoss:
 
 @torch.no_grad()
 def evaluate(
-    model: SuperposedGPT, held_out: HeldOut, ranks: Ranks, micro_batch: int
+    model: SuperposedGPT,
+    held_out: HeldOut,
+    ranks: Ranks,
+    micro_batch: int,
+    look: Callable[[int], None] = lambda tokens: None,
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
     `micro_batch`: sequences that fit into memory at once when training; small ones are put
-    together, since nothing is kept for a backward pass.
+    together, since nothing is kept for a backward pass. `look` is called before each pass with the
+    tokens that are done; what it raises ends the evaluation.
     """
     model.eval()
     count = len(held_out.ids)
@@ -40,6 +46,7 @@ def evaluate(
     # ranks adds zeros only, so the result does not depend on how many there are.
     sums = torch.zeros(count, 2, dtype=torch.float64)
     for first in range(0, count, ranks.data_size * at_once):
+        look(first * held_out.ids.shape[1])
         start = first + ranks.data_rank * at_once
         rows = np.arange(start, start + at_once)
         if ranks.data_size == 1:

@@ -33,7 +33,7 @@ class EvaluationOptions:
         typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
     ] = None
     task_data: Annotated[
-        Path | None, typer.Option(help="Folder of the tasks' data sets, for want of a network.")
+        Path | None, typer.Option(help="Folder of the tasks' data sets, where there is no network.")
     ] = None
     task_definitions: Annotated[
         Path | None,

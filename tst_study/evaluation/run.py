@@ -19,7 +19,7 @@ from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.huggingface.weights import HuggingFaceWeights
 from tst_study.run.launch_facts import code_version
-from tst_study.run_record import append_task_results
+from tst_study.run_record import append_task_results, measures
 
 
 def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
@@ -35,7 +35,7 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
     if options.export is not None:
         _check_export(run, options.export)
     domains = _named_folders(options.held_out or ()) or domains_of_run(run)
-    tokens = options.tokens or run.config.data.validation_tokens
+    tokens = options.tokens or run.config.data.held_out_tokens
     needs_tokenizer = options.tasks is not None or options.context
     tokenizer = tokenizer_of_run(run, options.tokenizer) if needs_tokenizer else None
     with trained_model(run, options.device) as trained:
@@ -68,14 +68,7 @@ def _tasks(
             f"--tasks needs {error.name}: pip install 'tst-study[evaluation]'"
         ) from None
     names = lm.PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
-    return lm.evaluate_tasks(
-        model,
-        names,
-        shots=options.shots,
-        limit=options.limit,
-        definitions=options.task_definitions,
-        data=options.task_data,
-    )
+    return lm.evaluate_tasks(model, names, options)
 
 
 def _check_export(run: TrainedRun, folder: Path) -> None:
@@ -86,7 +79,7 @@ def _check_export(run: TrainedRun, folder: Path) -> None:
         sizes = (1, *shape[1:]) if len(shape) > 1 else shape
         theirs, ours = (source.read(name, (0,) * len(shape), sizes) for source in (export, reader))
         if not torch.equal(theirs, ours):
-            raise UserError(f"--export {folder}: is no export of step {run.step} of {run.folder}")
+            raise UserError(f"--export {folder}: is not of step {run.step} of {run.folder}")
 
 
 def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -98,13 +91,10 @@ def _keep(run: TrainedRun, through: str, found: Iterable[dict[str, Any]]) -> Ite
 
 
 def _line(result: dict[str, Any]) -> str:
-    shown = []
-    for name, value in result["metrics"].items():
-        if value is None or name.endswith("_stderr"):
-            continue
-        error = result["metrics"].get(f"{name}_stderr")
-        margin = "" if error is None else f" ± {error:.4f}"
-        shown.append(f"{name} {value:.4f}{margin}")
+    shown = [
+        f"{name} {value:.4f}" + ("" if error is None else f" ± {error:.4f}")
+        for name, value, error in measures(result["metrics"])
+    ]
     units = f"{result['samples']:,} {result['details'].get('unit', 'question')}s"
     return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
 

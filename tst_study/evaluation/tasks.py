@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from lm_eval.api.model import LM, TemplateLM
 from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError
+from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
+from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.trained_model import TrainedModel
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.launch_facts import package_version
@@ -39,9 +41,8 @@ PAPER_TASKS = (
 )
 """Table 3 and Tables 8–28, all 0-shot."""
 
-POSITIONS_AT_ONCE = 4096
 BOOTSTRAPS = 1000
-"""For the standard errors of the few metrics that are no means; none at all would be had with 0."""
+"""For the standard errors of the few metrics that are not means; with 0 no metric gets any."""
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
@@ -120,9 +121,7 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
         )
 
 
-def exported_model(
-    folder: str | Path, device: str = "cpu", max_length: int | None = None, batch_size: int = 16
-) -> LM:
+def exported_model(folder: Path, device: str, max_length: int | None) -> LM:
     """An export through lm-eval's own Hugging Face backend; no code of the export is run."""
     from lm_eval.models.huggingface import HFLM
 
@@ -130,7 +129,7 @@ def exported_model(
         pretrained=str(folder),
         device=device,
         dtype="auto",
-        batch_size=batch_size,
+        batch_size=16,
         max_length=max_length,
         trust_remote_code=False,
         use_safetensors=True,
@@ -138,31 +137,23 @@ def exported_model(
 
 
 def evaluate_tasks(
-    model: LM,
-    tasks: Iterable[str] = PAPER_TASKS,
-    *,
-    shots: int = 0,
-    limit: int | None = None,
-    definitions: str | Path | None = None,
-    data: str | Path | None = None,
+    model: LM, names: Sequence[str], options: EvaluationOptions
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
 
     Args:
         model: `LiveModel`, `exported_model(…)` or any other of lm-eval's.
-        tasks: names of tasks or groups.
-        shots: solved examples in front of each question.
-        limit: only the first questions of each task.
-        definitions: a folder with tasks of one's own, in lm-eval's YAML. They can run code: by
-            `!function`, which loads a Python file, and in Jinja templates.
-        data: a folder with the data sets by their hub names (`allenai/ai2_arc`), as `hf download
-            --repo-type dataset --local-dir` writes them; nothing is fetched then.
+        names: of tasks or groups.
+        options: `task_definitions` can run code, by `!function`, which loads a Python file, and in
+            Jinja templates. `task_data` holds the data sets by their hub names
+            (`allenai/ai2_arc`), as `hf download --repo-type dataset --local-dir` writes them;
+            nothing is fetched then.
 
     Raises:
         UserError: a task is not known, or its data are not there.
     """
-    manager = _manager(None if definitions is None else str(Path(definitions).resolve()))
-    names = list(tasks)
+    own = options.task_definitions
+    manager = _manager(None if own is None else str(own.resolve()))
     for name in names:
         if name not in manager.all_tasks:
             raise UserError(
@@ -172,12 +163,12 @@ def evaluate_tasks(
     for name in names:
         began = time.perf_counter()
         try:
-            with _data_from(data):
+            with _data_from(options.task_data):
                 found = simple_evaluate(
                     model,
                     tasks=[name],
-                    num_fewshot=shots,
-                    limit=limit,
+                    num_fewshot=options.shots,
+                    limit=options.limit,
                     task_manager=manager,
                     bootstrap_iters=BOOTSTRAPS,
                     log_samples=True,
@@ -189,10 +180,10 @@ def evaluate_tasks(
                 "--task-data, under the name that it has on the hub"
             ) from None
         seconds = time.perf_counter() - began
-        # A tag is no task of its own, but a name for several.
+        # A tag is not a task itself, but a name for several.
         rows = [name] if name in found["results"] else sorted(found["results"])
         for row in rows:
-            yield {**_row(row, found, shots, limit), "seconds": seconds / len(rows)}
+            yield {**_row(row, found, options), "seconds": seconds / len(rows)}
 
 
 @functools.cache
@@ -202,12 +193,12 @@ def _manager(definitions: str | None) -> TaskManager:
 
 
 @contextlib.contextmanager
-def _data_from(folder: str | Path | None) -> Iterator[None]:
+def _data_from(folder: Path | None) -> Iterator[None]:
     """`datasets` takes a folder of a data set's name for the data set: so it is looked up there."""
     if folder is None:
         yield
         return
-    if not Path(folder).is_dir():
+    if not folder.is_dir():
         raise UserError(f"--task-data {folder}: no such folder")
     import datasets
     import huggingface_hub.constants
@@ -223,7 +214,7 @@ def _data_from(folder: str | Path | None) -> Iterator[None]:
         huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dict[str, Any]:
+def _row(name: str, found: dict[str, Any], options: EvaluationOptions) -> dict[str, Any]:
     leaves = _leaves(name, found)
     config = found["configs"][leaves[0]]
     source = ":".join(filter(None, (config.get("dataset_path"), config.get("dataset_name"))))
@@ -236,12 +227,12 @@ def _row(name: str, found: dict[str, Any], shots: int, limit: int | None) -> dic
     task_version = found["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {shots}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} {options.shots}-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(found["results"][name]),
         "samples": sum(found["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": shots,
-            "limit": limit,
+            "shots": options.shots,
+            "limit": options.limit,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
             "parts": {leaf: _metrics(found["results"][leaf]) for leaf in leaves if leaf != name},
@@ -272,5 +263,4 @@ def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
 
 def _padded(lines: Sequence[Sequence[int]]) -> torch.Tensor:
     """(b, longest) ids, filled up on the right, where causal attention does not look."""
-    length = max(map(len, lines))
-    return torch.tensor([[*line, *[0] * (length - len(line))] for line in lines])
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(line) for line in lines], batch_first=True)

@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.config import Execution
+from tst_study.errors import UserError
+from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
 from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.megatron.initialization import load_weights
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,24 @@ class TrainedModel:
         return logits.float()
 
     @torch.no_grad()
-    def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """(b, l) token ids and labels -> (b, l) nats on the CPU, 0 where a label is negative."""
-        losses = self.model.next_token_losses(ids.to(self.device), labels.to(self.device))
-        return losses.float().cpu()
+    def losses(self, ids: Ids, labels: Ids) -> NDArray[np.float32]:
+        """(n, l) token ids and labels -> (n, l) nats, 0 where a label is negative.
+
+        Raises `UserError` for ids of another vocabulary.
+        """
+        if int(ids.max()) >= self.run.model.vocabulary_size:
+            raise UserError(
+                f"token id {int(ids.max())} is beyond the model's vocabulary of "
+                f"{self.run.model.vocabulary_size}; name held-out text of the model's tokenizer"
+            )
+        at_once = max(1, POSITIONS_AT_ONCE // ids.shape[1])
+        parts = []
+        for start in range(0, len(ids), at_once):
+            rows = slice(start, start + at_once)
+            some = (torch.tensor(array[rows], device=self.device) for array in (ids, labels))
+            losses = self.model.next_token_losses(*some)
+            parts.append(losses.float().cpu().numpy())
+        return np.concatenate(parts)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config import Config, Model, from_dict
 from tst_study.configuration.learning_rate import is_annealed
@@ -64,16 +62,13 @@ class TrainedRun:
 def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     """The last checkpoint of a run folder, or that after `step` steps.
 
-    Raises `UserError` where it is no run folder, has no such checkpoint, or its files have changed.
+    Raises `UserError` for a folder without a run, a checkpoint that is not there, or changed files.
     """
     folder = Path(folder)
     header = read_header(folder)
-    try:
-        # How the run was laid out and watched matters to its training alone.
-        values = {key: value for key, value in header["config"].items() if key != "execution"}
-        config = from_dict(values, source=str(folder / "run.json"))
-    except ValidationError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}") from None
+    # How the run was laid out and watched matters to its training alone.
+    values = {key: value for key, value in header["config"].items() if key != "execution"}
+    config = from_dict(values, source=str(folder / "run.json"))
     steps = checkpoint_steps(folder)
     if not steps:
         raise UserError(f"{folder}: has no checkpoint; train the run first")

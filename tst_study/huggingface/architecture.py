@@ -21,23 +21,22 @@ class Architecture:
     model_type: str
     class_name: str
     qk_norm: bool
-    experts: bool
+    expert_count: str = ""
+    """Key of config.json; empty without experts."""
+    expert_width: str = ""
 
 
 ARCHITECTURES = (
-    Architecture("llama", "LlamaForCausalLM", qk_norm=False, experts=False),
-    Architecture("qwen3", "Qwen3ForCausalLM", qk_norm=True, experts=False),
-    Architecture("mixtral", "MixtralForCausalLM", qk_norm=False, experts=True),
-    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", qk_norm=True, experts=True),
+    Architecture("llama", "LlamaForCausalLM", False),
+    Architecture("qwen3", "Qwen3ForCausalLM", True),
+    Architecture("mixtral", "MixtralForCausalLM", False, "num_local_experts", "intermediate_size"),
+    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", True, "num_experts", "moe_intermediate_size"),
 )
 
 
 def architecture_of(model: Model) -> Architecture:
-    return next(
-        known
-        for known in ARCHITECTURES
-        if known.qk_norm == model.qk_norm and known.experts == (model.experts is not None)
-    )
+    kinds = (kind for kind in ARCHITECTURES if kind.qk_norm == model.qk_norm)
+    return next(kind for kind in kinds if bool(kind.expert_count) == bool(model.experts))
 
 
 def to_huggingface(
@@ -84,28 +83,16 @@ def to_huggingface(
     if kind.model_type == "llama":
         config["mlp_bias"] = False
     if model.experts is not None:
-        config |= _of_experts(kind, model.experts)
-    return config
-
-
-def _of_experts(kind: Architecture, experts: Experts) -> dict[str, Any]:
-    common: dict[str, Any] = {
-        "num_experts_per_tok": experts.per_token,
-        "output_router_logits": False,
-        "router_aux_loss_coef": experts.balance_loss,
-    }
-    if kind.model_type == "mixtral":
-        return common | {
-            "intermediate_size": experts.feed_forward_size,
-            "num_local_experts": experts.count,
+        config |= {
+            "num_experts_per_tok": model.experts.per_token,
+            "output_router_logits": False,
+            "router_aux_loss_coef": model.experts.balance_loss,
+            kind.expert_count: model.experts.count,
+            kind.expert_width: model.experts.feed_forward_size,
         }
-    return common | {
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": experts.feed_forward_size,
-        "norm_topk_prob": True,
-        "num_experts": experts.count,
-    }
+    if kind.model_type == "qwen3_moe":
+        config |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}
+    return config
 
 
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -145,15 +132,11 @@ def from_huggingface(config: Mapping[str, Any], source: str) -> Model:
     try:
         heads = config["num_attention_heads"]
         experts = None
-        if kind.experts:
+        if kind.expert_count:
             experts = Experts(
-                count=config[
-                    "num_local_experts" if kind.model_type == "mixtral" else "num_experts"
-                ],
+                count=config[kind.expert_count],
                 per_token=config["num_experts_per_tok"],
-                feed_forward_size=config[
-                    "intermediate_size" if kind.model_type == "mixtral" else "moe_intermediate_size"
-                ],
+                feed_forward_size=config[kind.expert_width],
                 balance_loss=float(config.get("router_aux_loss_coef", 1e-3)),
             )
         return Model(

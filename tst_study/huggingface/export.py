@@ -48,7 +48,7 @@ def export(
         to: a folder that does not exist yet, or an empty one; it appears whole or not at all.
         tokenizer: of the run's corpus; None where its words are numbers.
         allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
-            bags and is no language model; it is refused without this.
+            bags and is not a language model; it is refused without this.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
@@ -57,7 +57,7 @@ def export(
     need_safetensors()
     to = Path(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to}: is there already; name a new folder, or delete it first")
+        raise UserError(f"{to}: already exists; name a new folder, or delete it first")
     if run.phase == "superposition" and not allow_superposition_checkpoint:
         raise UserError(
             f"{run.checkpoint}: is from inside the superposition phase (step {run.step} of "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tst_study.config import Config, apply_override, from_dict
+from tst_study.config import Config, apply_override, from_dict, read_toml
 from tst_study.errors import UserError
 from tst_study.huggingface.architecture import from_huggingface, read_config
 
@@ -33,7 +32,7 @@ def config_from_model(
     from tst_study.huggingface.weights import HuggingFaceWeights, fingerprint
 
     HuggingFaceWeights(folder, model)  # raises where a tensor is missing or of another shape
-    values: dict[str, Any] = {} if rest is None else _read(Path(rest))
+    values: dict[str, Any] = {} if rest is None else read_toml(rest)
     values["model"] = _merged(model.model_dump(mode="json"), values.get("model") or {})
     values["initial_weights"] = {"path": str(folder), "fingerprint": fingerprint(folder)}
     for override in overrides:
@@ -46,15 +45,6 @@ def config_from_model(
                 f"model.{key} = {getattr(config.model, key)}: {folder} has {value}; leave it out"
             )
     return config
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def _merged(whole: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tst_study.config import to_toml
@@ -12,7 +13,7 @@ from tst_study.errors import UserError
 from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
-from tst_study.run_record import Evaluation, RunRecord
+from tst_study.run_record import Evaluation, RunRecord, measures
 
 CITATION = """\
 @article{peng2026token,
@@ -21,6 +22,22 @@ CITATION = """\
   journal = {arXiv preprint arXiv:2605.06546},
   year    = {2026}
 }"""
+
+
+USE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("…")
+tokenizer = AutoTokenizer.from_pretrained("…")
+ids = tokenizer("Once upon a time", return_tensors="pt").input_ids
+model.generate(ids, max_new_tokens=40)"""
+USE_WITHOUT_TOKENIZER = """\
+import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("…")
+ids = torch.tensor([[1, 2, 3]])
+model.generate(ids, max_new_tokens=40)"""
 
 
 def model_card(
@@ -102,24 +119,7 @@ def _summary(run: TrainedRun, dtype: str) -> str:
 
 
 def _use(tokenizer: RunTokenizer | None) -> str:
-    text = (
-        'ids = tokenizer("Once upon a time", return_tensors="pt").input_ids'
-        if tokenizer
-        else "ids = torch.tensor([[1, 2, 3]])"
-    )
-    loading = "from transformers import AutoModelForCausalLM" + (
-        ", AutoTokenizer" if tokenizer else ""
-    )
-    lines = [
-        *(["import torch"] if tokenizer is None else []),
-        loading,
-        "",
-        'model = AutoModelForCausalLM.from_pretrained("…")',
-        *(['tokenizer = AutoTokenizer.from_pretrained("…")'] if tokenizer else []),
-        text,
-        "model.generate(ids, max_new_tokens=40)",
-    ]
-    return "```python\n" + "\n".join(lines) + "\n```"
+    return f"```python\n{USE if tokenizer else USE_WITHOUT_TOKENIZER}\n```"
 
 
 def _training(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -183,13 +183,8 @@ def _loss(row: Evaluation) -> tuple[str, ...]:
 
 def _tasks(run: TrainedRun, record: RunRecord) -> str:
     lines = []
-    for row in record.tasks:
-        if row["step"] != run.step:
-            continue
-        for name, value in row["metrics"].items():
-            if value is None or name.endswith("_stderr"):
-                continue
-            error = row["metrics"].get(f"{name}_stderr")
+    for row in (row for row in record.tasks if row["step"] == run.step):
+        for name, value, error in measures(row["metrics"]):
             shown = f"{value:.4f}" + ("" if error is None else f" ± {1.96 * error:.4f}")
             lines.append((row["task"], f"`{row['data']}`", name, shown, f"{row['samples']:,}"))
     if not lines:
@@ -202,16 +197,9 @@ def _data(run: TrainedRun) -> str:
     lines = []
     corpora = zip(run.config.data.corpora, run.header["data"]["corpora"], strict=True)
     for corpus, known in corpora:
-        name = corpus.path.rstrip("/").rpartition("/")[2]
-        lines.append(
-            (
-                name,
-                f"{known['tokens']:,}",
-                f"{corpus.weight:g}",
-                _licence(corpus.path),
-                f"`{known['fingerprint'][:16]}`",
-            )
-        )
+        counted = f"{known['tokens']:,}", f"{corpus.weight:g}"
+        digest = f"`{known['fingerprint'][:16]}`"
+        lines.append((Path(corpus.path).name, *counted, _licence(corpus.path), digest))
     read = run.counters()["raw_tokens"]
     total = run.header["unique_raw_tokens"]
     head = ("corpus", "tokens", "weight", "licence of the text", "fingerprint")

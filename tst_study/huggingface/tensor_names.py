@@ -1,6 +1,6 @@
 """Which part of which Megatron tensor every tensor of a Hugging Face model is.
 
-Megatron's global tensors have layers, and behind them experts, as leading axes; the gate and the
+Megatron's global tensors have layers, and after them experts, as leading axes; the gate and the
 upward projection of SwiGLU lie in one tensor, gate first; so do, group by group, the queries of a
 group, its key and its value. Rotary pairs are half a head apart in both.
 """

@@ -27,10 +27,7 @@ from megatron.core.transformer.transformer_block import (
     get_num_layers_to_build,
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import (
-    TransformerLayer,
-    TransformerLayerSubmodules,
-)
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor
 
 from tst_study.megatron.experts import Router
@@ -38,6 +35,7 @@ from tst_study.megatron.grouped_experts import GroupedExperts
 from tst_study.megatron.kernels.rms_norm import rms_norm
 from tst_study.megatron.kernels.rotary import rotate
 from tst_study.megatron.kernels.swiglu import swiglu
+from tst_study.megatron.recomputation import Recomputable, RecomputableLayer
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -129,7 +127,7 @@ class CausalAttention(torch.nn.Module):
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
 
-class FeedForward(MLP):
+class FeedForward(Recomputable, MLP):
     """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
 
     def __init__(self, config: TransformerConfig, **unused: Any) -> None:
@@ -144,12 +142,17 @@ class FeedForward(MLP):
 
 
 def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor") -> None:
-    """torch.compile, layer by layer; of a layer with experts its attention alone, since what a
-    router does with the tokens depends on the data and breaks into dozens of graphs."""
+    """torch.compile, layer by layer, all by one graph; of a layer with experts its attention alone,
+    since what a router does with the tokens depends on the data and breaks into dozens of graphs.
+
+    What cannot be one graph raises, instead of being left as it is. Only Megatron's messages
+    between tensor ranks have to break it.
+    """
+    alone = parallel_state.get_tensor_model_parallel_world_size() == 1
     for layer in layers:
         has_router = hasattr(getattr(layer, "mlp", None), "router")
         part: Any = layer.self_attention if has_router else layer
-        part.compile(backend=backend)
+        part.compile(backend=backend, fullgraph=alone)
 
 
 def block_specification(
@@ -164,7 +167,7 @@ def block_specification(
 def _layer(config: TransformerConfig, expert_products: str) -> ModuleSpec:
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     return ModuleSpec(
-        module=TransformerLayer,
+        module=RecomputableLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=RMSNorm,
             self_attention=ModuleSpec(

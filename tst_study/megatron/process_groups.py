@@ -54,16 +54,21 @@ class Ranks:
             dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
         return tensor
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+    def largest(self, numbers: list[int]) -> list[int]:
+        """Of each number, over all ranks."""
         if self.world_size == 1:
-            return flag
-        flags = torch.tensor(int(flag), device=self.device)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        return bool(flags)
+            return numbers
+        tensor = torch.tensor(numbers, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        largest: list[int] = tensor.tolist()
+        return largest
 
     def barrier(self) -> None:
         dist.barrier()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """For each other, in every group, from now on; all ranks together."""
+        parallel_state.update_pg_timeout(timedelta(seconds=seconds))
 
 
 @contextmanager
@@ -79,11 +84,11 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     device = choose_device(config.execution)
     mine = not dist.is_initialized()
     if mine:
-        _join(device, timedelta(seconds=config.execution.timeout_seconds))
+        _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
     try:
         with working_on(device):
             check(config, dist.get_world_size())
-            _divide(layout_of(config), device)
+            _divide(layout_of(config), device, config.execution.start_timeout_seconds)
             yield Ranks(
                 rank=dist.get_rank(),
                 world_size=dist.get_world_size(),
@@ -115,7 +120,7 @@ def with_layout(config: Config) -> tuple[Config, str]:
     return choice.config, choice.reason
 
 
-def _divide(parallel: Parallel, device: torch.device) -> None:
+def _divide(parallel: Parallel, device: torch.device, timeout_seconds: float) -> None:
     """Divide the world into Megatron's groups."""
     with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
         parallel_state.initialize_model_parallel(
@@ -123,6 +128,7 @@ def _divide(parallel: Parallel, device: torch.device) -> None:
             pipeline_model_parallel_size=parallel.pipeline,
             expert_model_parallel_size=parallel.expert,
             expert_tensor_parallel_size=parallel.expert_tensor_ranks,
+            distributed_timeout_minutes=timeout_seconds / 60,
             create_gloo_process_groups=False,  # second copies, which nothing here uses
         )
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from tst_study.process.rank_environment import rank_variables
@@ -19,11 +19,14 @@ GRACE_SECONDS = 10.0
 """How long ranks may take to end by themselves once one of them has failed."""
 
 
-def train_on_processes(count: int, arguments: Sequence[str]) -> int:
+def train_on_processes(
+    count: int, arguments: Sequence[str], died: Callable[[str], None] = lambda words: None
+) -> int:
     """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0.
 
     Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go
-    on without it, and checkpoints on disk are whole.
+    on without it, and checkpoints on disk are whole. `died`: is told, once all have ended, of the
+    first that a signal ended before it could say anything.
     """
     port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
@@ -37,16 +40,20 @@ def train_on_processes(count: int, arguments: Sequence[str]) -> int:
 
     try:
         with signals_handled(pass_on):
-            return _wait(ranks, received)
+            status, words = _wait(ranks, received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
             rank.wait()
+    if words:
+        died(words)
+    return status
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
-    status, deadline = 0, float("inf")
+def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:
+    """Exit status, and which rank a signal has ended that did not come through here."""
+    status, words, deadline = 0, "", float("inf")
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
         time.sleep(0.1)
         for number, rank in enumerate(ranks):
@@ -54,9 +61,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> int:
                 status = 1 if rank.returncode < 0 else rank.returncode
                 deadline = time.monotonic() + GRACE_SECONDS
                 if rank.returncode < 0 and not received:
-                    name = signal.Signals(-rank.returncode).name
-                    print(f"error: rank {number} was ended by {name}", file=sys.stderr)
-    return status or max((rank.poll() or 0 for rank in ranks), key=abs)
+                    words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
+                    print(f"error: {words}", file=sys.stderr)
+    return status or max((rank.poll() or 0 for rank in ranks), key=abs), words
 
 
 def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any
 
 from tst_study.config import Config, to_dict
@@ -25,9 +24,8 @@ def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[st
 
 
 def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no spaces; `TypeError` for what has no stable form."""
-    _refuse_unstable(value, "value")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """One text per value: sorted keys, no spaces; `TypeError` or `ValueError` for what has none."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(form: Any) -> str:
@@ -43,18 +41,3 @@ def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
 def run_id(config: Config, fingerprint: str) -> str:
     """Name of the run folder: `<name>-<8 hex digits>`."""
     return f"{config.name}-{fingerprint[:8]}"
-
-
-def _refuse_unstable(value: Any, where: str) -> None:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{where}: key {key!r} is not a string")
-            _refuse_unstable(inner, f"{where}.{key}")
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            _refuse_unstable(inner, f"{where}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise TypeError(f"{where}: {value} has no stable form")
-    elif not isinstance(value, str | int | float | bool | None):
-        raise TypeError(f"{where}: a {type(value).__name__} has no stable form")

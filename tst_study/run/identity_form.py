@@ -9,11 +9,11 @@ group of comparable runs as it was. Whoever compares less than whole runs says w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
-from tst_study.config import AddedLater, Config
+from tst_study.config import AddedLater, Config, section_of
 from tst_study.configuration.phase_plan import superposed_steps
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution")
@@ -63,19 +63,11 @@ def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) ->
         later = [mark for mark in field.metadata if isinstance(mark, AddedLater)] if field else []
         if any(value == mark.default for mark in later):
             continue
-        section = _section(field.annotation) if field else None
+        section = section_of(field.annotation) if field else None
         if section is not None and isinstance(value, Mapping):
             value = _without_later_defaults(value, section)
         kept[key] = value
     return kept
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The section's class, also of one that may be left out."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
 
 
 def _remove(form: dict[str, Any], key: str) -> None:

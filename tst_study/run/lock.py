@@ -24,7 +24,7 @@ def lock_path(folder: Path) -> Path:
 @contextmanager
 def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     """Hold the run for as long as the block lasts. Raises `RunHeldError` where someone else does
-    and has not let go of it after so many seconds.
+    and has not let go of it after `seconds`.
 
     The kernel gives the lock up when the process ends, however it ends, so none is ever stale.
     """

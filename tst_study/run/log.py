@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from rich import progress as rich
 
 from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.run.header import header_of
 from tst_study.run.launch_facts import launch_facts
-from tst_study.run.progress import Progress
 from tst_study.run.tensorboard_mirror import TensorBoardMirror
 from tst_study.run_record import RunWriter, State, read
 
 HEARTBEAT_SECONDS = 2.0
+
+
+class Progress(rich.Progress):
+    """The live line of one run, where there is a terminal."""
+
+    def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
+        super().__init__(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            rich.TextColumn("{task.fields[facts]}"),
+            rich.TimeRemainingColumn(),
+            disable=not enabled,
+        )
+        self._steps = steps
+        self._line = self.add_task(name, total=steps, facts="")
+        self._first: tuple[int, float] | None = None
+
+    def evaluating(self, tokens: int, of: int) -> str:
+        """Draw how far an evaluation is; returns the same in words."""
+        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
+        self.update(self._line, facts=facts)
+        return facts
+
+    def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
+        step, now = row["step"], time.perf_counter()
+        first, began = self._first = self._first or (step, now)
+        seconds_per_step = (now - began) / (step - first) if step > first else None
+        facts = f"{row['phase']}  {row['loss_name']} {row['loss']:.4f}  "
+        facts += f"{row['tokens_per_second']:,.0f} tokens/s"
+        self.update(self._line, completed=step, facts=facts)
+        return {
+            **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},
+            "seconds_left": seconds_per_step and seconds_per_step * (self._steps - step),
+        }
 
 
 class RunLog:
@@ -51,9 +88,20 @@ class RunLog:
         if self._mirror is not None:
             self._mirror.row(row, "training")
         now = self._line.show(row)
-        if last or time.monotonic() - self._last_heartbeat >= HEARTBEAT_SECONDS:
-            self._last_heartbeat = time.monotonic()
+        if last or self._beats():
             self._writer.status("running", **now)
+
+    def evaluating(self, step: int, tokens: int, of: int) -> None:
+        if self._writer is not None:
+            said = self._line.evaluating(tokens, of)
+            if self._beats():
+                self._writer.status("running", step, said)
+
+    def _beats(self) -> bool:
+        now = time.monotonic()
+        due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
+        self._last_heartbeat = now if due else self._last_heartbeat
+        return due
 
     def evaluation(self, row: dict[str, Any]) -> None:
         if self._writer is None:

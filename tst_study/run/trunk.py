@@ -54,8 +54,8 @@ def check_fork(
     there = from_dict(trunk["config"], trunk["run_id"])
     if prefix_form(config, data_fingerprints) != prefix_form(there, trunk["data"]):
         raise UserError(
-            f"execution.fork_from: {trunk['run_id']} is no trunk of this run: they differ before "
-            "the switch and the decay; leave the key out"
+            f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
+            "before the switch and the decay; leave the key out"
         )
     last = min(shared_until(config), shared_until(there))
     if step > last:

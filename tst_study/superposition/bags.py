@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tst_study.superposition.loss_kinds import IGNORE
+
 
 def bag_inputs(token_ids: Tensor, bag_size: int) -> Tensor:
     """Split token ids (B, l·s) into non-overlapping bags of s contiguous tokens: (B, l, s).
@@ -15,15 +17,13 @@ def bag_inputs(token_ids: Tensor, bag_size: int) -> Tensor:
     return token_ids.view(token_ids.shape[0], -1, bag_size)
 
 
-def bag_targets(
-    labels: Tensor, bag_size: int, stride: int | None = None, ignore_index: int = -100
-) -> Tensor:
+def bag_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
     """The s tokens that follow what each latent position has read.
 
     Latent position k has read `stride` raw tokens more than position k - 1, so its targets are
     `target[:, k, i] = labels[:, k·stride + (stride - 1) + i]` for i = 0 … s-1: the ordinary
     next-token labels shifted left by `stride - 1`. What lies beyond the end of the sequence is
-    `ignore_index`.
+    `IGNORE`.
 
     * `stride = s` (default; bags in, next bag out): labels (B, l·s). Bag k predicts raw tokens
       (k+1)·s … (k+2)·s - 1; the last bag keeps one valid target.
@@ -34,7 +34,6 @@ def bag_targets(
             after raw token j.
         bag_size: s, tokens per bag.
         stride: raw tokens per latent position: `bag_size` or 1.
-        ignore_index: the label of a position that has no target.
 
     Returns:
         (B, l, s) of the dtype of `labels`.
@@ -46,21 +45,19 @@ def bag_targets(
     _check_rows(labels, "labels", bag_size, stride)
     # A bag of one token needs no padding: its targets are the labels themselves.
     if bag_size > 1:
-        beyond = labels.new_full((labels.shape[0], bag_size - 1), ignore_index)
+        beyond = labels.new_full((labels.shape[0], bag_size - 1), IGNORE)
         labels = torch.cat([labels[:, stride - 1 :], beyond], dim=1)
     return labels.unfold(1, bag_size, stride)
 
 
-def count_valid_targets(
-    labels: Tensor, bag_size: int, stride: int | None = None, ignore_index: int = -100
-) -> Tensor:
+def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None) -> Tensor:
     """How many valid targets each of the s offsets has: (s,) int64, on the device of `labels`.
 
     Summed over all micro-batches and data-parallel ranks of a step, this is the `valid_counts`
     with which the shards' `bag_loss` values add up to the loss of the whole batch.
     Arguments and errors as in `bag_targets`.
     """
-    return (bag_targets(labels, bag_size, stride, ignore_index) != ignore_index).sum(dim=(0, 1))
+    return (bag_targets(labels, bag_size, stride) != IGNORE).sum(dim=(0, 1))
 
 
 def distinct_members(targets: Tensor, valid: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ def linear_bag_loss(
     *,
     weighting: Weighting = "uniform",
     stride: int | None = None,
-    ignore_index: int = -100,
     valid_counts: Tensor | None = None,
 ) -> Tensor:
     """`bag_loss(hidden @ weight.T, …)` of kind "mce", up to the order of additions.
@@ -38,7 +37,7 @@ def linear_bag_loss(
     Args:
         hidden: (l, B, d), Megatron's layout: positions first.
         weight: (V, d), the whole vocabulary.
-        labels, bag_size, weighting, stride, ignore_index, valid_counts: as for `bag_loss`.
+        labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
 
     Returns:
         A scalar in nats, float32 (float64 for float64 inputs).
@@ -46,7 +45,7 @@ def linear_bag_loss(
     Raises:
         ValueError: shapes that do not fit together, or an unknown weighting.
     """
-    targets = bag_targets(labels, bag_size, stride, ignore_index)
+    targets = bag_targets(labels, bag_size, stride)
     positions, batch, width = hidden.shape
     if targets.shape[:2] != (batch, positions):
         raise ValueError(
@@ -54,7 +53,7 @@ def linear_bag_loss(
             f"{targets.shape[0]}, d) for labels {tuple(labels.shape)}, got {tuple(hidden.shape)}"
         )
     targets, valid, share, counts = weighted_targets(
-        targets.transpose(0, 1).flatten(0, 1), weighting, ignore_index, valid_counts, hidden.dtype
+        targets.transpose(0, 1).flatten(0, 1), weighting, valid_counts, hidden.dtype
     )
     # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P.
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))

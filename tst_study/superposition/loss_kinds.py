@@ -18,6 +18,10 @@ LINEAR_KINDS: tuple[BagLossKind, ...] = ("mce",)
 one pass. The others see the bag as a set of tokens."""
 
 
+IGNORE = -100
+"""The label that no loss counts; torch's own."""
+
+
 def check_loss_kind(kind: str, weighting: Weighting = "uniform") -> None:
     """Refuse an unknown kind, and a weighting where the loss has no term per offset to weight.
 

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from tst_study.superposition.bags import bag_targets, distinct_members
 from tst_study.superposition.log_probabilities import bag_log_probabilities
-from tst_study.superposition.loss_kinds import BagLossKind, check_loss_kind
+from tst_study.superposition.loss_kinds import IGNORE, BagLossKind, check_loss_kind
 from tst_study.superposition.one_vs_rest import one_vs_rest_means
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 from tst_study.superposition.weighting import Weighting, offset_weights
@@ -26,7 +26,6 @@ def bag_loss(
     kind: BagLossKind = "mce",
     weighting: Weighting = "uniform",
     stride: int | None = None,
-    ignore_index: int = -100,
     valid_counts: Tensor | None = None,
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
@@ -58,12 +57,12 @@ def bag_loss(
         logits: (B, l, V) float; this rank's columns if `group` is given. A transposed view of
             contiguous (l, B, V), Megatron's layout, is read in place. Reductions over the
             vocabulary are in float32 for half-precision logits.
-        labels: (B, l·stride) ordinary next-token labels of the raw sequence; see `bag_targets`.
+        labels: (B, l·stride) ordinary next-token labels of the raw sequence, −100 where a position
+            has no target; see `bag_targets`.
         bag_size: s.
         kind: as above.
         weighting: g, see `offset_weights`; other than "uniform" for `mce` only.
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
-        ignore_index: the label of a position that has no target.
         valid_counts: (s,) valid targets per offset of the whole batch: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
             then this shard's summand: added up (not averaged) over them it is the loss of the
@@ -82,7 +81,7 @@ def bag_loss(
             or a weighting for a kind that has none.
     """
     check_loss_kind(kind, weighting)
-    targets = bag_targets(labels, bag_size, stride, ignore_index)
+    targets = bag_targets(labels, bag_size, stride)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
         raise ValueError(
             f"logits must be (batch, latent positions, vocabulary) = ({targets.shape[0]}, "
@@ -93,7 +92,7 @@ def bag_loss(
         logits, targets = logits.transpose(0, 1), targets.transpose(0, 1)
     logits = logits.flatten(0, 1)
     targets, valid, share, counts = weighted_targets(
-        targets.flatten(0, 1), weighting, ignore_index, valid_counts, logits.dtype
+        targets.flatten(0, 1), weighting, valid_counts, logits.dtype
     )
 
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
@@ -109,7 +108,6 @@ def bag_loss(
 def weighted_targets(
     targets: Tensor,
     weighting: Weighting,
-    ignore_index: int,
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,7 +133,7 @@ def weighted_targets(
     if len(weighted_offsets) < bag_size:
         targets = targets[:, weighted_offsets]
         valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
-    valid = targets != ignore_index
+    valid = targets != IGNORE
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
     dtype = torch.promote_types(dtype, torch.float32)

@@ -9,7 +9,6 @@ Words are the tokens. No token ends a document: the topic just changes, each wor
 document's last with the same small probability.
 """
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,17 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.integrity import is_intact, record_of
+from tst_study.data.integrity import record_of
 from tst_study.data.manifest import (
-    MANIFEST,
     SCHEMA_VERSION,
     Manifest,
     SplitRecord,
     TokenizerRecord,
-    read_manifest,
     write_manifest,
 )
-from tst_study.data.token_file import TokenFile, dtype_for_vocabulary, idx_path, writing_tokens
+from tst_study.data.prepared_folder import finished, refuse_other_files
+from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
 
 GRAIN = 4096
@@ -229,9 +227,10 @@ def generate(
         raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
     sizes = {"train": tokens_train, "validation": tokens_validation}
     request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
-    there = _generated_before(folder, request)
+    there = finished(folder, request, ())
     if there is not None:
         return there
+    refuse_other_files(folder)
     language = Language(parameters)
     splits: dict[str, SplitRecord] = {}
     for part, (split, tokens) in enumerate(sizes.items()):
@@ -267,35 +266,6 @@ def generate(
     )
     write_manifest(folder, manifest)
     return manifest
-
-
-def _generated_before(folder: Path, request: dict[str, Any]) -> Manifest | None:
-    """The manifest of an intact folder of the same request; None if there is work to do."""
-    if (folder / MANIFEST).exists():
-        there = read_manifest(folder)
-        if there.request != json.loads(json.dumps(request)):
-            raise UserError(
-                f"{folder}: holds another corpus; choose another folder, or delete this one"
-            )
-        return there if is_intact(folder, there) else None
-    if folder.exists() and (not folder.is_dir() or idx_path(folder / "train").exists()):
-        raise UserError(f"{folder}: holds something else; choose an empty or new folder")
-    return None
-
-
-def optimal_validation_loss(folder: str | Path, sequence_length: int) -> float:
-    """The least mean loss, in nats, that any model can reach on a generated folder's validation
-    text when it sees `sequence_length` tokens at most (see `Language.optimal_losses`).
-
-    Raises:
-        UserError: the folder holds no generated language.
-    """
-    manifest = read_manifest(folder)
-    if manifest.generated is None:
-        raise UserError(f"{folder}: is no generated language, its optimum is not known")
-    language = Language(LanguageParameters(**manifest.generated["parameters"]))
-    tokens = TokenFile(Path(folder) / "validation").tokens.astype(np.int64)
-    return float(language.optimal_losses(tokens, sequence_length).mean())
 
 
 def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -6,13 +6,17 @@ lie in `.unfinished/`; the same call goes on from them, and ends in the same byt
 never interrupted, whatever the number of workers.
 """
 
+import functools
 import hashlib
 import math
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tst_study.atomic_files import written_atomically
 from tst_study.data.integrity import file_sha256, record_of
@@ -27,7 +31,6 @@ from tst_study.data.manifest import (
     write_manifest,
 )
 from tst_study.data.preparation import text_tokenizers
-from tst_study.data.preparation.progress import PreparationProgress
 from tst_study.data.preparation.request import Job, Request
 from tst_study.data.preparation.text_sources import Reading, Source, records, text_of_record
 from tst_study.data.preparation.text_tokenizers import Tokenizer
@@ -38,6 +41,7 @@ from tst_study.data.shards import (
     Work,
     count_documents,
     is_held_out,
+    lowest_hash,
     read_counts,
     read_part,
 )
@@ -84,14 +88,28 @@ def prepare(
     unfinished = open_unfinished(folder, asked, jobs)
     for left_by_a_killed_call in folder.glob(".*.tmp"):
         left_by_a_killed_call.unlink()
-    with PreparationProgress(progress, [source.bytes for _, source in jobs]) as bar:
-        bar.say("tokenizer")
-        tokenizer = _make_tokenizer(request, unfinished, jobs)
-        bar.say("tokenising")
-        with shard_workers(workers or cores(), tokenizer) as submit:
-            reader = _Reader(request, unfinished, submit, bar)
-            sources = [reader.read(split, source) for split, source in jobs]
-        bar.say("writing")
+    sizes = [source.bytes for _, source in jobs]
+    with _progress(progress) as bar:
+        # Bytes as they lie on disk; how many a stream has, nobody knows before its end.
+        total = None if None in sizes else sum(filter(None, sizes))
+        task = bar.add_task("tokenizer", total=total)
+
+        def tokenised(request: Request) -> tuple[Tokenizer, list[Path], list[SourceRecord | None]]:
+            bar.reset(task, description="tokenizer")
+            tokenizer = _make_tokenizer(request, unfinished, jobs)
+            bar.update(task, description="tokenising")
+            with shard_workers(workers or cores(), tokenizer) as submit:
+                reader = _Reader(request, unfinished, submit, functools.partial(bar.advance, task))
+                sources = [reader.read(split, source) for split, source in jobs]
+            return tokenizer, reader.shards, sources
+
+        tokenizer, shards, sources = tokenised(request)
+        share = _share_of_one(shards) if request.validation_share is not None else None
+        if share is not None:  # held-out text trains no tokenizer, so that is made again, too
+            for path in [*shards, unfinished / TOKENIZER]:
+                path.unlink()
+            tokenizer, shards, sources = tokenised(replace(request, validation_share=share))
+        bar.update(task, description="writing")
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             request=asked,
@@ -103,7 +121,7 @@ def prepare(
                 end_of_document=tokenizer.end_of_document,
                 end_of_document_token=tokenizer.end_of_document_token,
             ),
-            splits=_join(folder, unfinished, reader.shards, tokenizer),
+            splits=_join(folder, unfinished, shards, tokenizer),
             licence=request.licence,
             notes=request.notes,
         )
@@ -114,18 +132,34 @@ def prepare(
     return Prepared(folder, manifest, was_there=False)
 
 
+def _progress(shown: bool) -> Progress:
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not shown)
+
+
+def _share_of_one(shards: list[Path]) -> float | None:
+    """The share that holds out the one document whose hash is lowest, where none is held out so
+    far and there are two at least."""
+    counts = [count_documents(path) for path in shards]
+    if any(count["validation"] for count in counts) or sum(c["train"] for c in counts) < 2:
+        return None
+    lowest = min(lowest_hash(path) for path in shards)
+    return math.nextafter(lowest / 2**64, 1.0)
+
+
 class _Reader:
     """Cuts sources into shards and has those made that are not there yet."""
 
     def __init__(
-        self, request: Request, folder: Path, submit: Submit, bar: PreparationProgress
+        self, request: Request, folder: Path, submit: Submit, advance: Callable[[int], None]
     ) -> None:
         self.shards: list[Path] = []
         self._request = request
         self._folder = folder
         self._training_bytes_left = request.limit_bytes or math.inf
         self._submit = submit
-        self._bar = bar
+        self._advance = advance
         self._source_number = 0
 
     def read(self, split: str, source: Source) -> SourceRecord | None:
@@ -136,7 +170,7 @@ class _Reader:
         reading = Reading()
         # What a stream has already given need not be fetched again. Files are read in any case:
         # unpacking is cheap, and their hash is wanted.
-        first, number = 0, 0
+        first = number = advanced = 0
         if source.kind == "huggingface":
             while self._path(number).exists():
                 count, size = read_counts(self._path(number))
@@ -146,34 +180,26 @@ class _Reader:
         lines = records(source, reading, self._request.text_field, skip=first)
         for batch in self._cut(lines, split):
             self.shards.append(self._path(number))
-            self._bar.read(sum(map(len, batch)), reading.bytes_read)
+            self._advance(reading.bytes_read - advanced if source.path else sum(map(len, batch)))
+            advanced = reading.bytes_read
             if not self.shards[-1].exists():
                 self._make(split, source, first, batch)
             first, number = first + len(batch), number + 1
-        self._bar.source_done()
         if source.path is None:
             return SourceRecord(name=source.name, split=split)
         return SourceRecord(
             name=source.name,
             split=split,
             bytes=source.bytes,
-            # Where the limit cut the reading short, the hash is still that of the whole file.
+            # Even where the limit cut the reading short, the hash is that of the whole file.
             sha256=reading.sha256 or file_sha256(source.path),
             modified_ns=source.path.stat().st_mtime_ns,
         )
 
     def _make(self, split: str, source: Source, first: int, batch: tuple[bytes, ...]) -> None:
-        work = Work(
-            path=self.shards[-1],
-            source=str(source.path or source.name),
-            kind=source.kind,
-            first_record=first,
-            records=batch,
-            text_field=self._request.text_field,
-            validation_share=self._request.validation_share if split == "train" else None,
-            split=split,
-        )
-        self._submit(work, self._bar.refresh)
+        share = self._request.validation_share if split == "train" else None
+        field = self._request.text_field
+        self._submit(Work(self.shards[-1], source, first, batch, field, share, split))
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._source_number:06d}-{number:06d}.npz"
@@ -206,7 +232,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
         return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text())
     made: Tokenizer
     if name == "bytes":
-        made = text_tokenizers.ByteTokenizer()
+        made = text_tokenizers.byte_tokenizer()
     elif trained:
         if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
             raise UserError(
@@ -227,12 +253,11 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
 
 
 def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about so many bytes."""
+    """The first training documents, held-out ones left out, up to about this many bytes."""
     share = request.validation_share
     for source in (source for split, source in jobs if split == "train"):
         for number, record in enumerate(records(source, Reading(), request.text_field)):
-            place = f"{source.path or source.name}, line {number + 1}"
-            text = text_of_record(record, source.kind, request.text_field, place)
+            text = text_of_record(record, source, request.text_field, number)
             encoded = text.encode(errors="surrogatepass")
             if share is not None and is_held_out(hashlib.sha256(encoded).digest(), share):
                 continue
@@ -249,7 +274,7 @@ def _join(
     counts = [count_documents(path) for path in shards]
     for split in SPLITS:
         if not any(count[split] for count in counts):
-            shutil.rmtree(unfinished)  # the remedy is another request, for which it is no use
+            shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
                 " --validation-share, or more text"

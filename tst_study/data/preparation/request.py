@@ -42,7 +42,7 @@ class Request:
     end_of_document: str | None = None
     """The token that ends a document, if a Hugging Face tokenizer's usual one is not meant."""
     limit_bytes: int | None = None
-    """Stop after about so many bytes of training records; for quick trials."""
+    """Stop after about this many bytes of training records; for quick trials."""
     licence: str | None = None
     notes: str | None = None
     """Of the text, for the manifest."""

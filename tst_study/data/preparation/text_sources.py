@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import zstandard
 
@@ -40,8 +40,8 @@ PACKED: dict[str, Callable[[], Frame]] = {
     ".bz2": bz2.BZ2Decompressor,
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
-PACKED_BYTES = 1 << 14
-"""Unpacked at once: a few bytes can stand for a thousand times as many."""
+BYTES_AT_ONCE = 1 << 14
+"""Packed, a few bytes can stand for a thousand times as many."""
 JSONL = (".jsonl", ".ndjson", ".json")
 Kind = Literal["text", "jsonl", "huggingface"]
 
@@ -144,32 +144,30 @@ def records(source: Source, reading: Reading, text_field: str, skip: int = 0) ->
         return
     assert source.path is not None
     try:
-        with open(source.path, "rb") as raw:
-            hashed = _HashedFile(raw, reading)
-            file: IO[bytes] = io.BufferedReader(hashed, 1 << 20)
-            if source.path.suffix in PACKED:
-                unpacked = _Unpacked(file, PACKED[source.path.suffix], source.path)
-                file = io.BufferedReader(unpacked, 1 << 20)
-            if source.kind == "text":
-                yield file.read()
-            else:
-                yield from file
+        parts = _hashed(source.path, reading)
+        if source.path.suffix in PACKED:
+            parts = _unpacked(parts, source.path)
+        file = io.BufferedReader(_Joined(parts), 1 << 20)
+        if source.kind == "text":
+            yield file.read()
+        else:
+            yield from file
     except OSError as error:
         raise UserError(f"{source.path}: cannot be read ({error.strerror})") from error
     reading.sha256 = reading._hash.hexdigest()
 
 
-def text_of_record(record: bytes, kind: Kind, text_field: str, place: str) -> str:
-    """The text of one record; an empty line has none.
-
-    Args:
-        place: file and line, for errors.
+def text_of_record(record: bytes, source: Source, text_field: str, number: int) -> str:
+    """The text of record `number` of a source; an empty line has none.
 
     Raises:
         UserError: the record is not UTF-8, not JSON, or lacks the field.
     """
+    place = f"{source.path or source.name}"
+    if source.kind != "text":
+        place += f", line {number + 1}"
     try:
-        if kind != "jsonl":
+        if source.kind != "jsonl":
             return record.decode()
         if not record.strip():
             return ""
@@ -219,81 +217,61 @@ def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[byt
         raise UserError(f"source {name}: cannot be streamed ({reason})") from error
 
 
-class _Unpacked(io.RawIOBase):
+def _hashed(path: Path, reading: Reading) -> Iterator[bytes]:
+    """The content of a file, which is counted and hashed on the way."""
+    with open(path, "rb") as file:
+        while part := file.read(BYTES_AT_ONCE):
+            reading.bytes_read += len(part)
+            reading._hash.update(part)
+            yield part
+
+
+def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """The content of a packed file. Raises `UserError` where it is damaged or ends too early.
 
     The libraries' own readers pass over what follows a whole frame and is none, and zstandard's
     over a frame that is cut off: text would be missing and no one would know.
     """
+    frame: Frame | None = None
+    frame_begin = end = 0
+    for packed in parts:
+        end += len(packed)
+        while packed:
+            if frame is None:
+                packed = packed.lstrip(b"\0")  # padding, which gzip and xz allow
+                if not packed:
+                    break
+                frame, frame_begin = PACKED[path.suffix](), end - len(packed)
+            try:
+                content = frame.decompress(packed)
+            except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+                raise UserError(
+                    f"{path}: cannot be unpacked from byte {end - len(packed):,} on ({error}); it "
+                    "is damaged or no such file, get it again"
+                ) from error
+            yield content
+            packed = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
+    if frame is not None:
+        raise UserError(
+            f"{path}: is cut off: it ends at byte {end:,}, inside what is packed from byte "
+            f"{frame_begin:,} on; get the whole file"
+        )
 
-    def __init__(self, file: IO[bytes], new_frame: Callable[[], Frame], path: Path) -> None:
-        self._file = file
-        self._new_frame = new_frame
-        self._path = path
-        self._frame: Frame | None = None
-        self._frame_begin = 0
-        self._packed_read = 0
-        self._packed = b""
+
+class _Joined(io.RawIOBase):
+    """Parts of a content as one file."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._ready and self._next_packed():
-            self._ready = memoryview(self._unpack())
+        while not self._ready and (part := next(self._parts, None)) is not None:
+            self._ready = memoryview(part)
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
-
-    def _next_packed(self) -> bool:
-        """Whether there is more to unpack."""
-        while True:
-            if self._frame is None:
-                self._packed = self._packed.lstrip(b"\0")  # padding, which gzip and xz allow
-            if self._packed:
-                return True
-            self._packed = self._file.read(PACKED_BYTES)
-            self._packed_read += len(self._packed)
-            if not self._packed:
-                break
-        if self._frame is not None:
-            raise UserError(
-                f"{self._path}: is cut off: it ends at byte {self._packed_read:,}, inside what is "
-                f"packed from byte {self._frame_begin:,} on; get the whole file"
-            )
-        return False
-
-    def _unpack(self) -> bytes:
-        begin = self._packed_read - len(self._packed)
-        if self._frame is None:
-            self._frame, self._frame_begin = self._new_frame(), begin
-        try:
-            content = self._frame.decompress(self._packed)
-        except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
-            raise UserError(
-                f"{self._path}: cannot be unpacked from byte {begin:,} on ({error}); it is damaged "
-                "or no such file, get it again"
-            ) from error
-        ended = self._frame.eof
-        self._packed = self._frame.unused_data if ended else b""
-        self._frame = None if ended else self._frame
-        return content
-
-
-class _HashedFile(io.RawIOBase):
-    """A file that hashes and counts whatever is read from it."""
-
-    def __init__(self, file: IO[bytes], reading: Reading) -> None:
-        self._file = file
-        self._reading = reading
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        self._reading.bytes_read += len(data)
-        self._reading._hash.update(data)
-        return len(data)

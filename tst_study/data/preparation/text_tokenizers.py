@@ -10,7 +10,6 @@ import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from tst_study.errors import UserError
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
-
 # The library spells every byte as a printable character: the byte's own where it is printable,
 # and the characters from 256 on for the others (GPT-2's table).
 PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
@@ -32,61 +30,24 @@ BYTE_SPELLING = {chr(b if b in PRINTABLE else next(_spare)): b for b in range(25
 ASCII_SPELLING = {b: character for character, b in BYTE_SPELLING.items() if b < 128}
 
 
-class Tokenizer(Protocol):
-    """What the preparation of a corpus and the trainer ask of a tokenizer."""
-
-    kind: str
-    """"bytes", "bpe" or "huggingface"."""
-    vocabulary_size: int
-    """Largest id + 1, so that an embedding of this many rows fits."""
-    end_of_document: int
-    """The id that follows every document."""
-    end_of_document_token: str
-    """How the vocabulary spells it."""
-    json: bytes
-    """The content of its `tokenizer.json`."""
-    fingerprint: str
-    """sha256 of `json`."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each text, int64 (its length,), without an end-of-document id."""
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """The text of some ids; end-of-document ids are left out."""
-
-
-class ByteTokenizer:
-    """One id per UTF-8 byte, its value; 256 ends a document."""
-
-    kind = "bytes"
-    vocabulary_size = 257
-    end_of_document = 256
-    end_of_document_token = END_OF_DOCUMENT
-
-    def __init__(self) -> None:
-        self.json = _byte_tokenizer_json()
-        self.fingerprint = hashlib.sha256(self.json).hexdigest()
-
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        values = np.asarray(ids)
-        return values[values < 256].astype(np.uint8).tobytes().decode(errors="replace")
-
-
-class FileTokenizer:
+class Tokenizer:
     """A tokenizer of the `tokenizers` library, from the bytes of a `tokenizer.json`.
 
     Args:
         content: the file.
-        kind: "bpe" if it was trained here, "huggingface" otherwise; it changes no id.
+        kind: "bytes", "bpe" if it was trained here, else "huggingface"; it changes no id.
         end_of_document: the token that ends a document; by default the first of the usual ones
             (`KNOWN_ENDS`) that the vocabulary has.
         source: its name in error messages.
 
+    Attributes:
+        json, fingerprint: the content of its `tokenizer.json`, and its sha256.
+        vocabulary_size: largest id + 1, so that an embedding of this many rows fits.
+        end_of_document, end_of_document_token: the id that follows every document, and how the
+            vocabulary spells it.
+
     Raises:
-        UserError: the file is no tokenizer, or has no token to end a document with.
+        UserError: the file is not a tokenizer, or has no token to end a document with.
     """
 
     def __init__(
@@ -122,17 +83,16 @@ class FileTokenizer:
             self._words = CachedWords(self._encode_text, self._encode_word)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileTokenizer, (self.json, self.kind, self.end_of_document_token)
+        return Tokenizer, (self.json, self.kind, self.end_of_document_token)
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The ids of each text, int64 (its length,), without an end-of-document id."""
+        if self.kind == "bytes":  # as the library has it, many times faster
+            return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
         if self._words is not None:
             return [self._words.encode(text) for text in texts]
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        kept = [int(i) for i in ids if int(i) != self.end_of_document]
-        return str(self._library.decode(kept, skip_special_tokens=False))
 
     def _encode_text(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
@@ -142,7 +102,12 @@ class FileTokenizer:
         return [token.id for token in self._library.model.tokenize(word.translate(ASCII_SPELLING))]
 
 
-def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> FileTokenizer:
+def byte_tokenizer() -> Tokenizer:
+    """One id per UTF-8 byte, its value; 256 ends a document."""
+    return Tokenizer(_byte_tokenizer_json(), kind="bytes")
+
+
+def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
     """Train a byte-level BPE (GPT-2's way of splitting words) on some texts.
 
     The same texts give the same tokenizer, whatever the number of threads. Id 0 is
@@ -171,7 +136,7 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Fil
             f"bpe:{vocabulary_size}: the text yields only {library.get_vocab_size()} words;"
             " ask for fewer, or prepare more text"
         )
-    return FileTokenizer(library.to_str().encode(), kind="bpe")
+    return Tokenizer(library.to_str().encode(), kind="bpe")
 
 
 def read_tokenizer(
@@ -180,7 +145,7 @@ def read_tokenizer(
     """The tokenizer of a `tokenizer.json`, or of a folder that holds one.
 
     Raises:
-        UserError: there is none, or it cannot be used (see `FileTokenizer`).
+        UserError: there is none, or it cannot be used (see `Tokenizer`).
     """
     path = Path(path)
     if path.is_dir():
@@ -189,17 +154,16 @@ def read_tokenizer(
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: no tokenizer can be read there ({error.strerror})") from error
-    bytes_only = ByteTokenizer()
-    if hashlib.sha256(content).hexdigest() == bytes_only.fingerprint:
-        return bytes_only
-    return FileTokenizer(content, kind, end or _end_of_sequence_beside(path), str(path))
+    if content == _byte_tokenizer_json():
+        return byte_tokenizer()
+    return Tokenizer(content, kind, end or _end_of_sequence_beside(path), str(path))
 
 
 def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     """A tokenizer of the Hugging Face hub, by its id.
 
     Raises:
-        UserError: it cannot be fetched, or cannot be used (see `FileTokenizer`).
+        UserError: it cannot be fetched, or cannot be used (see `Tokenizer`).
     """
     from huggingface_hub import hf_hub_download
 
@@ -208,7 +172,7 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
-            f"tokenizer {name}: is no local file and cannot be fetched from the hub ({reason});"
+            f"tokenizer {name}: is not a local file and cannot be fetched from the hub ({reason});"
             " check the name, log in with `hf auth login`, or give a local tokenizer.json"
         ) from error
     if end is None:

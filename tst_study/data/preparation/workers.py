@@ -12,7 +12,7 @@ from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.shards import Work, make_shard
 from tst_study.errors import UserError
 
-Submit = Callable[[Work, Callable[[], None]], None]
+Submit = Callable[[Work], None]
 
 _tokenizer: Tokenizer | None = None
 
@@ -21,43 +21,37 @@ _tokenizer: Tokenizer | None = None
 def shard_workers(count: int, tokenizer: Tokenizer) -> Iterator[Submit]:
     """Give a function that has a shard made; leaving the block waits for all of them.
 
-    The function takes the work and what to call when it is done. It blocks while twice as many
-    shards as workers are under way, so that a fast reader does not fill the memory.
+    It blocks while twice as many shards as workers are under way, so that a fast reader does not
+    fill the memory.
 
     Raises:
         UserError: what a worker raised, or that one was killed (out of memory, mostly).
     """
     if count == 1:
-
-        def at_once(work: Work, done: Callable[[], None]) -> None:
-            make_shard(work, tokenizer)
-            done()
-
-        yield at_once
+        yield lambda work: make_shard(work, tokenizer)
         return
     # Started afresh rather than forked: the parent may hold the threads of tokenizers or torch.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_start, initargs=(tokenizer,))
-    under_way: dict[Future[None], Callable[[], None]] = {}
+    under_way: set[Future[None]] = set()
 
-    def submit(work: Work, done: Callable[[], None]) -> None:
-        under_way[pool.submit(_make, work)] = done
+    def submit(work: Work) -> None:
+        under_way.add(pool.submit(_make, work))
         collect(2 * count)
 
     def collect(most: int) -> None:
         while len(under_way) > most:
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                done = under_way.pop(future)
+                under_way.remove(future)
                 future.result()
-                done()
 
     try:
         yield submit
         collect(0)
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, probably for want of memory; run the same command again"
-            " with fewer --workers, finished shards are kept"
+            "a worker process was killed, probably because memory ran out; run the same command"
+            " again with fewer --workers, finished shards are kept"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,0 +1,165 @@
+"""The best bag size and the best step ratio of every curve of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer, fingerprint_of
+from analysis.bag_size.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
+from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compared
+from analysis.checks import needs_columns
+from analysis.compare.comparison import Comparison
+from analysis.runs.run_row import rows_of
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+
+WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
+"""Around the lowest point: a factor of 2, of 3, and all values."""
+
+
+def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
+    """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
+    paired gain, so that a seed's luck drops out."""
+    table = comparison.table
+    plain = table.loc[
+        [
+            SuperpositionSetting.of_row({**row, "weighting": "uniform"}).is_plain
+            for row in rows_of(table)
+        ]
+    ]
+    plain = plain.assign(size=_labels(plain), step_ratio=plain["step_ratio"].round(4))
+    cells = [*GROUP, "step_ratio", "bag_size"]
+    keys = ["group", "setting", "learning_rate", "eval_set"]
+    pairs = comparison.pairs[[*keys, "seed", "gain"]].merge(plain[keys + cells])
+    return pairs.assign(loss=-pairs["gain"])[[*cells, "seed", "loss"]]
+
+
+def _labels(table: pd.DataFrame) -> pd.Series:
+    """The corpus; where several groups share corpus and length the group's key, and where a group
+    has several the learning rate."""
+    groups = table.groupby(["corpus", "steps"])["group"].transform("nunique")
+    rates = table.groupby("group")["learning_rate"].transform("nunique")
+    label = table["corpus"].where(groups == 1, table["corpus"] + " " + table["group"].str[:6])
+    return label.where(rates == 1, label + table["learning_rate"].map(" at {:g}".format))
+
+
+def optima(
+    grid: pd.DataFrame,
+    along: Along = "bag_size",
+    *,
+    forms: Sequence[Asked] = ("both", *FORM_NAMES),
+    windows: Sequence[float | None] = WINDOWS,
+) -> pd.DataFrame:
+    """One row per curve, form and window: the fields of `Optimum` beside what names the curve.
+
+    A curve: all s at one (size, steps, weighting, r), or with `along="step_ratio"` all r at one s.
+    Where the grid has a column `seed`, of the seeds that every value of a curve has. `sentence`
+    takes the place of numbers where a curve has too few points or its optimum is not determined.
+    """
+    needs_columns(grid, (*GROUP, "bag_size", "step_ratio", "loss"), "grid")
+    other = "step_ratio" if along == "bag_size" else "bag_size"
+    tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
+    rows: list[dict[str, Any]] = []
+    for keys, curve in tried.groupby([*GROUP, other], sort=True):
+        named = dict(zip((*GROUP, other), keys, strict=True))
+        losses = _by_seed(curve, along)
+        if len(losses) < LEAST_VALUES:
+            few = f"{len(losses)} {along.replace('_', ' ')}s: an optimum needs {LEAST_VALUES}"
+            rows.append({**named, "form": "", "points": len(losses), "sentence": few})
+            continue
+        for form in forms:
+            for window in windows:
+                try:
+                    found = optimum(
+                        losses.index.to_numpy(dtype=float),
+                        losses.to_numpy(dtype=float),
+                        along=along,
+                        form=form,
+                        window=window,
+                    )
+                except UserError:
+                    continue  # a narrow window around a lowest point at the end of the values
+                row = {**named, **asdict(found), "asked": form, "sentence": found.edge}
+                rows.append(row)
+    if not rows:
+        raise UserError(
+            "no superposed run beside a baseline: an optimum needs one r at four or more s (or "
+            "one s at four or more r)"
+        )
+    return pd.DataFrame(rows)
+
+
+def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
+    """Losses by value and seed; one column of means where the values share no seed."""
+    if "seed" not in curve:
+        return curve.set_index(along)[["loss"]]
+    wide = curve.pivot_table(index=along, columns="seed", values="loss")
+    shared = wide.dropna(axis=1)
+    return shared if shared.shape[1] else wide.mean(axis=1).to_frame()
+
+
+def bag_size_answer(
+    grid: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse bag-size`: s* per curve, r* per bag, and what moves s*."""
+    given = published.loss_grid() if grid is None else grid
+    if inputs is None:
+        inputs = (
+            published.fingerprints("final_loss_grid")
+            if grid is None
+            else {"grid": fingerprint_of(given.astype(str).to_dict("list"))}
+        )
+    bags = optima(given, "bag_size")
+    ratios = optima(given, "step_ratio")
+    tables, said = {}, []
+    for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
+        fitted = table[table["form"] != ""]
+        if len(fitted):
+            tables[f"Best {name} (both forms, all values)"] = _shown(fitted, other)
+            tables[f"Best {name} by form and window, medians"] = _by_form(fitted)
+            edges = int((fitted["sentence"] != "").sum())
+            said.append(
+                f"{edges} of {len(fitted)} fits along {name} end at an edge or are not determined: "
+                "no number."
+            )
+        few = table[table["form"] == ""]
+        if len(few):
+            said.append(
+                f"{len(few)} curves along {name} have fewer than {LEAST_VALUES} values: no optimum."
+            )
+    ratios_tried = given.loc[given["bag_size"] > 1, "step_ratio"]
+    if all(np.isclose(ratios_tried, ratio).any() for ratio in TREND_RATIOS):
+        cells = [*GROUP, "step_ratio", "bag_size"]
+        means = given.groupby(cells)[["loss"]].mean().reset_index() if "seed" in given else given
+        tables["What moves the best s (factor on the parabola's optimum, 95%)"] = trends(means)
+        compared = weights_compared(means)
+        if len(compared):
+            tables["Uniform minus power-law weights, nats, mean over r = 0.2 … 0.5"] = compared
+    said.append(
+        "Noise is that of seeds."
+        if "seeds" in set(bags.get("noise_from", []))
+        else "Noise is what each form leaves of its curve: no run was repeated with a seed."
+    )
+    return Answer("bag-size", tables, tuple(said), inputs)
+
+
+def _shown(table: pd.DataFrame, other: str) -> pd.DataFrame:
+    chosen = table[(table["asked"] == "both") & (table.get("window", "all") == "all")]
+    names = [*GROUP, other, "best", "low", "high", "flat_low", "flat_high", "form", "sentence"]
+    return chosen[[name for name in names if name in chosen]].reset_index(drop=True)
+
+
+def _by_form(table: pd.DataFrame) -> pd.DataFrame:
+    middle = table
+    if "step_ratio" in table and table["step_ratio"].between(0.15, 0.55).any():
+        middle = table[table["step_ratio"].between(0.15, 0.55)]
+    kept = middle.groupby([*GROUP, "asked", "window"], sort=True)
+    return kept.agg(
+        best=("best", "median"), curves=("best", "size"), edges=("edge", lambda e: (e != "").sum())
+    ).reset_index()

@@ -1,0 +1,79 @@
+"""Bad values are named, by column, row and value, before anything is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from tst_study.errors import UserError
+
+Floats = NDArray[np.float64]
+
+
+def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Raises `UserError` for a column that `table` lacks; `what` names the table in words."""
+    for name in columns:
+        if name not in table:
+            near = get_close_matches(name, map(str, table.columns), 1)
+            hint = f"; is it {near[0]!r}?" if near else ""
+            raise UserError(f"{what}: column {name!r} is missing{hint}")
+
+
+def numbers(
+    values: ArrayLike | pd.Series, name: str, *, above: float = -np.inf, below: float = np.inf
+) -> Floats:
+    """Values as floats. Raises `UserError` for the first that is no number, not finite, or not
+    between `above` and `below`, both excluded; a table's row goes by its label."""
+    series = values if isinstance(values, pd.Series) else pd.Series(np.ravel(np.asarray(values)))
+    found = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
+    bad = np.flatnonzero(~((found > above) & (found < below)))
+    if len(bad):
+        place = int(bad[0])
+        wanted = "a finite number"
+        if np.isfinite(above):
+            wanted = f"a number between {above:g} and {below:g}"
+        if below == np.inf and above == 0:
+            wanted = "a finite number above 0"
+        raise UserError(
+            f"column {name}, row {series.index[place]}: {series.iloc[place]} is not {wanted}; "
+            "correct it or leave that row out"
+        )
+    return found
+
+
+def is_number(value: object, above: float = -np.inf) -> bool:
+    """A finite number above `above`; text and what is missing are none."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return number and above < float(value) < np.inf  # type: ignore[arg-type]
+
+
+def positive(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Raises `UserError` for a missing column and for a value that is not finite or not above 0."""
+    names = list(columns)
+    needs_columns(table, names, what)
+    for name in names:
+        numbers(table[name], f"{name!r} of {what}", above=0)
+
+
+def truths(values: pd.Series, name: str) -> NDArray[np.bool_]:
+    """A column of true and false. Raises `UserError` for anything else: text counts as true."""
+    for row, value in values.items():
+        if not isinstance(value, bool | np.bool_) and value not in (0, 1):
+            raise UserError(
+                f"column {name}, row {row}: {value!r} is neither true nor false; "
+                "read the column as booleans"
+            )
+    return values.to_numpy(dtype=bool)
+
+
+def one_of(value: str, known: Iterable[str], name: str) -> None:
+    """Raises `UserError` for a value that is not among those known, with the nearest of them."""
+    names = list(known)
+    if value not in names:
+        near = get_close_matches(str(value), names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+        raise UserError(f"{name} {value!r} is not known; {hint}")

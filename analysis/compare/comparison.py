@@ -1,0 +1,230 @@
+"""Superposition against the baseline at equal FLOPs, paired by seed.
+
+Only what may be compared is (design, invariant 5): finished runs, their learning rate annealed,
+their last step a next-token step, both arms evaluated on the same held-out tokens. Whatever is
+left out is returned with the reason. One question is which settings gain on one data, model and
+length: intervals and verdicts allow for all settings and learning rates that were tried on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.checks import is_number, needs_columns
+from analysis.compare.paired import paired
+from analysis.runs.run_row import rows_of
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+
+_JUDGED = (
+    "exclusion",
+    "state",
+    "message",
+    "step",
+    "steps",
+    "nats_per_token",
+    "evaluated_step",
+    "evaluated_phase",
+    "annealed",
+    "method",
+    "family",
+    "learning_rate",
+    "eval_set",
+)
+
+TABLE_COLUMNS = (
+    "group",
+    "family",
+    "corpus",
+    "steps",
+    "learning_rate",
+    "eval_set",
+    "flops",
+    "setting",
+    *SETTING,
+    "data_multiplier",
+    "seeds",
+    "comparisons",
+    "baseline",
+    "superposed",
+    "gain",
+    "low",
+    "high",
+    "deviation",
+    "smallest_detectable",
+    "p_adjusted",
+    "verdict",
+    "run_ids",
+)
+PAIR_COLUMNS = (
+    "group",
+    "steps",
+    "learning_rate",
+    "eval_set",
+    "setting",
+    "seed",
+    "baseline",
+    "superposed",
+    "gain",
+    "baseline_folder",
+    "superposed_folder",
+)
+EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
+
+    table: pd.DataFrame
+    """One row per setting: mean paired gain, its verdict, and an interval over seeds that holds
+    with 95% for all settings (`comparisons`) of its group and held-out text together."""
+    pairs: pd.DataFrame
+    """One row per setting and seed."""
+    excluded: pd.DataFrame
+    """Runs that were not compared, each with the reason."""
+    eligible: pd.DataFrame
+    """Rows of the run table that may be compared, baselines without a partner among them."""
+
+
+def compare(runs: pd.DataFrame) -> Comparison:
+    """Compare all superposed runs of a run table (`run_table.load`) with their baselines.
+
+    Raises `UserError` where the table lacks a column.
+    """
+    kept, excluded = eligible(runs)
+    baselines = list(rows_of(kept[kept["method"] == "baseline"]))
+    pairs: list[dict[str, Any]] = []
+    for run in rows_of(kept[kept["method"] == "superposition"]):
+        partner = _partner(run, baselines)
+        if isinstance(partner, str):
+            excluded.append(_exclusion(run, partner))
+        else:
+            pairs.append(_pair(run, partner))
+    return Comparison(
+        table=_table(pairs),
+        pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
+        excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
+        eligible=kept,
+    )
+
+
+def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Runs whose final losses may be compared, and the others, each with its reason."""
+    needs_columns(runs, ("group", "seed", "flops", "fingerprint", *_JUDGED, *SETTING), "runs")
+    excluded: list[dict[str, Any]] = []
+    kept: list[int] = []
+    seen: dict[str, str] = {}
+    for index, run in zip(runs.index, rows_of(runs), strict=True):
+        reason = _unfit(run)
+        if reason is None and run["fingerprint"] in seen:
+            reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
+        if reason is None:
+            seen[run["fingerprint"]] = run["folder"]
+            kept.append(index)
+        else:
+            excluded.append(_exclusion(run, reason))
+    return runs.loc[kept], excluded
+
+
+def _unfit(run: dict[str, Any]) -> str | None:
+    """Why a run's final loss may not be compared with any other, or None."""
+    if run["exclusion"]:
+        return f"excluded by hand: {run['exclusion']}"
+    if run["state"] == "diverged":
+        return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
+    if run["state"] != "done":
+        return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
+    if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
+        return "no held-out evaluation after the last step"
+    if not is_number(run["nats_per_token"], above=0):
+        return f"its held-out loss, {run['nats_per_token']!r}, is not a finite number above 0"
+    if run["evaluated_phase"] != "recovery":
+        return "superposed to its last step, never recovered: not a next-token model"
+    if run["annealed"] not in (True, False):
+        return f"annealed is {run['annealed']!r}, neither true nor false"
+    if not run["annealed"]:
+        return "its learning rate was not annealed when it was evaluated"
+    return None
+
+
+def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
+    """The baseline of a superposed run, or what keeps every candidate from being it."""
+    narrowing = (
+        ("group", "of the same data, model, steps, batch and schedule"),
+        ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
+        ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
+        ("flops", "of equal FLOPs"),
+        ("seed", f"of its seed {run['seed']}"),
+        ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
+    )
+    for column, words in narrowing:
+        if column not in run:  # Tables made elsewhere may not know the order of the text.
+            continue
+        baselines = [baseline for baseline in baselines if baseline[column] == run[column]]
+        if not baselines:
+            return f"no finished baseline {words}"
+    return baselines[0]
+
+
+def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    shared = ("group", "family", "corpus", "steps", "learning_rate", "eval_set", "flops", "seed")
+    return {
+        **{column: run[column] for column in (*shared, *SETTING, "data_multiplier")},
+        "setting": SuperpositionSetting.of_row(run).label,
+        "baseline": baseline["nats_per_token"],
+        "superposed": run["nats_per_token"],
+        "gain": baseline["nats_per_token"] - run["nats_per_token"],
+        "baseline_folder": baseline["folder"],
+        "superposed_folder": run["folder"],
+        "run_ids": (baseline["run_id"], run["run_id"]),
+    }
+
+
+def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
+    shared = ("group", "learning_rate", "eval_set", *SETTING)
+    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for pair in pairs:
+        settings.setdefault(tuple(pair[column] for column in shared), []).append(pair)
+    tried = Counter(
+        (members[0]["group"], members[0]["eval_set"])
+        for members in settings.values()
+        if len(members) > 1
+    )
+    rows = []
+    for members in settings.values():
+        members.sort(key=lambda pair: pair["seed"])
+        first = members[0]
+        question = max(1, tried[first["group"], first["eval_set"]])
+        statistics = asdict(paired([pair["gain"] for pair in members], question))
+        rows.append(
+            {
+                **first,
+                **statistics,
+                "gain": statistics["mean"],
+                "baseline": sum(pair["baseline"] for pair in members) / len(members),
+                "superposed": sum(pair["superposed"] for pair in members) / len(members),
+                "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+            }
+        )
+    rows.sort(
+        key=lambda row: (
+            *(row[column] for column in shared[:3]),
+            *SuperpositionSetting.of_row(row).order,
+        )
+    )
+    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+
+
+def _exclusion(run: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {
+        "run_id": run["run_id"],
+        "seed": run["seed"],
+        "setting": SuperpositionSetting.of_row(run).label,
+        "reason": reason,
+        "folder": run["folder"],
+    }

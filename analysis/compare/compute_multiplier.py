@@ -1,0 +1,217 @@
+"""How much more compute the baseline needs for the same loss, as a function of loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.checks import needs_columns, positive
+from analysis.compare.comparison import eligible
+from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
+from analysis.fitting import bootstrap
+from analysis.runs.run_row import rows_of
+from analysis.scaling.chinchilla import (
+    Frontier,
+    allocation,
+    envelope,
+    exponents,
+    isoflop,
+    leave_one_size_out,
+    parametric,
+)
+from analysis.scaling.power_law import fit_power_law
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+
+
+def compute_multiplier(
+    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
+) -> pd.DataFrame:
+    """Baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
+
+    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
+    every length has count; what is left out is in the table's `attrs["note"]`. Read between
+    neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
+    the shortest or the longest. Columns: loss, baseline_flops, method_flops, multiplier, seeds,
+    low, high: 95% for all `comparisons` methods together, by the t-test of the seeds' paired
+    differences (None for one seed: no claim; and on a side that the lengths do not bound).
+
+    Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
+    run at every length.
+    """
+    for table, name in ((baseline, "the baseline"), (method, "the method")):
+        positive(table, ("flops", "loss"), name)
+        needs_columns(table, ("seed",), name)
+    (first, second), note = paired_tables([baseline, method], "flops")
+    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    low, high = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
+    if low >= high:
+        raise UserError(
+            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
+            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
+        )
+    allowed = floors([one, two])
+    rows = []
+    for loss in np.linspace(high, low, losses):
+        places = [two.place(float(loss), floor) for floor in allowed]
+        ratio, *ends = hull(
+            [
+                one.reached(two.at(place, floor), floor, place, comparisons)
+                for place, floor in zip(places, allowed, strict=True)
+            ]
+        )
+        rows.append(
+            {
+                "loss": float(loss),
+                "baseline_flops": float(np.exp(ratio + places[0])),
+                "method_flops": float(np.exp(places[0])),
+                "multiplier": float(np.exp(ratio)),
+                "seeds": len(one.losses),
+                "low": None if ends[0] is None else float(np.exp(ends[0])),
+                "high": None if ends[1] is None else float(np.exp(ends[1])),
+            }
+        )
+    table = pd.DataFrame(rows)
+    table.attrs["note"] = note
+    return table
+
+
+def compute_answer(
+    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's approaches.
+
+    What the runs do not allow is a sentence that says what is missing.
+    """
+    table = published.runs() if runs is None else runs
+    if runs is None:
+        # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
+        table = table[table["source"] != "Table 2"]
+    kept, excluded = eligible(table)
+    kept = kept.assign(loss=kept["nats_per_token"].astype(float))
+    tables: dict[str, pd.DataFrame] = {}
+    said: list[str] = []
+    multipliers: list[pd.DataFrame] = []
+    for keys, family in kept.groupby(["family", "learning_rate", "eval_set"], sort=True):
+        baseline = family[family["method"] == "baseline"]
+        label = str(keys[0])
+        if baseline["steps"].nunique() >= 2:
+            said.append(_power_law_sentence(label, baseline))
+        for name, found in _multipliers(baseline, family[family["method"] != "baseline"]):
+            note = found if isinstance(found, str) else found.attrs["note"]
+            if note:
+                said.append(f"{label}, {name}: {note}.")
+            if isinstance(found, pd.DataFrame):
+                multipliers.append(found.assign(family=label, setting=name))
+    if multipliers:
+        order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
+        tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
+            multipliers, ignore_index=True
+        )[order]
+    baselines = kept[kept["method"] == "baseline"]
+    points = pd.DataFrame(
+        {
+            "params": baselines["active_parameters"].astype(float),
+            "tokens": baselines["latent_tokens"].astype(float),
+            "flops": baselines["flops"].astype(float),
+            "loss": baselines["loss"],
+            # Lengths of one size and seed fork from one trunk.
+            "model": baselines[["active_parameters", "seed"]].astype(str).agg(" ".join, axis=1),
+        }
+    )
+    # Sizes are compared on one text and one kind of model.
+    kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
+    for (corpus, *_), own in points.groupby(kinds, sort=True):
+        for name, approach in _APPROACHES.items():
+            title = f"Chinchilla, {name}, {corpus}"
+            try:
+                table = tables[title] = approach(own)
+                note = table.attrs.get("note")
+            except UserError as error:
+                note = str(error)
+            if note:
+                said.append(f"{title}: {note}.")
+    return Answer(
+        "compute",
+        tables,
+        tuple(said),
+        inputs or published.fingerprints("headline_runs", "final_loss_grid"),
+        pd.DataFrame(excluded),
+    )
+
+
+def _multipliers(
+    baseline: pd.DataFrame, superposed: pd.DataFrame
+) -> list[tuple[str, pd.DataFrame | str]]:
+    found: list[tuple[str, pd.DataFrame | str]] = []
+    keys = [name for name in SETTING if name != "superposed_steps"]
+    rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
+    several = [
+        members
+        for _, members in rounded.groupby(keys, sort=False, dropna=False)
+        if members["steps"].nunique() > 1
+    ]
+    for members in several:
+        name = SuperpositionSetting.of_row(next(rows_of(members))).label
+        try:
+            table = compute_multiplier(baseline, members, losses=3, comparisons=len(several))
+            found.append((name, table))
+        except UserError as error:
+            found.append((name, str(error)))
+    return found
+
+
+def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
+    flops, losses = baseline["flops"].to_numpy(dtype=float), baseline["loss"].to_numpy(dtype=float)
+    try:
+        law = fit_power_law(flops, losses)
+    except UserError as error:
+        return f"{label}, baseline: {error}."
+    low, high = law.floor_interval()
+    bounds = " to ".join("unbounded" if end is None else f"{end:.3f}" for end in (low, high))
+    return (
+        f"{label}, baseline: loss falls as C^−{law.exponent:.3f} towards {law.floor:.3f} nats "
+        f"(floor, 95% by profile: {bounds})."
+    )
+
+
+def _of_frontier(found: Frontier) -> pd.DataFrame:
+    low, high = found.params_interval or (None, None)
+    table = found.table.assign(
+        params_exponent=found.params_exponent, exponent_low=low, exponent_high=high
+    )
+    table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
+    return table
+
+
+def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
+    found = parametric(points)
+    drawn = bootstrap(found, 400)
+    budgets = np.geomspace(points["flops"].min(), points["flops"].max(), 5)
+    value, low, high = exponents(found, drawn)["params"]
+    table = allocation(found, budgets, drawn).assign(
+        params_exponent=value, exponent_low=low, exponent_high=high
+    )
+    notes = [f"{name} is not determined, at its bound" for name in drawn.undetermined]
+    if low is None:
+        notes.append(f"no interval: {drawn.clusters} models are too few to draw from")
+    table.attrs["note"] = "; ".join(notes)
+    return table
+
+
+def _left_out(points: pd.DataFrame) -> pd.DataFrame:
+    parametric(points)  # says what is missing, if something is
+    return leave_one_size_out(points)
+
+
+_APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "approach 1": lambda points: _of_frontier(envelope(points)),
+    "approach 2": lambda points: _of_frontier(isoflop(points)),
+    "approach 3": _approach_3,
+    "approach 3 predicting each size from the others": _left_out,
+}

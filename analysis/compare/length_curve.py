@@ -1,0 +1,168 @@
+"""Loss against length of one arm, and the length at which it reaches a loss.
+
+Between the lengths that were run, log(L − E) is linear in the log of the length: a power law
+beyond a floor E. With three lengths or more E is fitted; two tell nothing of the curvature, so that
+every floor from none to one with exponent 1 is allowed for. Intervals are found by asking, at each
+length, whether the paired difference of the seeds is zero (a t-test, inverted): exact for few
+seeds, and open where the curve is too flat to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from analysis.compare.paired import mean_interval
+from analysis.fitting.objectives import Floats
+from tst_study.errors import UserError
+from tst_study.statistics import critical_t
+
+Ratio = tuple[float, float | None, float | None]
+"""Log of a ratio of lengths, and its 95% interval."""
+
+
+@dataclass(frozen=True)
+class LengthCurve:
+    """Final losses of annealed runs, all lengths with the same seeds."""
+
+    x: Floats
+    """Log of length (steps or FLOPs), rising, shape (lengths,)."""
+    losses: Floats
+    """Nats, shape (seeds, lengths); means fall with length."""
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:
+        """From a table of lengths (index) by seeds (columns) without gaps.
+
+        Lengths after the best one are left out: no length belongs to the losses there. Raises
+        `UserError` for fewer than two that are left.
+        """
+        means = table.mean(axis=1).to_numpy()
+        falling = int(np.argmax(np.append(np.diff(means) >= 0, True))) + 1
+        if len(means) < 2:
+            raise UserError(f"the {name} has one length only; two or more are needed")
+        if falling < 2:
+            raise UserError(
+                f"longer runs of the {name} are not always better, so no length belongs to a loss"
+            )
+        x = np.log(table.index.to_numpy(dtype=float))
+        return cls(x[:falling], table.to_numpy(dtype=float).T[:, :falling])
+
+    @property
+    def means(self) -> Floats:
+        means: Floats = self.losses.mean(axis=0)
+        return means
+
+    def place(self, loss: float, floor: float) -> float:
+        """Log length at which the mean curve is at `loss`, extended beyond its ends."""
+        heights = np.log(self.means - floor)
+        height = np.log(loss - floor)
+        i = int(np.clip(np.searchsorted(-heights, -height) - 1, 0, len(heights) - 2))
+        share = (heights[i] - height) / (heights[i] - heights[i + 1])
+        return float(self.x[i] + share * (self.x[i + 1] - self.x[i]))
+
+    def at(self, place: float, floor: float) -> Floats:
+        """Loss of every seed at a log length, shape (seeds,): the mean curve, and the seeds' own
+        deviations from it in proportion."""
+        i = int(np.clip(np.searchsorted(self.x, place) - 1, 0, len(self.x) - 2))
+        share = (place - self.x[i]) / (self.x[i + 1] - self.x[i])
+        above = self.means[i : i + 2] - floor
+        beyond = np.exp((1 - share) * np.log(above[0]) + share * np.log(above[1]))
+        weights = np.array([1 - share, share]) * beyond / above
+        own: Floats = floor + beyond + (self.losses - self.means)[:, i : i + 2] @ weights
+        return own
+
+    def reached(self, losses: Floats, floor: float, origin: float, comparisons: int = 1) -> Ratio:
+        """Log of the length at which the mean equals that of `losses`, one per seed, over the
+        length exp(`origin`), with its 95% interval: None for one seed, and on a side on which the
+        difference is never shown within one more step between lengths."""
+        best = self.place(float(losses.mean()), floor)
+        if mean_interval(self.at(best, floor) - losses) is None:
+            return best - origin, None, None
+        critical = critical_t(len(losses) - 1, comparisons)
+
+        def shown(place: float, sign: float) -> float:
+            difference = self.at(place, floor) - losses
+            error = float(difference.std(ddof=1)) / np.sqrt(len(losses))
+            return float(sign * difference.mean() - critical * error)
+
+        ends: list[float | None] = []
+        first, last = 2 * self.x[0] - self.x[1], 2 * self.x[-1] - self.x[-2]
+        for limit, sign in ((min(first, best), 1.0), (max(last, best), -1.0)):
+            bounded = shown(limit, sign) > 0
+            end = float(optimize.brentq(shown, limit, best, (sign,))) if bounded else None
+            ends.append(None if end is None else end - origin)
+        return best - origin, ends[0], ends[1]
+
+
+def hull(found: list[Ratio]) -> Ratio:
+    """The first estimate, with an interval that spans those of all."""
+    lows, highs = [low for _, low, _ in found], [high for _, _, high in found]
+    return (
+        found[0][0],
+        None if None in lows else min(low for low in lows if low is not None),
+        None if None in highs else max(high for high in highs if high is not None),
+    )
+
+
+def floors(curves: list[LengthCurve]) -> Floats:
+    """Floors (nats) to allow for, the best first: one fitted to all curves, which share their
+    text; five of them where no curve has three lengths."""
+    highest = min(
+        float((curve.means[1:] + np.diff(curve.means) / np.expm1(np.diff(curve.x))).min())
+        for curve in curves
+    )
+    highest = max(highest, 0.0)
+    if max(len(curve.x) for curve in curves) < 3:
+        return highest * np.array([0.5, 0.0, 0.25, 0.75, 1.0])
+
+    def misfit(floor: float) -> float:
+        return sum(_bend(curve, floor) for curve in curves)
+
+    bounds = (0.0, max(highest, 1e-9))
+    found = optimize.minimize_scalar(misfit, bounds=bounds, method="bounded").x
+    return np.array([float(found)])
+
+
+def _bend(curve: LengthCurve, floor: float) -> float:
+    """Sum of squares, in nats, of what one power law beyond `floor` leaves of the means."""
+    above = curve.means - floor
+    line, heights = np.stack([above, above * curve.x], axis=1), above * np.log(above)
+    left = heights - line @ np.linalg.lstsq(line, heights, rcond=None)[0]
+    return float(left @ left)
+
+
+def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataFrame], str]:
+    """Losses by length and seed, of the seeds that every length of every table has, and in words
+    what was left out.
+
+    Where fewer than two seeds are left, lengths of one seed give way if two lengths remain.
+    Columns of the tables: `along`, seed, loss. Raises `UserError` for no seed in common, and for a
+    seed that ran a length twice.
+    """
+    for table in tables:
+        twice = table.duplicated([along, "seed"])
+        if twice.any():
+            seed, length = table["seed"][twice].iloc[0], table[along][twice].iloc[0]
+            raise UserError(f"seed {seed} has two losses at {along} {length:g}; keep one")
+    wide = [table.pivot(index=along, columns="seed", values="loss") for table in tables]
+    seeds = _common(wide)
+    said = ""
+    if len(seeds) < 2:
+        repeated = [table[table.notna().sum(axis=1) > 1] for table in wide]
+        enough = all(len(r) >= min(2, len(w)) for r, w in zip(repeated, wide, strict=True))
+        if enough and len(_common(repeated)) > 1:
+            said = "lengths with one seed are left out"
+            wide, seeds = repeated, _common(repeated)
+    if not len(seeds):
+        raise UserError("no seed was run at every length of both arms; run the missing ones")
+    return [table[seeds].sort_index() for table in wide], said
+
+
+def _common(tables: list[pd.DataFrame]) -> list[Any]:
+    kept = [set(table.dropna(axis=1).columns) for table in tables]
+    return sorted(set.intersection(*kept))

@@ -1,0 +1,236 @@
+"""Equal FLOPs, equal data, equal loss: which runs match, found among all of them by one ledger.
+
+The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed run is held against
+every baseline of its family (same data, model, batch, schedule, learning rate, held-out text):
+of the same FLOPs, of the same raw tokens, and, between baselines of several lengths, of the same
+loss. That last one is read by interpolation within the baselines' range; beyond it there is a
+bound, never a number. Intervals and verdicts hold for all settings of one family, length and kind
+of match together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.compare.comparison import eligible
+from analysis.compare.crossings import published_crossings
+from analysis.compare.equal_loss import speed_up
+from analysis.compare.paired import paired
+from analysis.runs.run_row import rows_of
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+from tst_study.units import big
+
+Kind = Literal["equal FLOPs", "equal data", "equal loss"]
+TOLERANCE = 0.005
+"""Relative difference of FLOPs or raw tokens that still counts as equal: a rounded step ratio
+moves the tokens of a run by less."""
+
+_SAME = ("family", "learning_rate", "eval_set")
+_EQUAL: dict[str, Kind] = {"flops": "equal FLOPs", "raw_tokens": "equal data"}
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Losses in nats per token; a positive gain: superposition wins."""
+
+    table: pd.DataFrame
+    """One row per setting and kind of match: gain or speed-up, with 95% interval over seeds."""
+    excluded: pd.DataFrame
+    """Runs that may not be compared, each with the reason."""
+
+
+def ledger(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs with flops, raw_tokens, steps, loss and device hours (NaN where not known)."""
+    rows = runs.copy()
+    rows["loss"] = rows["nats_per_token"].astype(float)
+    if "gpu_hours" in rows:
+        rows["hours"] = rows["gpu_hours"].astype(float)
+    else:
+        count = rows["device_count"].astype(float).fillna(1.0)
+        rows["hours"] = rows["training_seconds"].astype(float) * count / 3600.0
+    return rows
+
+
+def matched(runs: pd.DataFrame) -> Matches:
+    """All matches among a run table (`run_table.load`, `published.runs`).
+
+    Columns of the table: setting, kind, steps, baseline_steps, seeds; for equal FLOPs and equal
+    data gain, low, high, smallest_detectable, verdict; for equal loss the ratios `steps_ratio`,
+    `flops_ratio`, `hours_ratio` (baseline over superposed) with low and high of the first; `note`
+    says what no number can.
+    """
+    kept, excluded = eligible(runs)
+    book = ledger(kept)
+    rows: list[dict[str, Any]] = []
+    superposed = book[book["method"] == "superposition"]
+    keys = [*_SAME, "steps", *SETTING]
+    settings = [
+        (members, _baselines(book, members))
+        for _, members in superposed.groupby(keys, sort=False, dropna=False)
+    ]
+    tried = Counter(
+        tuple(members[["family", "eval_set", "steps"]].iloc[0])
+        for members, _ in settings
+        if members["seed"].nunique() > 1
+    )
+    for members, baselines in settings:
+        first = next(rows_of(members))
+        named = {
+            "family": first["family"],
+            "corpus": first["corpus"],
+            "params": big(first["parameters"]),
+            "setting": SuperpositionSetting.of_row(first).label,
+            "steps": first["steps"],
+            "_order": (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order),
+        }
+        question = max(1, tried[first["family"], first["eval_set"], first["steps"]])
+        for column, kind in _EQUAL.items():
+            rows.append({**named, **_equal(members, baselines, column, kind, question)})
+        rows.append({**named, **_equal_loss(members, baselines, question)})
+    rows.sort(key=lambda row: row.pop("_order"))
+    return Matches(pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(excluded))
+
+
+COLUMNS = (
+    "family",
+    "corpus",
+    "params",
+    "setting",
+    "steps",
+    "kind",
+    "baseline_steps",
+    "seeds",
+    "gain",
+    "steps_ratio",
+    "flops_ratio",
+    "hours_ratio",
+    "low",
+    "high",
+    "smallest_detectable",
+    "verdict",
+    "note",
+)
+
+
+def matched_answer(
+    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse matched`: of a run table, or of Tables 1 and 2 with Figures 1 and 3."""
+    table = published.runs() if runs is None else runs
+    if runs is None:
+        table = table[table["source"].isin(["Table 1", "Table 2"])]
+    found = matched(table)
+    if found.table.empty:
+        raise UserError("no finished superposed run among these: there is nothing to match")
+    tables = {
+        "Matches (gains in nats; ratios are baseline over superposed)": found.table.drop(
+            columns="family"
+        )
+    }
+    said = [
+        f"{kind}: {int(found.table['seeds'].notna()[found.table['kind'] == kind].sum())} of "
+        f"{int((found.table['kind'] == kind).sum())} settings have a partner."
+        for kind in ("equal FLOPs", "equal data")
+    ]
+    if runs is None:
+        tables["Where the curves of Figures 1 and 3 cross, in steps"] = published_crossings()
+        said.append(
+            "Figures 1, 3b and 3c cross baselines that are not annealed there: the gap behind the "
+            "crossing is partly the learning rate's decay."
+        )
+    return Answer(
+        "matched",
+        tables,
+        tuple(said),
+        inputs or published.fingerprints("headline_runs", "loss_curves"),
+        found.excluded,
+    )
+
+
+def _baselines(book: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    same = book["method"] == "baseline"
+    for name in _SAME:
+        same &= book[name] == members[name].iloc[0]
+    return book[same]
+
+
+def _equal(
+    members: pd.DataFrame, baselines: pd.DataFrame, column: str, kind: Kind, comparisons: int
+) -> dict[str, Any]:
+    target = float(members[column].iloc[0])
+    near = baselines[(baselines[column].astype(float) / target - 1).abs() <= TOLERANCE]
+    row: dict[str, Any] = {"kind": kind}
+    if near.empty:
+        return {**row, "note": f"no baseline of {kind}"}
+    pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
+    if pairs.empty:
+        return {**row, "note": f"no baseline of {kind} with its seeds"}
+    found = paired(list(pairs["loss_baseline"] - pairs["loss"]), comparisons)
+    hours = float((pairs["hours_baseline"] / pairs["hours"]).mean())
+    return {
+        **row,
+        "baseline_steps": int(pairs["steps_baseline"].iloc[0]),
+        "seeds": found.seeds,
+        "gain": found.mean,
+        "steps_ratio": float((pairs["steps_baseline"] / pairs["steps"]).mean()),
+        "flops_ratio": float((pairs["flops_baseline"] / pairs["flops"]).mean()),
+        "hours_ratio": None if math.isnan(hours) else hours,
+        "low": found.low,
+        "high": found.high,
+        "smallest_detectable": found.smallest_detectable,
+        "verdict": found.verdict,
+        "note": "",
+    }
+
+
+def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"kind": "equal loss", "seeds": members["seed"].nunique()}
+    if baselines.empty:
+        return {**row, "note": "no baseline"}
+    if baselines["steps"].nunique() == 1:
+        bounds = members.merge(baselines, on="seed", suffixes=("", "_baseline"))
+        notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
+        return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
+    found = speed_up(baselines, members, comparisons)
+    ratio = found["speed_up"]
+    if ratio is None:
+        return {**row, "note": found["note"]}
+    known = baselines.groupby("steps")["hours"].mean()
+    spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
+    hours = spent / float(members["hours"].mean())
+    return {
+        **row,
+        "seeds": found["seeds"],
+        "baseline_steps": round(found["baseline_steps"]),
+        "steps_ratio": ratio,
+        # A step costs the same FLOPs in both phases and both arms.
+        "flops_ratio": ratio,
+        "hours_ratio": None if math.isnan(hours) else hours,
+        "low": found["low"],
+        "high": found["high"],
+        "verdict": "one seed: no claim" if found["seeds"] < 2 else "",
+        "note": "" if found["seeds"] < 2 else found["note"],
+    }
+
+
+def _bound(pair: dict[str, Any]) -> str:
+    """With one length of baseline there is no loss to interpolate, but there may be a bound."""
+    steps = pair["steps_baseline"] / pair["steps"]
+    if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
+        return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"
+    hours = pair["hours_baseline"] / pair["hours"]
+    spent = "" if math.isnan(hours) else f" and {hours:.2f} times the hours"
+    return (
+        f"at least {steps:.2f} times the steps{spent}: its baseline has one length only, and after "
+        f"them a higher loss ({pair['loss_baseline']:.3f} against {pair['loss']:.3f})"
+    )

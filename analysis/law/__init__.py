@@ -1,0 +1,2 @@
+"""The law of superposition: its form, the rows that it is fitted to, what it predicts of rows held
+out beside two nulls, its advice, its answer."""

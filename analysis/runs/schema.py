@@ -1,0 +1,155 @@
+"""Runs that were trained elsewhere, as a table: one row per run, in the columns of `SCHEMA`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.answer import fingerprint_of
+from analysis.checks import needs_columns, numbers, truths
+from analysis.frames import with_tokens
+from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
+from analysis.runs.run_row import COLUMNS, rows_of
+from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a table of runs may have."""
+
+    name: str
+    default: Any
+    """None: it must be there. The default stands for a whole column that is missing; a cell that is
+    missing is an error."""
+    words: str
+    least: float | None = None
+    """Of a number, excluded."""
+
+
+SCHEMA = (
+    Column("run", None, "a name of its own"),
+    Column("loss", None, "final held-out next-token loss, nats per token", 0.0),
+    Column("params", None, "parameters; of a mixture those active for a token", 0.0),
+    Column("tokens", "", "trained positions (or give flops): for s tokens a bag, bags", 0.0),
+    Column("flops", "", "of the training; 6 · params · tokens", 0.0),
+    Column("steps", "", "of the optimizer; tokens where it is missing", 0.0),
+    Column("annealed", True, "whether the learning rate had decayed when the loss was taken"),
+    Column("seed", 0, "pairs a run with its baseline", -1.0),
+    Column("bag_size", 1, "s, tokens a bag; 1 is a baseline", 0.0),
+    Column("step_ratio", 0.0, "r, the share of the steps that is superposed", -1e-9),
+    Column("weighting", "uniform", "target weights"),
+    Column("learning_rate", 0.0, "peak", -1e-9),
+    Column("corpus", "", "training text: runs of one corpus are compared"),
+    Column("eval_set", "", "held-out text: losses on one text are compared"),
+    Column("batch", "", "whatever else must be equal for two runs to be compared"),
+    Column("model", "", "label of rows that belong to one training"),
+)
+
+
+def read_frame(path: str | Path) -> pd.DataFrame:
+    """A CSV or parquet file. Raises `UserError` where it is none."""
+    source = Path(path)
+    if not source.is_file():
+        raise UserError(f"{source}: no such file; give a table of runs as CSV or parquet")
+    try:
+        return pd.read_parquet(source) if source.suffix == ".parquet" else pd.read_csv(source)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{source}: not a table ({error})") from error
+
+
+def checked(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with every column of the schema, defaults filled in, numbers as numbers.
+
+    Raises `UserError` for a missing column, or a bad value by column, row and value.
+    """
+    needs_columns(frame, [column.name for column in SCHEMA if column.default is None], "table")
+    rows = with_tokens(frame)
+    rows = rows.assign(steps=rows["steps"] if "steps" in rows else rows["tokens"])
+    for column in SCHEMA:
+        if column.name not in rows:
+            rows[column.name] = column.default
+        elif column.least is not None:
+            rows[column.name] = numbers(rows[column.name], column.name, above=column.least)
+        elif rows[column.name].isna().any():
+            where = rows.index[rows[column.name].isna()][0]
+            raise UserError(f"column {column.name}, row {where}: is missing; fill it in")
+    rows["annealed"] = truths(rows["annealed"], "annealed")
+    return rows
+
+
+def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of runs (`SCHEMA`) in the columns of the run table (`run_table.load`): what
+    `comparison.compare`, `matched.matched` and every question of `tst-study analyse` take."""
+    rows = [_run(row) for row in rows_of(checked(frame))]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table.attrs["problems"] = []
+    return table
+
+
+def fingerprint_of_file(path: str | Path) -> dict[str, str]:
+    """sha256 by name."""
+    return {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+
+
+def tables_of(path: str | Path) -> Tables:
+    """A file of runs as the tables of run folders, without curves."""
+    empty = [
+        pd.DataFrame(columns=["folder", *names]) for names in (CURVE_COLUMNS, EVALUATION_COLUMNS)
+    ]
+    return Tables(runs_of(read_frame(path)), empty[0], empty[1], ())
+
+
+def _run(row: dict[str, Any]) -> dict[str, Any]:
+    steps, ratio = int(row["steps"]), float(row["step_ratio"])
+    plain = {one.column: one.plain for one in DEPARTURES} | {"weighting": row["weighting"]}
+    size = int(row["bag_size"])
+    setting = SuperpositionSetting.of_row(
+        {"bag_size": size, "superposed_steps": round(ratio * steps), "step_ratio": ratio, **plain}
+    )
+    more = 1 + setting.step_ratio * (setting.bag_size - 1)
+    family = " ".join(f"{row[name]:g}" if name == "params" else str(row[name]) for name in _FAMILY)
+    mark = fingerprint_of([str(value) for value in row.values()])
+    known: dict[str, Any] = {
+        **setting.columns(),
+        "run_id": str(row["run"]),
+        "name": str(row["run"]),
+        "study": "table",
+        "role": setting.role,
+        "state": "done",
+        "message": "",
+        "step": steps,
+        "steps": steps,
+        "seed": int(row["seed"]),
+        "method": "baseline" if setting.is_baseline else "superposition",
+        "parameters": row["params"],
+        "active_parameters": row["params"],
+        "corpus": str(row["corpus"]),
+        "learning_rate": float(row["learning_rate"]),
+        "latent_tokens": row["tokens"],
+        "raw_tokens": row["tokens"] * more,
+        "data_multiplier": more,
+        "flops": row["flops"],
+        "eval_set": str(row["eval_set"]),
+        "nats_per_token": float(row["loss"]),
+        "evaluated_step": steps,
+        "evaluated_phase": "superposition" if ratio >= 1 else "recovery",
+        "annealed": bool(row["annealed"]),
+        "exclusion": "",
+        "family": family,
+        "group": f"{family}, {row['tokens']:g} tokens, {steps} steps",
+        "fingerprint": mark,
+        "folder": str(row["run"]),
+    }
+    missing = {name: np.nan if name in _NUMBERS else None for name in COLUMNS}
+    return {**missing, **known}
+
+
+_FAMILY = ("corpus", "params", "batch")
+_NUMBERS = ("training_seconds", "device_count", "epochs")
+"""Used as numbers wherever they are known."""

@@ -1,0 +1,65 @@
+"""`tst-study analyse chinchilla`: E + A N^−α + B D^−β of baselines, with its nulls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.answer import Answer
+from analysis.compare.comparison import eligible
+from analysis.frames import fit_chinchilla
+from analysis.scaling.chinchilla import leave_one_size_out
+from tst_study.errors import UserError
+
+_BUDGETS = 5
+
+
+def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
+    """A fit for each corpus and held-out text of rows with params, tokens, flops, loss, corpus and
+    eval_set (`schema.checked`, `points_of_runs`); superposed runs are left out."""
+    tables: dict[str, pd.DataFrame] = {}
+    said: list[str] = []
+    plain = points[points["bag_size"] == 1]
+    for (corpus, text), own in plain.groupby(["corpus", "eval_set"], sort=True):
+        name = ", ".join(part for part in (str(corpus), str(text)) if part) or "all runs"
+        try:
+            found = fit_chinchilla(own)
+        except UserError as error:
+            said.append(f"{name}: no fit: {error}.")
+            continue
+        errors = leave_one_size_out(own).assign(copied=_copied(own))
+        ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
+        tables |= {
+            f"{name}. L = E + A N^−α + B D^−β, 95% intervals": found.summary(),
+            f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
+            f"{name}. Each size predicted from the others, nats": errors,
+        }
+        said += [f"{name}: {line}." for line in str(found).splitlines()[-1:]]
+    if not said:
+        raise UserError("no baseline among these runs: nothing to fit")
+    return Answer("chinchilla", tables, tuple(said), inputs)
+
+
+def points_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(points of a run table's eligible runs, runs left out with their reason)."""
+    kept, excluded = eligible(runs)
+    names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
+    points = kept.rename(columns=names).reset_index(drop=True)
+    numbers = points[["params", "tokens", "flops", "loss"]].astype(float)
+    return points[["corpus", "eval_set", "bag_size"]].join(numbers), pd.DataFrame(excluded)
+
+
+def _copied(points: pd.DataFrame) -> list[float]:
+    """The null of each left-out size: root mean square error of the loss of the nearest other size
+    at the nearest number of tokens."""
+    found = []
+    for size in points["params"].unique():
+        out, rest = points[points["params"] == size], points[points["params"] != size]
+        errors = []
+        for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
+            by_size = np.abs(np.log(rest["params"] / size))
+            near = rest[by_size <= by_size.min() + 1e-9]
+            nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
+            errors.append(float(near["loss"].iloc[nearest]) - float(loss))
+        found.append(float(np.sqrt(np.mean(np.square(errors)))))
+    return found

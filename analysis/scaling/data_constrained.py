@@ -1,0 +1,269 @@
+"""Who wins when unique tokens are few: baseline, full, input-only or output-only superposition.
+
+Full and input-only superposition read s times the text in their first phase, and so repeat a small
+corpus sooner; output-only reads no more than the baseline. Repeated tokens are worth less and less
+(Muennighoff et al., arXiv 2305.16264). Runs decide where there are some; until then the map is
+drawn from fitted laws and says so in its `source`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.checks import numbers
+from analysis.compare.comparison import Comparison
+from analysis.compare.paired import paired
+from analysis.fitting import Fit, Huber, Problem, fit
+from analysis.fitting.objectives import Floats
+from analysis.law.rows import TOKENS_PER_STEP as TOKENS_PER_STEP
+from analysis.law.superposition_law import Law, published_law
+from analysis.runs.run_row import rows_of
+from analysis.scaling.scaling_laws import Base, Repetition
+from tst_study.errors import UserError
+
+Mode = Literal["baseline", "full", "input_only", "output_only"]
+MODES: tuple[Mode, ...] = ("baseline", "full", "input_only", "output_only")
+WORTH_OF_REPEATS = 15.4
+"""R_D* of Muennighoff et al.: the e-folding number of repetitions."""
+WORTH_RANGE = (7.6, 100.0)
+"""What their own runs allow by profile likelihood: 7.6 and up, without an upper bound."""
+BAGS = np.arange(2, 17, dtype=float)
+RATIOS = np.round(np.arange(0.05, 0.51, 0.05), 2)
+
+
+def effective_tokens(
+    tokens: Floats | float, unique_tokens: Floats | float, worth: float = WORTH_OF_REPEATS
+) -> Floats:
+    """Unique tokens that would be worth as much as `tokens` read from `unique_tokens`.
+
+    U (1 + R* (1 − exp(−R / R*))) with R = tokens / U − 1 repetitions; equal to `tokens` where
+    nothing is repeated.
+    """
+    read = np.asarray(tokens, dtype=float)
+    unique = np.minimum(np.asarray(unique_tokens, dtype=float), read)
+    numbers(unique, "tokens", above=0)
+    repeats = read / unique - 1.0
+    value: Floats = unique * (1.0 - worth * np.expm1(-repeats / worth))
+    return value
+
+
+def fit_repetition(
+    base: Base, params: Floats, tokens: Floats, unique_tokens: Floats, loss: Floats
+) -> Fit:
+    """R_D* and R_N* (as logs) from runs with repeated data, on a fitted base law.
+
+    Raises `UserError` where no run repeats its data.
+    """
+    named = {"params": params, "tokens": tokens, "unique_tokens": unique_tokens, "loss": loss}
+    for name, values in named.items():
+        numbers(values, name, above=0)
+    if not (np.asarray(tokens, dtype=float) > 1.05 * np.asarray(unique_tokens, dtype=float)).any():
+        raise UserError(
+            "no run reads its data more than once: nothing tells what repeats are worth"
+        )
+    model = Repetition(base, params, tokens, unique_tokens)
+    starts = [[np.log(d), np.log(n)] for d in (3.0, 15.0, 60.0) for n in (1.0, 5.0, 20.0)]
+    return fit(Problem(model, np.asarray(loss, dtype=float), Huber()), starts, strict=False)
+
+
+@functools.cache
+def shares_of_full() -> dict[Mode, float]:
+    """Gain of each mode over that of full superposition: ends of Figure 6 (s = 4, r = 0.5, 40,000
+    steps, one run each)."""
+    curves = published.curves(6).sort_values("step")
+    ends = curves.groupby("run")["loss"].last()
+    full = float(ends["baseline"] - ends["full_superposition"])
+    names: dict[Mode, str] = {
+        "full": "full_superposition",
+        "input_only": "input_superposition",
+        "output_only": "output_superposition",
+    }
+    gains = {mode: float(ends["baseline"] - ends[run]) / full for mode, run in names.items()}
+    shares: dict[Mode, float] = {"baseline": 0.0, **gains}
+    return shares
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best setting of a mode for a budget."""
+
+    mode: Mode
+    loss: float
+    """Relative to the baseline of the same steps on unlimited data: negative is better."""
+    bag_size: int
+    step_ratio: float
+    epochs: float
+
+
+def best_of_mode(
+    mode: Mode,
+    params: float,
+    steps: float,
+    unique_tokens: float,
+    law: Law | None = None,
+    worth: float = WORTH_OF_REPEATS,
+) -> Choice:
+    """By the law: the (s, r) with the lowest loss after `steps` steps of 2M tokens.
+
+    Assumes that a repeated token loses its worth alike in both phases, so that all of a run's
+    steps count by the mean worth of the raw tokens it reads, and that modes keep the share of the
+    full gain that Figure 6 shows.
+    """
+    law = law or published_law()
+    latent = steps * TOKENS_PER_STEP
+    if mode == "baseline":
+        grid = np.zeros((1, 1))
+        raw = np.full((1, 1), latent)
+    else:
+        grid = shares_of_full()[mode] * law.gains(params, latent, BAGS, RATIOS)
+        more = (BAGS[:, None] - 1) * RATIOS[None, :] if mode != "output_only" else np.zeros((1, 1))
+        raw = latent * (1 + more) * np.ones_like(grid)
+    counted = effective_tokens(raw, unique_tokens, worth) / raw
+    losses = law.falls(latent * counted, latent) - grid
+    i, j = np.unravel_index(int(losses.argmin()), losses.shape)
+    plain = mode == "baseline"
+    return Choice(
+        mode=mode,
+        loss=float(losses[i, j]),
+        bag_size=1 if plain else int(BAGS[i]),
+        step_ratio=0.0 if plain else float(RATIOS[j]),
+        epochs=float(raw[i, j] / unique_tokens),
+    )
+
+
+def win_map(
+    params: float,
+    unique_tokens: Sequence[float],
+    steps: Sequence[float],
+    law: Law | None = None,
+) -> pd.DataFrame:
+    """The winner over (unique tokens, steps), at equal FLOPs, from the fitted laws.
+
+    Columns: unique_tokens, steps, epochs (of the baseline), winner, s, r, gain over the baseline on
+    the same data (nats), gains of the three modes, `certain` (the same winner at both ends of what
+    is known of R_D*), source.
+    """
+    numbers(unique_tokens, "unique_tokens", above=0)
+    numbers(steps, "steps", above=0)
+    law = law or published_law()
+    rows = []
+    for unique in unique_tokens:
+        for count in steps:
+            found = _all_modes(params, count, unique, law, WORTH_OF_REPEATS)
+            others = [_all_modes(params, count, unique, law, worth) for worth in WORTH_RANGE]
+            winners = {_best(table).mode for table in others}
+            best = _best(found)
+            alone = found["baseline"].loss
+            rows.append(
+                {
+                    "unique_tokens": float(unique),
+                    "steps": float(count),
+                    "epochs": count * TOKENS_PER_STEP / unique,
+                    "winner": best.mode,
+                    "s": best.bag_size,
+                    "r": best.step_ratio,
+                    "gain": alone - best.loss,
+                    "full": alone - found["full"].loss,
+                    "input_only": alone - found["input_only"].loss,
+                    "output_only": alone - found["output_only"].loss,
+                    "certain": winners == {best.mode},
+                    "source": "fitted law, not runs",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _all_modes(
+    params: float, steps: float, unique: float, law: Law, worth: float
+) -> dict[Mode, Choice]:
+    return {mode: best_of_mode(mode, params, steps, unique, law, worth) for mode in MODES}
+
+
+def _best(choices: dict[Mode, Choice]) -> Choice:
+    return min(choices.values(), key=lambda choice: choice.loss)
+
+
+def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
+    """From runs: per group (same unique tokens and FLOPs) the mode with the largest mean gain.
+
+    Columns: group, steps, unique_tokens, epochs, winner, setting, gain, low, high, seeds, verdict
+    (these against the baseline, allowing for all settings tried: the best of them was picked), tied
+    (the other settings that the seeds do not tell from it).
+    """
+    columns = ["group", "steps", "unique_tokens", "epochs", "winner", "setting", "gain"]
+    columns += ["low", "high", "seeds", "verdict", "tied", "source"]
+    if comparison.table.empty:
+        return pd.DataFrame(columns=columns)
+    unique = runs.groupby("group")["unique_raw_tokens"].first()
+    rows: list[dict[str, Any]] = []
+    for group, members in comparison.table.groupby("group", sort=True):
+        best = next(rows_of(members.sort_values("gain", ascending=False)))
+        latent = runs.loc[runs["group"] == group, "latent_tokens"].iloc[0]
+        rows.append(
+            {
+                **best,
+                "unique_tokens": unique[group],
+                "epochs": latent / unique[group] if unique[group] else None,
+                "winner": best["mode"] if best["gain"] > 0 else "baseline",
+                "tied": ", ".join(_tied(best, members, comparison.pairs)),
+                "source": "runs",
+            }
+        )
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+    """Settings whose gain is not shown to be smaller, allowing for every pair among them."""
+    key = ["group", "learning_rate", "eval_set", "setting"]
+    gains = {names: rows.set_index("seed")["gain"] for names, rows in pairs.groupby(key)}
+    mine = gains[tuple(best[name] for name in key)]
+    count = len(members) * (len(members) - 1) // 2
+    found = []
+    for row in rows_of(members):
+        behind = (mine - gains[tuple(row[name] for name in key)]).dropna()
+        same = row["setting"] == best["setting"] and row["learning_rate"] == best["learning_rate"]
+        if not same and (behind.empty or paired(list(behind), count).verdict != "better"):
+            found.append(row["setting"])
+    return found
+
+
+def data_answer(
+    comparison: Comparison | None = None,
+    runs: pd.DataFrame | None = None,
+    inputs: dict[str, str] | None = None,
+    params: float = 600e6,
+) -> Answer:
+    """`tst-study analyse data`: winners from runs, or the map of the fitted laws."""
+    if comparison is not None and runs is not None:
+        table = winners_of_runs(comparison, runs)
+        if table.empty:
+            raise UserError("no superposed run with a finished baseline of its seed: no winner")
+        said = (
+            "Winners have the largest mean over seeds; `verdict`, which allows for all settings "
+            "tried, says whether they beat the baseline, and `tied` what else may be the best.",
+        )
+        titles = {"Winners, from runs": table}
+        return Answer("data", titles, said, inputs or {}, comparison.excluded)
+    steps = [5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0]
+    unique = [0.5e9, 1e9, 2e9, 5e9, 10e9, 20e9, 50e9, 100e9, 200e9]
+    table = win_map(params, unique, steps)
+    shares = shares_of_full()
+    return Answer(
+        "data",
+        {f"Winner at equal FLOPs, {params / 1e6:.0f}M parameters (from fitted laws)": table},
+        (
+            "Not from runs: the law of superposition on Tables 4–7, repeated tokens by Muennighoff "
+            "et al. (R_D* 15.4; `certain`: the same at 7.6 and at 100), and from Figure 6 that "
+            f"input-only keeps {shares['input_only']:.0%} and output-only "
+            f"{shares['output_only']:.0%} of the full gain (one run each).",
+        ),
+        published.fingerprints("final_loss_grid", "loss_curves"),
+    )

@@ -1,0 +1,190 @@
+"""Runs trained elsewhere, as a data frame or a table: fitted, printed, predicted, compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import analysis
+from analysis.questions import ask
+from analysis.runs.schema import SCHEMA
+from tst_study.commands.command_line import app
+from tst_study.errors import UserError
+
+TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}
+
+
+def frame(noise: float = 0.001, floor: float = TRUTH["E"], seed: int = 0) -> pd.DataFrame:
+    """Nine sizes at five lengths each."""
+    size, tokens = (
+        part.ravel() for part in np.meshgrid(np.geomspace(5e7, 1e10, 9), np.geomspace(2e9, 3e11, 5))
+    )
+    loss = floor + TRUTH["A"] * size ** -TRUTH["alpha"] + TRUTH["B"] * tokens ** -TRUTH["beta"]
+    loss *= np.exp(noise * np.random.default_rng(seed).standard_normal(len(loss)))
+    return pd.DataFrame({"params": size, "tokens": tokens, "loss": loss})
+
+
+@pytest.fixture(scope="module")
+def found() -> analysis.frames.ChinchillaFit:
+    return analysis.fit_chinchilla(frame(), draws=100)
+
+
+def test_a_frame_is_fitted_and_speaks_in_printed_names(
+    found: analysis.frames.ChinchillaFit,
+) -> None:
+    table = found.summary().set_index("parameter")
+    assert list(table.index) == ["E", "A", "B", "alpha", "beta"]
+    for name, truth in TRUTH.items():
+        assert getattr(found, name) == table.loc[name, "value"]
+        assert table.loc[name, "low"] < table.loc[name, "value"] < table.loc[name, "high"]
+        assert table.loc[name, "value"] == pytest.approx(truth, rel=0.15)
+    text = str(found)
+    assert text.splitlines()[0].split() == ["parameter", "value", "low", "high", "note"]
+    assert "45 runs; rank 5" in text
+    with pytest.raises(AttributeError):
+        found.gamma  # noqa: B018
+
+
+def test_a_fit_predicts_with_intervals_and_allocates(
+    found: analysis.frames.ChinchillaFit,
+) -> None:
+    asked = pd.DataFrame({"params": [2e9, 3e10], "tokens": [1e11, 1e12]})
+    said = found.predict(asked)
+    truth = (
+        TRUTH["E"] + TRUTH["A"] * asked["params"] ** -0.35 + TRUTH["B"] * asked["tokens"] ** -0.37
+    )
+    assert ((said["low"] < truth) & (truth < said["high"])).all()
+    assert said["loss"].to_numpy() == pytest.approx(truth.to_numpy(), rel=0.005)
+    best = found.allocation([1e21])
+    assert (best["params_low"] < best["params"]).all()
+    assert 6 * best["params"].item() * best["tokens"].item() == pytest.approx(1e21)
+
+
+def test_rows_of_one_training_are_drawn_together() -> None:
+    checkpoints = analysis.fit_chinchilla(frame(), draws=20).drawn
+    assert (checkpoints.resampled, checkpoints.clusters) == ("models", 9)
+    single = frame().assign(model=range(45))
+    assert analysis.fit_chinchilla(single, draws=20).drawn.clusters == 45
+
+
+def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> None:
+    found = analysis.fit_chinchilla(frame(0.002, floor=0.0), draws=30)
+    row = found.summary().set_index("parameter").loc["E"]
+    assert row["note"] == "E not determined, at its bound of 0"
+    assert row[["low", "high"]].isna().all()
+    assert "E not determined" in str(found)
+
+
+def test_a_power_law_of_one_column() -> None:
+    flops = np.geomspace(1e18, 1e22, 12)
+    loss = 1.7 + 0.5 * (flops / 1e20) ** -0.15
+    found = analysis.fit_power_law(pd.DataFrame({"flops": flops, "loss": loss}), draws=20)
+    assert (found.E, found.alpha) == (pytest.approx(1.7, rel=1e-3), pytest.approx(0.15, rel=1e-3))
+    assert found.predict(pd.DataFrame({"flops": [1e23]}))["loss"].item() == pytest.approx(
+        1.7 + 0.5 * 1e3**-0.15, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"loss": np.nan}, "column 'loss' of frame, row 3: nan is not a finite number above 0"),
+        ({"params": -1.0}, "column 'params' of frame, row 3: -1.0 is not"),
+        ({"tokens": np.inf}, "column 'tokens' of frame, row 3: inf is not"),
+        ({"annealed": "False"}, "column annealed, row 3: 'False' is neither true nor false"),
+    ],
+)
+def test_a_bad_cell_is_named_by_column_row_and_value(
+    change: dict[str, object], complaint: str
+) -> None:
+    points = frame().assign(annealed=True).astype({"annealed": object})
+    for name, value in change.items():
+        points.loc[3, name] = value
+    with pytest.raises(UserError, match=complaint) as error:
+        analysis.fit_chinchilla(points)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:
+    points = frame()
+    flops = 6 * points["params"] * points["tokens"]
+    same = analysis.fit_chinchilla(points.assign(flops=flops).drop(columns="tokens"), draws=2)
+    assert same.found.theta == pytest.approx(analysis.fit_chinchilla(points, draws=2).found.theta)
+    with pytest.raises(UserError, match="'tokens' is missing, and 'flops'"):
+        analysis.fit_chinchilla(points.drop(columns="tokens"))
+
+
+def grid() -> pd.DataFrame:
+    """Superposed runs and their baselines as another trainer would list them."""
+    random, rows = np.random.default_rng(0), []
+    for seed in range(3):
+        luck = 0.01 * random.standard_normal()
+        for bag in (1, 2, 4, 6, 8, 12):
+            gain = 0.05 - 0.02 * np.log(bag / 5) ** 2 if bag > 1 else 0.0
+            rows.append(
+                {
+                    "run": f"s{bag}-{seed}",
+                    "loss": 3.2 - gain + luck + 0.001 * random.standard_normal(),
+                    "params": 2.7e8,
+                    "tokens": 4.2e10,
+                    "steps": 20_000,
+                    "bag_size": bag,
+                    "step_ratio": 0.0 if bag == 1 else 0.3,
+                    "seed": seed,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def test_a_table_of_runs_is_fitted_compared_and_matched(tmp_path: Path) -> None:
+    lattice, runs = tmp_path / "lattice.csv", tmp_path / "grid.parquet"
+    points = frame().rename_axis("run").reset_index()
+    points.to_csv(lattice, index=False)
+    grid().to_parquet(runs)
+    answer = ask("chinchilla", table=lattice)
+    assert set(answer.inputs) == {"lattice.csv"}
+    held = next(table for name, table in answer.tables.items() if "predicted" in name)
+    assert (held["rmse"] < held["copied"]).all()
+    compared = ask("comparison", table=runs)
+    (table,) = [table for table in compared.tables.values() if "gain" in table]
+    assert (table["verdict"] == "better").all()
+    assert len(table) == 5
+    best = ask("bag-size", table=runs).tables
+    assert any("best" in table and table["best"].notna().any() for table in best.values())
+    assert ask("matched", table=runs).tables
+    assert "no law" in " ".join(ask("law", table=runs).sentences)
+
+
+def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame().rename_axis("run").reset_index().to_csv("runs.csv", index=False)
+    done = CliRunner().invoke(app, ["analyse", "chinchilla", "--table", "runs.csv"])
+    assert done.exit_code == 0, done.output
+    assert "L = E + A N^−α + B D^−β" in done.output
+    assert Path("runs/analysis/chinchilla-runs.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"loss": "n/a"}, "column 'loss' of frame, row 2: n/a"),
+        ({"seed": "a"}, "column seed, row 2: a"),
+        ({"weighting": None}, "column weighting, row 2: is missing"),
+    ],
+)
+def test_a_bad_cell_of_a_table_is_named(change: dict[str, object], complaint: str) -> None:
+    rows = grid().assign(weighting="uniform").astype(object)
+    for name, value in change.items():
+        rows.loc[2, name] = value
+    with pytest.raises(UserError, match=complaint):
+        analysis.runs_of(rows)
+
+
+def test_every_column_of_a_table_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
+    for column in SCHEMA:
+        assert f"| `{column.name}` |" in text

@@ -1,0 +1,23 @@
+"""Token files from lists of ids, and back."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tst_study.data.token_file import TokenFile, writing_tokens
+
+
+def write_token_file(
+    prefix: str | Path, documents: Iterable[NDArray[Any]], dtype: np.dtype[Any]
+) -> None:
+    with writing_tokens(prefix, dtype) as writer:
+        for document in documents:
+            writer.add_documents(np.asarray(document), [len(document)])
+
+
+def documents_of(file: TokenFile) -> list[NDArray[Any]]:
+    """The ids of each document."""
+    return np.split(file.tokens, file.document_starts(1, file.document_count))

@@ -1,0 +1,124 @@
+"""The live page in a real browser: curves of running runs beside their baselines', renewed."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.runs.status import StatusRow, rows_below
+from experiments.runs.watch import hours_left, serve
+from tests.paper_figures.browser import NAMES, Browser, executable, headless
+from tests.run.test_record import evaluation, metrics, open_run
+from tst_study.run import lock
+from tst_study.run_record import RunWriter
+
+BAGS = "superposition={bag_size=4, step_ratio=0.2}"
+
+
+def begun(folder: Path, *overrides: str) -> RunWriter:
+    """Ten steps of bags, if any, then fifty of tokens."""
+    writer = open_run(folder, *overrides)
+    segment = writer.start_segment(None, {})
+    for step in range(1, 61):
+        size = 4 if BAGS in overrides and step <= 10 else 1
+        writer.metrics(
+            {**metrics(segment, step, 9.0 if size > 1 else 5 - step / 30), "bag_size": size}
+        )
+    writer.evaluation(evaluation(segment, 50, 3.25))
+    writer.status("running", 60, phase="recovery", loss=3.0, seconds_left=80.0)
+    return writer
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    begun(tmp_path / "base-seed0", "role=baseline").status("done", 100)
+    begun(tmp_path / "s4-seed0", "role=superposition", BAGS)
+    begun(tmp_path / "other-steps", "schedule.steps=50", "role=baseline").status("done", 50)
+    with lock.hold(tmp_path / "s4-seed0"):
+        yield tmp_path
+
+
+@pytest.fixture
+def address(root: Path) -> Iterator[str]:
+    with serve(lambda: rows_below(root), root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def row(state: str, step: int, left: float | None) -> StatusRow:
+    return StatusRow("run", state, step, 100, "", None, None, left, "")
+
+
+def test_hours_are_those_of_what_runs_and_of_what_waits() -> None:
+    """Two train at 1 s a step with 50 s each to go; 100 steps wait: 200 s of work for two."""
+    rows = [row("running", 50, 50.0), row("running", 50, 50.0), row("waiting", 0, None)]
+    assert hours_left([*rows, row("done", 100, None)]) == pytest.approx(100.0)
+    assert hours_left(rows[2:]) is None
+    assert hours_left([row("running", 0, 100.0), row("running", 90, 10.0)]) == pytest.approx(100.0)
+
+
+def test_it_answers_to_its_own_name_only(address: str) -> None:
+    with urllib.request.urlopen(address) as page:
+        assert b"s4-seed0, running, 60 of 100, recovery, held-out 3.2500, 80 s left" in page.read()
+    stranger = urllib.request.Request(address, headers={"Host": "elsewhere.example"})
+    for asked in (stranger, f"{address}status.json"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(asked)
+
+
+@pytest.fixture
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if executable() is None:
+        pytest.skip(f"no browser on the PATH ({', '.join(NAMES)})")
+    with headless(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_run_is_drawn_beside_its_baseline(
+    browser: Browser, address: str, tmp_path: Path, width: int, scheme: str
+) -> None:
+    browser.open(address, width, scheme)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    panels = browser.run(
+        "[...document.querySelectorAll('figure')].map(figure => "
+        "[...figure.querySelectorAll('g title')].map(title => title.textContent))"
+    )
+    assert panels == [["base-seed0", "s4-seed0"], ["other-steps"]]
+    points = "document.querySelector('g.running polyline').points.numberOfItems"
+    assert browser.run(points) == 50  # those of bags are left out
+    widths = "[...document.querySelectorAll('polyline')].map(l => getComputedStyle(l).strokeWidth)"
+    assert browser.run(widths) == ["1.2px", "2.4px", "1.2px"]
+    strokes = "[...document.querySelectorAll('polyline')].map(l => getComputedStyle(l).stroke)"
+    assert len(set(browser.run(strokes))) == 2
+    assert "all end in about 80 s" in browser.run("document.querySelector('.sums').textContent")
+    assert browser.screenshot(tmp_path / "page.png")[:4] == b"\x89PNG"
+
+
+def test_it_renews_itself_and_says_when_nobody_answers(
+    browser: Browser, root: Path, tmp_path: Path
+) -> None:
+    with serve(lambda: rows_below(root), root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        browser.open(address, 1280)
+        writer = open_run(root / "s4-seed0", "role=superposition", BAGS)
+        for step in range(61, 71):
+            writer.metrics({**metrics(0, step, 2.9), "bag_size": 1})
+        while browser.run("document.querySelector('g.running polyline').points.numberOfItems") < 60:
+            pass
+        assert {url.removeprefix(address) for url in browser.requests} <= {"", "runs", "data:,"}
+        server.shutdown()
+        thread.join()
+    while browser.run("document.querySelector('#key').className") != "lost":
+        pass
+    assert "has ended" in browser.run("document.querySelector('#key').textContent")
