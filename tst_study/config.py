@@ -419,7 +419,7 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     except ValidationError as error:
         raise UserError(f"{source}: {_first_problem(error)}") from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"config: a value has no JSON form: {error}") from None
+        raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

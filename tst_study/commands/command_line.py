@@ -302,7 +302,7 @@ def _answered(arguments: list[str]) -> int:
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
-            return error.exit_code
+            return 2
         raise UserError(f"{error.format_message()} (--help shows what there is)") from None
     return status if isinstance(status, int) else 0
 
