@@ -50,7 +50,7 @@ class Run:
     """Superposed steps."""
 
 
-def of_paper(figure: int, runs: Sequence[Run], panel: str = "") -> pd.DataFrame:
+def published_curves(figure: int, runs: Sequence[Run], panel: str = "") -> pd.DataFrame:
     """The published curves of one panel, in the columns of `COLUMNS`."""
     table = published.curves(figure).query("panel == @panel").sort_values("step")
     parts = []
@@ -62,14 +62,14 @@ def of_paper(figure: int, runs: Sequence[Run], panel: str = "") -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
-def of_group(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFrame:
+def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFrame:
     """Settings of a group under these names, and their baseline, with their held-out ends."""
     runs, pairs = group.summary.tables.runs, group.pairs
     base = runs[runs["folder"].isin(pairs["baseline_folder"])]
-    parts = [of_runs(group.summary, "baseline", base)]
+    parts = [mean_curve(group.summary, "baseline", base)]
     for name, setting in zip(names, group.rows["setting"], strict=True):
         own = pairs[pairs["setting"] == setting]["superposed_folder"]
-        parts.append(of_runs(group.summary, name, runs[runs["folder"].isin(own)]))
+        parts.append(mean_curve(group.summary, name, runs[runs["folder"].isin(own)]))
     ends = group.beside_baseline()
     level = {"label": "baseline", "loss": ends["baseline"].iloc[0], "seeds": ends["seeds"].max()}
     named = ends.assign(
@@ -80,7 +80,7 @@ def of_group(group: Group, names: Sequence[str], panel: str = "") -> pd.DataFram
     return pd.concat(parts, ignore_index=True).assign(panel=panel)[list(COLUMNS)]
 
 
-def of_runs(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
+def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
     """One line: the mean over runs (rows of the run table) that differ in their seed alone."""
     curves, first = summary.tables.curves, runs.iloc[0]
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})

@@ -144,16 +144,6 @@ def all_groups(summary: Summary) -> list[Group]:
     return [Group(summary, rows) for _, rows in table.groupby(list(KEY), sort=True)]
 
 
-def main_groups(summary: Summary) -> list[Group]:
-    """Of each corpus and model the length with most settings; of equals, the longest."""
-    found = []
-    for _, rows in summary.comparison.table.groupby("family", sort=False):
-        counts = rows.groupby("steps")["setting"].count()
-        most = counts[counts == counts.max()].index.max()
-        found.append(Group(summary, rows[rows["steps"] == most]))
-    return sorted(found, key=lambda group: group.slug)
-
-
 def span(counts: Iterable[int], noun: str) -> str:
     """`3 seeds`, `1 to 3 seeds`."""
     least, most = min(counts), max(counts)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from analysis.published import TASKS
 from analysis.run_table import read_tables
+from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, summarise_tables
-from paper_figures.accuracies import accuracies
-from paper_figures.groups import Group, all_groups, main_groups
+from paper_figures.groups import Group, all_groups
 from tst_study.errors import UserError
+from tst_study.run_record import read_task_results
+
+METRICS = ("acc_norm", "acc")
+"""The first that a task reports. (The paper does not say which of them it prints.)"""
+COLUMNS = ("folder", "task", "accuracy", "metric")
 
 
 class Sources:
@@ -37,8 +44,32 @@ class Sources:
 
     @functools.cached_property
     def main_groups(self) -> list[Group]:
-        return main_groups(self.summary)
+        """Of each corpus and model the length with most settings; of equals, the longest."""
+        found = []
+        for _, rows in self.summary.comparison.table.groupby("family", sort=False):
+            counts = rows.groupby("steps")["setting"].count()
+            most = counts[counts == counts.max()].index.max()
+            found.append(Group(self.summary, rows[rows["steps"] == most]))
+        return sorted(found, key=lambda group: group.slug)
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
         return accuracies(self.runs)
+
+
+def accuracies(runs: pd.DataFrame) -> pd.DataFrame:
+    """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a fraction.
+
+    On all questions and without examples in the context, as the paper's are.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in rows_of(runs[runs["state"] == "done"]):
+        found = {}
+        for row in read_task_results(run["folder"]):
+            whole = row["details"].get("shots") == 0 and row["details"].get("limit") is None
+            if row["task"] in TASKS and row["step"] == run["steps"] and whole:
+                known = (name for name in METRICS if row["metrics"].get(name) is not None)
+                if metric := next(known, None):
+                    found[row["task"]] = (row["task"], row["metrics"][metric], metric)
+        rows += [dict(zip(COLUMNS, (run["folder"], *found[task]), strict=True)) for task in found]
+    return pd.DataFrame(rows, columns=list(COLUMNS))

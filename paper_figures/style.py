@@ -111,12 +111,10 @@ def new_figure(
     return figure, [list(row) for row in axes]
 
 
-def new_rows(
-    width: float, height: float, counts: Sequence[int], heights: Sequence[float] | None = None
-) -> tuple[Figure, list[list[Axes]]]:
+def new_rows(width: float, height: float, counts: Sequence[int]) -> tuple[Figure, list[list[Axes]]]:
     """Like `new_figure`, each row with a number of panels of its own, over the whole width."""
     figure = Figure(figsize=(width, height))
-    outer = figure.add_gridspec(len(counts), 1, height_ratios=heights)
+    outer = figure.add_gridspec(len(counts), 1)
     inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
     rows = zip(inner, counts, strict=True)
     return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]

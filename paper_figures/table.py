@@ -77,9 +77,9 @@ def number_entry(
     return Entry(text.replace("-", "−"), best, float(value))
 
 
-def number_as(value: float, text: str, best: bool = False) -> Entry:
+def number_as(value: float, text: str) -> Entry:
     """A number that is printed in a form of its own; empty where there is none."""
-    return Entry() if pd.isna(value) else Entry(text, best, float(value))
+    return Entry() if pd.isna(value) else Entry(text, value=float(value))
 
 
 def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:

@@ -121,7 +121,7 @@ def run_row(record: RunRecord) -> RunRow:
     header, status = record.header, record.status
     config, plan = header["config"], header["plan"]
     model, order_seed = config["model"], config.get("data_seed")
-    setting = SuperpositionSetting.of_config(config["superposition"], plan["steps"])
+    setting = SuperpositionSetting.from_config(config["superposition"], plan["steps"])
     last = record.metrics[-1] if record.metrics else None
     final = record.evals[-1] if record.evals else None
     validation = header["data"].get("validation")

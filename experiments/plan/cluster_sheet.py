@@ -8,7 +8,7 @@ from typing import get_args
 from experiments.launcher import Allocation
 from experiments.plan.layouts import resolved
 from experiments.study import Study
-from tst_study.config import Config, Execution, Recompute
+from tst_study.config import Config, Recompute
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_flops, count_parameters
@@ -58,7 +58,7 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
         f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; GB per GPU, estimated",
         f"  {'recomputing':<13}{head}",
         *(
-            _memory_row(_with(config, recompute=recompute), gpus, memory, recompute)
+            _memory_row(config.executed(recompute=recompute), gpus, memory, recompute)
             for recompute in get_args(Recompute)
         ),
         *step,
@@ -74,18 +74,13 @@ def _memory_row(config: Config, gpus: int, memory: int, recompute: str) -> str:
 
 
 def _alternative(config: Config, gpus: int, memory: int, device: Device | None) -> str:
-    free = _with(config, parallel="auto", micro_batch=None)
+    free = config.executed(parallel="auto", micro_batch=None)
     try:
         choice = resolve(free, gpus, memory, on_gpu=True, device=device.name if device else None)
     except UserError as error:
         return str(error)
     step = f"; a step {step_time(choice.config, gpus, device)}" if device else ""
     return f'"auto" ({GPUS_PER_NODE} GPUs a node) would take: {choice.reason}{step}'
-
-
-def _with(config: Config, **changes: object) -> Config:
-    execution: Execution = config.execution.model_copy(update=changes)
-    return config.model_copy(update={"execution": execution})
 
 
 def _published(study: Study, runs: Sequence[Config]) -> list[str]:

@@ -73,33 +73,24 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
     forks = {run.fingerprint: min(shared_until(run.config), second) for run in group}
     template = next(run.config for run in group if shared_until(run.config) == longest)
     evaluations = [run.config.execution.evaluate_every for run in group]
-    config = template.model_copy(
-        update={
-            "name": _name(template, second),
-            "role": "trunk",
-            "schedule": template.schedule.model_copy(update={"stop_after": second}),
-            "execution": template.execution.model_copy(
-                update={
-                    "keep_steps": tuple(sorted(set(forks.values()))),
-                    # Branches take its rows over, so that it must have those of all of them.
-                    "log_every": gcd(*(run.config.execution.log_every for run in group)),
-                    "evaluate_every": gcd(*(every for every in evaluations if every)) or None,
-                }
-            ),
-        }
+    schedule = template.schedule.model_copy(update={"stop_after": second})
+    labels = {"name": _name(template, second), "role": "trunk"}
+    config = template.model_copy(update={**labels, "schedule": schedule}).executed(
+        keep_steps=tuple(sorted(set(forks.values()))),
+        # Branches take its rows over, so that it must have those of all of them.
+        log_every=gcd(*(run.config.execution.log_every for run in group)),
+        evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
     return Trunk(identities.planned(config, lasting=False), forks)
 
 
 def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
     fork = ForkPoint(folder=str(trunk.folder), step=step)
-    execution = run.config.execution.model_copy(update={"fork_from": fork})
-    config = run.config.model_copy(update={"execution": execution})
-    return replace(run, config=config, trunk=trunk)
+    return replace(run, config=run.config.executed(fork_from=fork), trunk=trunk)
 
 
 def _name(config: Config, steps: int) -> str:
-    method = SuperpositionSetting.of_config(
+    method = SuperpositionSetting.from_config(
         config.superposition.model_dump(), config.schedule.steps
     )
     return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

@@ -44,9 +44,9 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
     return [
         *lengths(setting, eight),
-        Part((at_length.of_grid("bag-sizes"),), tuple(bag_sizes), four),
-        Part((at_length.of_grid("step-ratios"),), tuple(step_ratios), four),
-        Part((at_length.of_grid("ablations"),), tuple(_ablations()), four),
+        Part((at_length.in_grid("bag-sizes"),), tuple(bag_sizes), four),
+        Part((at_length.in_grid("step-ratios"),), tuple(step_ratios), four),
+        Part((at_length.in_grid("ablations"),), tuple(_ablations()), four),
         *(_size(setting, model, four) for model in SIZES),
         _little_text(setting, four),
     ]
@@ -54,7 +54,7 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
 
 def lengths(setting: Setting, seeds: range) -> list[Part]:
     """G1: the primary length first."""
-    grid = setting.of_grid("lengths")
+    grid = setting.in_grid("lengths")
     ordered = sorted(LENGTHS, key=lambda steps: steps != STEPS)
     settings = tuple(grid.with_steps(steps) for steps in ordered)
     return [
@@ -75,7 +75,7 @@ def _ablations() -> list[Superposition]:
 
 def _size(setting: Setting, model: str, seeds: range) -> Choice:
     """The rate is chosen on this size's baseline, in short runs."""
-    of_size = replace(setting, model=model).of_grid(f"sizes-{model}")
+    of_size = replace(setting, model=model).in_grid(f"sizes-{model}")
     short = of_size.with_steps(SWEEP_STEPS)
     rates = tuple(short.with_rate(factor * short.learning_rate) for factor in RATE_FACTORS)
 
@@ -86,6 +86,6 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
 
 
 def _little_text(setting: Setting, seeds: range) -> Part:
-    little = setting.of_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
+    little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
     output_only = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
     return against_baseline(little, (SMALL_MAIN, output_only), seeds)

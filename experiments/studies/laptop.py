@@ -43,7 +43,7 @@ def _prose(scale: Scale) -> Sequence[Part | Choice]:
     if scale.name == "desktop":
         return campaign(scale.setting, scale.seeds.start)
     if scale.name == "laptop":
-        headline = scale.setting.of_grid("lengths").with_steps(STEPS)
+        headline = scale.setting.in_grid("lengths").with_steps(STEPS)
         return [against_baseline(headline, (SMALL_MAIN,), scale.seeds)]
     setting = scale.setting.with_steps(SHORT_STEPS[scale.name])
     return [against_baseline(setting, (SMALL_MAIN,), range(2))]
@@ -55,7 +55,7 @@ def _generated(scale: Scale) -> Part:
     corpus: Recipe = language if smoke else TopicalLanguage()
     steps = GENERATED_STEPS.get(scale.name, 3_000)
     setting = replace(
-        scale.setting.of_grid("generated").changed("", f"model.vocabulary_size={language.words}"),
+        scale.setting.in_grid("generated").changed("", f"model.vocabulary_size={language.words}"),
         corpora=(corpus,),
         sequences=4,
         steps=steps,

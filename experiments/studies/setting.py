@@ -46,7 +46,7 @@ class Setting:
 
     def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
         length = self.logged_as or self.steps
-        method = SuperpositionSetting.of_config(superposition.model_dump(), self.steps)
+        method = SuperpositionSetting.from_config(superposition.model_dump(), self.steps)
         words = (self.grid or self.model, f"{self.steps}", method.name, *self.tags)
         values: dict[str, Any] = {
             "study": study,
@@ -77,7 +77,7 @@ class Setting:
             apply_override(values, change)
         return from_dict(values, source="study")
 
-    def of_grid(self, grid: str) -> Setting:
+    def in_grid(self, grid: str) -> Setting:
         return replace(self, grid=grid)
 
     def with_steps(self, steps: int) -> Setting:

@@ -47,7 +47,9 @@ class Ablation:
         runs += [curves.Run(run, label, SWITCH) for label, run in self.runs.items()]
         return pd.concat(
             [
-                curves.of_paper(self.figure, runs, panel).assign(panel=f"s = {size}, r = 0.5")
+                curves.published_curves(self.figure, runs, panel).assign(
+                    panel=f"s = {size}, r = 0.5"
+                )
                 for panel, size in self.panels.items()
             ]
         )
@@ -124,7 +126,7 @@ WEIGHTS = Ablation(
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
     """The published curves, and those of the widest comparison that was run here."""
     groups = which.measured(sources)
-    own = [curves.of_group(group, which.labels(group), _panel(group)) for group in groups]
+    own = [curves.group_curves(group, which.labels(group), _panel(group)) for group in groups]
     data = pd.concat([which.published(), *own], ignore_index=True)
     return Picture(
         title=which.title,

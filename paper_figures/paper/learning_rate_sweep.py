@@ -6,7 +6,6 @@ for each model is.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -90,29 +89,26 @@ def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
             {
                 "panel": group_label(same),
                 "setting": SuperpositionSetting.of_row(first).label,
-                "order": SuperpositionSetting.of_row(first).order,
+                "order": _order(same),
                 "bag_size": first["bag_size"],
                 "learning_rate": rate,
                 "seeds": len(losses),
-                **dict(
-                    zip(("loss", "low", "high"), losses.agg(["mean", "min", "max"]), strict=True)
-                ),
+                **{"loss": losses.mean(), "low": losses.min(), "high": losses.max()},
                 "diverged": int((at["state"] == "diverged").sum()),
             }
         )
     return found
 
 
+def _order(same: pd.DataFrame) -> tuple[Any, ...]:
+    return SuperpositionSetting.of_row(next(rows_of(same))).order
+
+
 def _shown(settings: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """Settings with several rates; where only the baseline has them, a plain setting beside it."""
-    settings = sorted(
-        settings, key=lambda same: SuperpositionSetting.of_row(next(rows_of(same))).order
-    )
-    rates = Counter({place: same["learning_rate"].nunique() for place, same in enumerate(settings)})
-    swept = [settings[place] for place in rates if rates[place] > 1][:MOST]
-    plain = [
-        same for same in settings if not SuperpositionSetting.of_row(next(rows_of(same))).order[0]
-    ]
+    settings = sorted(settings, key=_order)
+    swept = [same for same in settings if same["learning_rate"].nunique() > 1][:MOST]
+    plain = [same for same in settings if not _order(same)[0]]
     single = [same for same in plain if same["learning_rate"].nunique() == 1]
     return swept if len(swept) > 1 else swept + single[:1]
 

@@ -132,7 +132,7 @@ def _curves(summary: Summary, found: Measured) -> pd.DataFrame:
                     end |= _end_of_match(match, level)
                 level = loss
                 ends = pd.DataFrame([end]).assign(source="measured", quantity="held_out")
-                both = pd.concat([curves.of_runs(summary, label, runs), ends], ignore_index=True)
+                both = pd.concat([curves.mean_curve(summary, label, runs), ends], ignore_index=True)
                 parts.append(both.assign(panel=panel).reindex(columns=list(curves.COLUMNS)))
     return pd.concat(parts, ignore_index=True)
 
@@ -153,7 +153,7 @@ def _published(panel: str) -> pd.DataFrame:
         curves.Run(baseline, f"baseline, {length} steps"),
         curves.Run("dense_3b_tst_s6_20k", "TST, 20k steps", 6_000),
     )
-    return curves.of_paper(3, runs, panel)
+    return curves.published_curves(3, runs, panel)
 
 
 def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:

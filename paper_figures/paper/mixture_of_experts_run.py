@@ -32,10 +32,10 @@ RUNS = (
 )
 def mixture_of_experts_run(sources: Sources) -> Picture:
     """Above the published curves, below those of mixtures of experts that were run here."""
-    data, group = curves.of_paper(1, RUNS), _group(sources)
+    data, group = curves.published_curves(1, RUNS), _group(sources)
     if group is not None:
         names = [f"TST, {setting}" for setting in group.rows["setting"]]
-        data = pd.concat([data, curves.of_group(group, names)], ignore_index=True)
+        data = pd.concat([data, curves.group_curves(group, names)], ignore_index=True)
     return Picture(
         caption="Training loss against steps of equal FLOPs; numbers: the last of each curve. "
         f"{curves.SMOOTHED}; one run each. The pale part before the switch is the loss of bags, "

@@ -71,7 +71,7 @@ def curves_of(group: Group) -> tuple[pd.DataFrame, dict[str, Mark]]:
     names = _names(group)
     sizes = zip(names, group.rows["bag_size"], strict=True)
     looks = {"baseline": bag_size_mark(1), **{name: bag_size_mark(int(s)) for name, s in sizes}}
-    return curves.of_group(group, names), looks
+    return curves.group_curves(group, names), looks
 
 
 def _names(group: Group) -> list[str]:

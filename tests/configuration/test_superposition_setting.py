@@ -17,7 +17,7 @@ from tst_study.configuration.superposition_setting import (
 
 def setting(**values: Any) -> SuperpositionSetting:
     superposition = Superposition(bag_size=4, step_ratio=0.2, **values)
-    return SuperpositionSetting.of_config(superposition.model_dump(mode="json"), 100)
+    return SuperpositionSetting.from_config(superposition.model_dump(mode="json"), 100)
 
 
 DEPARTED = {
@@ -41,7 +41,7 @@ def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
     assert setting().is_plain
     assert setting().role == "superposition"
     assert not BASELINE.is_plain
-    assert SuperpositionSetting.of_config(Superposition(bag_size=8).model_dump(), 100) is BASELINE
+    assert SuperpositionSetting.from_config(Superposition(bag_size=8).model_dump(), 100) is BASELINE
 
 
 @pytest.mark.parametrize("key", DEPARTED)

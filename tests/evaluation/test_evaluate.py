@@ -17,7 +17,7 @@ from tst_study.data.run_data import open_held_out
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
-from tst_study.run.progress import Progress
+from tst_study.run.log import Progress
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)

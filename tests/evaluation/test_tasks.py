@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from paper_figures.accuracies import accuracies
+from paper_figures.sources import accuracies
 from tests.huggingface.trained import train_and_export
 from tst_study import run_record
 from tst_study.errors import UserError

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from tests.distributed import run_ranks
 from tst_study.superposition import bag_embedding
+from tst_study.superposition.vocabulary_shard import sum_over_group
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 
@@ -59,8 +60,8 @@ def test_token_ids_need_a_bag_axis():
         bag_embedding(torch.zeros(4, 2), torch.zeros(3, 5, dtype=torch.long))
 
 
-def test_a_shard_needs_the_group_of_the_others():
-    with pytest.raises(ValueError, match="vocabulary_start = 2 needs the group"):
+def test_a_shard_needs_the_sum_over_the_others():
+    with pytest.raises(ValueError, match="vocabulary_start = 2 needs `reduce`"):
         bag_embedding(torch.zeros(2, 2), torch.zeros(1, 1, 1, dtype=torch.long), vocabulary_start=2)
 
 
@@ -68,6 +69,10 @@ def shard_of(weight: torch.Tensor) -> tuple[torch.Tensor, int]:
     rows = weight.shape[0] // dist.get_world_size()
     start = rows * dist.get_rank()
     return weight.detach()[start : start + rows].clone().requires_grad_(), start
+
+
+def sum_over_ranks(sums: torch.Tensor) -> torch.Tensor:
+    return sum_over_group(sums, dist.group.WORLD)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -78,7 +83,7 @@ def test_a_split_vocabulary_gives_the_same_latent_tokens(dtype, bag_size):
 
     def forward_and_backward():
         shard, start = shard_of(weight)
-        latent = bag_embedding(shard, token_ids, vocabulary_start=start, group=dist.group.WORLD)
+        latent = bag_embedding(shard, token_ids, vocabulary_start=start, reduce=sum_over_ranks)
         latent.backward(upstream)
         return latent.detach(), shard.grad
 

@@ -95,7 +95,7 @@ class SuperpositionSetting:
     """Where it leaves the paper's method, and how."""
 
     @classmethod
-    def of_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
+    def from_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
         """Of a config's `superposition` section, in a run of so many steps."""
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]

@@ -143,10 +143,8 @@ def _candidates(config: Config, ranks: int, kind: _Kind, on_gpu: bool) -> Iterat
             optimizer="distributed" if can_share and sharers > 1 else "replicated",
             overlap_gradients=on_gpu and sharers > 1 and kind.pipeline == 1,
         )
-        execution = config.execution.model_copy(
-            update={"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
-        )
-        candidate = config.model_copy(update={"execution": execution})
+        changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
+        candidate = config.executed(**changes)
         if first_problem(candidate, parallel, ranks) is None:
             yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).total)
 

@@ -66,7 +66,7 @@ class CorpusOrder:
     """The order in which a run reads one corpus.
 
     Args:
-        token_count: T, the addresses of the corpus.
+        token_count: T, the addresses of the corpus; at least one sequence.
         superposed_sequences: how many sequences the superposition phase takes from it.
         superposed_length, recovery_length: n₁ and n₂, tokens per sequence in the two phases.
             Where they are equal there is one phase, so that bags of one token are the baseline.
@@ -89,8 +89,6 @@ class CorpusOrder:
             superposed_sequences = 0
         if superposed_length % recovery_length:
             raise ValueError(f"{superposed_length} tokens do not split into {recovery_length}")
-        if token_count < max(superposed_length if superposed_sequences else 0, recovery_length):
-            raise ValueError(f"{token_count} tokens are less than one sequence")
         self.token_count = token_count
         self.superposed_sequences = superposed_sequences
         self.superposed_length = superposed_length

@@ -50,7 +50,7 @@ class TokenStream:
         vocabulary_size: ids outside are an error where they are read, not in the model.
 
     Raises:
-        UserError: a corpus is shorter than its share of one step, or a setting is out of range.
+        UserError: a corpus is shorter than its share of one step, or cannot be aligned.
     """
 
     def __init__(
@@ -67,15 +67,6 @@ class TokenStream:
         vocabulary_size: int | None = None,
     ) -> None:
         superposed_length = sequence_length if superposed_length is None else superposed_length
-        if not corpora:
-            raise UserError("data.corpora: is empty; name at least one prepared folder")
-        if min(sequences_per_step, sequence_length, superposed_length, bag_size) < 1:
-            raise UserError("batch.sequences, batch.sequence_length and bag_size must be positive")
-        if superposed_length % sequence_length:
-            raise UserError(
-                f"superposed sequences of {superposed_length} tokens: must be a multiple of the"
-                f" sequence length {sequence_length}"
-            )
         if superposed_steps == 0:  # a baseline, whatever the unused settings of superposition say
             superposed_length, align_bags_to_documents = sequence_length, False
         self.sequences_per_step = sequences_per_step

@@ -48,24 +48,20 @@ CODE = (
 
 
 def context_checks(
-    trained: TrainedModel,
-    prefix: str | Path,
-    tokenizer: RunTokenizer | None = None,
-    sequences: int | None = None,
+    trained: TrainedModel, prefix: str | Path, tokenizer: RunTokenizer | None
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, check by check.
 
     Args:
         prefix: held-out token file.
         tokenizer: the run's; without one there is no `code`.
-        sequences: how many each check reads, at most; by default as the model's length allows.
 
     Raises:
         UserError: the held-out text is too short, or not of the model's vocabulary.
     """
     file = TokenFile(prefix)
     length = trained.run.sequence_length
-    most = sequences or max(LEAST_SEQUENCES, min(MOST_SEQUENCES, TOKENS // (LONGEST * length)))
+    most = max(LEAST_SEQUENCES, min(MOST_SEQUENCES, TOKENS // (LONGEST * length)))
     checks: list[Callable[[], dict[str, Any]]] = [
         lambda: loss_by_position(trained, text_windows(file, LONGEST * length, most)),
         lambda: word_order(trained, text_windows(file, length, most)),

@@ -57,15 +57,11 @@ class HuggingFaceWeights:
         return self._joined(parts)[inside].reshape(tuple(sizes))
 
     def _joined(self, parts: list[Entry]) -> Tensor:
-        tensors = [self._tensor(entry) for entry in parts]
+        tensors: list[Tensor] = [self._file(e).get_tensor(e.name) for e in parts]
         if [entry.part for entry in parts] == ["query", "key", "value"]:
             grouped = [t.view(self._groups, -1, self._size, t.shape[1]) for t in tensors]
             return torch.cat(grouped, dim=1).flatten(0, 2)
         return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-
-    def _tensor(self, entry: Entry) -> Tensor:
-        tensor: Tensor = self._file(entry).get_tensor(entry.name)
-        return tensor
 
     def _file(self, entry: Entry) -> Any:
         """Each is opened once and mapped, not read."""

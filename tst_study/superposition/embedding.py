@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group, to_local
+from tst_study.superposition.vocabulary_shard import to_local
 
 
 def bag_embedding(
@@ -18,7 +17,6 @@ def bag_embedding(
     token_ids: Tensor,
     *,
     vocabulary_start: int = 0,
-    group: ProcessGroup | None = None,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Mean of the s embeddings of each bag, summed in float32 (float64 for a float64 weight).
@@ -27,25 +25,23 @@ def bag_embedding(
     on a CPU.
 
     Vocabulary-parallel, each rank holds rows [vocabulary_start, vocabulary_start + V): tokens of
-    other shards contribute zero, and ONE all-reduce of B·l float32 vectors (not B·l·s) sums the
-    shards. The backward of that sum is the identity, so every rank must use the result alike,
-    as Megatron's tensor-parallel layers do.
+    other shards contribute zero, and `reduce` sums B·l float32 vectors (not B·l·s) over the shards.
 
     Args:
         weight: (V, d), this rank's rows of the embedding table.
         token_ids: (B, l, s) integer ids of the whole vocabulary.
         vocabulary_start: the id of the first row of `weight`.
-        group: the ranks that hold the other rows; None (or one rank) where `weight` is the whole.
-        reduce: replaces the all-reduce: maps this shard's sums (B, l, d) in float32 to the sums
-            over all shards, differentiably. A reduce-scatter along l goes here under sequence
-            parallelism; the result then has the shape it returns.
+        reduce: maps this shard's sums (B, l, d) in float32 to the sums over all shards,
+            differentiably: an all-reduce (`sum_over_group`), or a reduce-scatter along l under
+            sequence parallelism; the result has the shape it returns. None where `weight` is the
+            whole table.
 
     Returns:
         (B, l, d) in the dtype of `weight`.
 
     Raises:
-        ValueError: token ids without a bag axis, or `vocabulary_start` without `group` or
-            `reduce`. IndexError (from torch) for an id outside an unsharded vocabulary.
+        ValueError: token ids without a bag axis, or `vocabulary_start` without `reduce`.
+            IndexError (from torch) for an id outside an unsharded vocabulary.
     """
     if token_ids.dim() != 3 or token_ids.shape[2] == 0:
         raise ValueError(
@@ -54,17 +50,12 @@ def bag_embedding(
     batch, positions, bag_size = token_ids.shape
     bags = token_ids.reshape(-1, bag_size)
     if reduce is None:
-        shard = VocabularyShard.of(vocabulary_start, weight.shape[0], group)
-        if shard is None:
-            if bag_size == 1:
-                return F.embedding(token_ids.squeeze(2), weight)
-            sums = _bag_sums(weight, bags, None)
-            return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
-        whole_group = shard.group
-
-        def reduce(sums: Tensor) -> Tensor:
-            return sum_over_group(sums, whole_group)
-
+        if vocabulary_start:
+            raise ValueError(f"vocabulary_start = {vocabulary_start} needs `reduce`")
+        if bag_size == 1:
+            return F.embedding(token_ids.squeeze(2), weight)
+        sums = _bag_sums(weight, bags, None)
+        return (sums / bag_size).to(weight.dtype).view(batch, positions, -1)
     rows, here = to_local(bags, vocabulary_start, weight.shape[0])
     sums = _bag_sums(weight, rows, here).view(batch, positions, -1)
     return (reduce(sums) / bag_size).to(weight.dtype)
