@@ -20,7 +20,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
 )
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
@@ -237,4 +237,4 @@ def _reason(error: BaseException) -> str:
         error = next(iter(error.failures.values()))[0]
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return reason_of(error)

@@ -9,6 +9,7 @@ never interrupted, whatever the number of workers.
 import functools
 import hashlib
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from tst_study.errors import UserError
 from tst_study.run.launch_facts import cores
 
 TRAINING_BYTES_PER_WORD = 4096
+MOST_WORDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     """The tokenizer of a request; written to the unfinished folder, so that resuming keeps it."""
     name = request.tokenizer
     kind, _, size = name.partition(":")
-    trained = kind == "bpe" and bool(size)
+    trained = kind == "bpe" and ":" in name
     kept, kept_end = unfinished / TOKENIZER, unfinished / "end_of_document"
     if kept.exists():
         kind = "bpe" if trained else "huggingface"
@@ -232,8 +234,11 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     if name == "bytes":
         made = text_tokenizers.byte_tokenizer()
     elif trained:
-        if not size.isdecimal():
-            raise UserError(f"tokenizer {name}: after 'bpe:' the size of the vocabulary is missing")
+        if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
+            raise UserError(
+                f"tokenizer {name}: after 'bpe:' belongs the size of the vocabulary, 257 to "
+                f"{MOST_WORDS:,}"
+            )
         sample = _training_sample(request, jobs, int(size) * TRAINING_BYTES_PER_WORD)
         made = text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     elif Path(name).exists():
