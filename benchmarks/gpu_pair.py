@@ -52,12 +52,12 @@ def pair(request: Request) -> Results:
         "data",
         {
             "seconds": time.monotonic() - began,
-            "tokens": {name: s.tokens for name, s in corpus.manifest.splits.items()},
+            "tokens": {name: s.tokens for name, s in corpus.splits.items()},
         },
     )
     for arm in ARMS:
         folder = request.work / "runs" / arm
-        config = _config(arm, str(corpus.folder), scale, request.device)
+        config = _config(arm, str(request.work / "books"), scale, request.device)
         state = train(config, folder, progress=False)
         record = run_record.read(folder)
         yield arm, {"state": state, **_summary(record, config)}
