@@ -4,6 +4,7 @@
 #   make test      the default suite         make test-all   the slow tests too
 #   make test-slurm  a real Slurm, started on this machine from Debian's packages
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
+#   make docs      docs/config.md and the list of studies again, from the code
 #   make gpu       checks and measurements on a machine with one GPU
 #   make clean     caches of the tools; runs/ and prepared/ stay
 
@@ -17,7 +18,7 @@ run := .venv/bin/python
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 ready := .venv/installed-$(lock)
 
-.PHONY: study test test-all test-slurm check figures gpu clean setup
+.PHONY: study test test-all test-slurm check docs figures gpu clean setup
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -41,9 +42,15 @@ check: $(ready)
 	$(run) -m ruff format --check .
 	$(run) -m mypy
 
+docs: $(ready)
+	$(run) -m docs.generate
+
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
 gpu:
-	$(or $(PYTHON),python3) benchmarks/gpu.py
+	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
+	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
+	    && exec "$$candidate" benchmarks/gpu.py; \
+	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
 
 setup: $(ready)
 

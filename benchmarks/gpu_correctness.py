@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from benchmarks.gpu_parts import Request, Results
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
+from tst_study.megatron.kernels.grouped_product import grouped_product
 from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
 from tst_study.megatron.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss
@@ -23,6 +25,7 @@ LOSS_TOLERANCE = 1e-5
 TENSOR_TOLERANCE = 1e-4
 BFLOAT16_TOLERANCE = 1e-2
 
+KERNELS = "kernels"
 BAG_SIZE = 4
 SEQUENCES, LENGTH = 4, 32
 # Weights five times the usual, so that scores, routes and logits are far from uniform: with small
@@ -55,26 +58,59 @@ class Check:
 
 def reference(request: Request) -> Results:
     """On a CPU: the values that a GPU must reproduce, left as a file of tensors."""
-    values = model_values("cpu", request.small) | kernel_values("cpu")
+    values = kernel_values("cpu")
+    for model in MODELS:
+        values |= model_values("cpu", model, request.small)
     torch.save(values, request.work / "reference.pt")
     yield "tensors", len(values)
 
 
 def correctness(request: Request) -> Results:
     """All checks, as dictionaries of `Check`, and what is reported without being required."""
-    device = request.device
+    device, small = request.device, request.small
     expected = torch.load(request.work / "reference.pt")
-    checks = compare(model_values(device, request.small) | kernel_values(device), expected)
-    yield "checks", [asdict(check) for check in checks]
-    checks += [bag_of_one_check(device), *bfloat16_checks(device, expected, request.small)]
-    yield "checks", [asdict(check) for check in checks]
+    groups: dict[str, Callable[[], list[Check]]] = {
+        f"{model}, {dtype}": partial(of_model, model, device, expected, small)
+        for model in MODELS
+        for dtype, of_model in (("float32", float32_checks), ("bfloat16", bfloat16_checks))
+    }
+    groups |= {
+        "kernels": lambda: compare(kernel_values(device), _of(KERNELS, expected)),
+        "a bag of one": lambda: [bag_of_one_check(device)],
+        "an expert without positions": lambda: [empty_expert_check(device)],
+    }
+    checks: list[Check] = []
+    for name, group in groups.items():
+        checks += made(name, group)
+        yield "checks", [asdict(check) for check in checks]
     yield "repeatable", {name: is_repeatable(device, name) for name in MODELS}
 
 
-def model_values(device: str, small: bool = False) -> dict[str, Tensor]:
-    """Loss and gradients by parameter, by `model, objective: tensor`, in float32 on the CPU."""
+def made(name: str, group: Callable[[], list[Check]]) -> list[Check]:
+    """The group's checks, or one that failed and says how it ended: the others are still made."""
+    try:
+        return group()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:500]
+        return [Check(name, math.inf, 0.0, said, passed=False)]
+
+
+def float32_checks(
+    model: str, device: str, expected: dict[str, Tensor], small: bool
+) -> list[Check]:
+    """Losses and gradients of a model in float32."""
+    return compare(model_values(device, model, small), _of(model, expected))
+
+
+def _of(group: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in values.items() if key.startswith(f"{group}, ")}
+
+
+def model_values(device: str, model: str, small: bool = False) -> dict[str, Tensor]:
+    """Loss and gradients by parameter, by `model, objective: tensor`, in float32 on the CPU; for
+    the next token also with whole layers computed again."""
     values: dict[str, Tensor] = {}
-    for model, objective, steps, run in _cases(device, "float32", small):
+    for objective, steps, run in _cases(device, "float32", model, small):
         case = f"{model}, {objective}"
         values[f"{case}: loss"] = run()
         for name, parameter in steps.model.named_parameters():
@@ -82,22 +118,30 @@ def model_values(device: str, small: bool = False) -> dict[str, Tensor]:
     return values
 
 
-def _cases(device: str, dtype: str, small: bool) -> Iterator[tuple[str, str, PackageSteps, Any]]:
-    """(model, objective, its steps, a function that fills the gradients and returns the loss)."""
-    for model, shape in MODELS.items():
-        # Every loss on the dense model; of experts and in small runs, one of each mode.
-        names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
-        config = step_config(shape, SEQUENCES, LENGTH, dtype=dtype, device=device)
+def _cases(
+    device: str, dtype: Any, model: str, small: bool
+) -> Iterator[tuple[str, PackageSteps, Any]]:
+    """(objective, its steps, a function that fills the gradients and returns the loss)."""
+    # Every loss on the dense model; of experts and in small runs, one of each mode.
+    names = list(SUPERPOSITIONS)[: 2 if small or model == "experts" else None]
+    objectives = {"next token": NEXT_TOKEN}
+    for name in names:
+        chosen = step_config(
+            MODELS[model], SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
+        ).superposition
+        objectives[name] = superposition_objective(chosen)
+    config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
+    again = {"next token": NEXT_TOKEN}
+    for recompute, of_it in (("none", objectives), ("layer", again)):
+        # GPUs have grouped products in bfloat16 alone.
+        products = "sequential" if dtype == "float32" else "grouped"
+        execution = {"recompute": recompute, "expert_products": products}
+        changed = config.execution.model_copy(update=execution)
         with process_groups(config) as ranks:
-            steps = PackageSteps(config, ranks.device)
-            objectives = {"next token": NEXT_TOKEN}
-            for name in names:
-                chosen = step_config(
-                    shape, SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
-                ).superposition
-                objectives[name] = superposition_objective(chosen)
-            for name, objective in objectives.items():
-                yield model, name, steps, lambda o=objective, s=steps: _gradients(s, o)
+            steps = PackageSteps(config.model_copy(update={"execution": changed}), ranks.device)
+            for name, objective in of_it.items():
+                said = name if recompute == "none" else f"{name}, computed again"
+                yield said, steps, lambda o=objective, s=steps: _gradients(s, o)
 
 
 def _gradients(steps: PackageSteps, objective: Any) -> Tensor:
@@ -123,13 +167,13 @@ def kernel_values(device: str) -> dict[str, Tensor]:
         z = logits.to(device).requires_grad_()
         loss = bag_loss(z, labels.to(device), size, kind=kind)
         loss.backward()
-        values[f"bag loss, {kind}: loss"] = loss.detach().cpu()
-        values[f"bag loss, {kind}: gradient of logits"] = z.grad.cpu()
+        values[f"{KERNELS}, bag loss, {kind}: loss"] = loss.detach().cpu()
+        values[f"{KERNELS}, bag loss, {kind}: gradient of logits"] = z.grad.cpu()
     weight = table.to(device).requires_grad_()
     embedded = bag_embedding(weight, bags.to(device))
     embedded.backward(upstream.to(device))
-    values["bag embedding: values"] = embedded.detach().cpu()
-    values["bag embedding: gradient of table"] = weight.grad.cpu()
+    values[f"{KERNELS}, bag embedding: values"] = embedded.detach().cpu()
+    values[f"{KERNELS}, bag embedding: gradient of table"] = weight.grad.cpu()
     return values
 
 
@@ -180,10 +224,38 @@ def bag_of_one_check(device: str) -> Check:
     return Check("a bag of one is F.cross_entropy", error, 1e-6, tensor, error <= 1e-6)
 
 
-def bfloat16_checks(device: str, expected: dict[str, Tensor], small: bool) -> list[Check]:
+def empty_expert_check(device: str) -> Check:
+    """Grouped products in bfloat16, one group of them empty, are those group by group; memory that
+    is not written to would show, since it was full of NaN before."""
+    generator = torch.Generator().manual_seed(3)
+    rows, weights, upstream = (
+        torch.randn(*shape, generator=generator).to(device, torch.bfloat16)
+        for shape in ((24, 16), (4, 32, 16), (24, 32))
+    )
+    ends = torch.tensor([8, 8, 16, 24], dtype=torch.int32, device=device)
+    torch.full((4, 32, 16), torch.nan, device=device, dtype=torch.bfloat16)  # freed at once
+    mine = [rows.clone().requires_grad_(), weights.clone().requires_grad_()]
+    value = grouped_product(*mine, ends)
+    value.backward(upstream)
+    plain = [rows.clone().requires_grad_(), weights.clone().requires_grad_()]
+    groups = zip(plain[0].split([8, 0, 8, 8]), plain[1], strict=True)
+    expected = torch.cat([group @ weight.T for group, weight in groups])
+    expected.backward(upstream)
+    pairs = {"values": (value.detach(), expected.detach())}
+    pairs |= {f"gradient of {name}": (m.grad, p.grad) for name, m, p in
+              zip(("rows", "weights"), mine, plain, strict=True)}  # fmt: skip
+    errors = {name: relative_error(*pair) for name, pair in pairs.items()}
+    tensor, error = max(errors.items(), key=lambda item: _nan_last(item[::-1]))
+    tolerance = BFLOAT16_TOLERANCE
+    return Check("an expert without positions", error, tolerance, tensor, error <= tolerance)
+
+
+def bfloat16_checks(
+    model: str, device: str, expected: dict[str, Tensor], small: bool
+) -> list[Check]:
     """Losses in bfloat16 near those in float32."""
     checks = []
-    for model, objective, _, run in _cases(device, "bfloat16", small):
+    for objective, _, run in _cases(device, "bfloat16", model, small):
         error = relative_error(run(), expected[f"{model}, {objective}: loss"])
         name = f"{model}, {objective}, bfloat16"
         passed = error <= BFLOAT16_TOLERANCE

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu_parts import Request, Results
 from tst_study import run_record
 from tst_study.config import Config, from_dict
-from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.prepare import Prepared, prepare
 from tst_study.data.preparation.request import bundled_books
 from tst_study.train import train
 
@@ -40,14 +40,8 @@ SMALL = Scale("laptop-64", 4, 32, 12, 60_000, "bytes", "float32", 2_000)
 def pair(request: Request) -> Results:
     """Held-out next-token loss of both arms. One seed: it shows that the whole runs, no more."""
     scale = SMALL if request.small else SCALE
-    books = replace(
-        bundled_books(1 if request.small else None),
-        tokenizer=scale.tokenizer,
-        limit_bytes=scale.text_bytes,
-    )
     began = time.monotonic()
-    workers = 1 if request.small else None
-    corpus = prepare(books, request.work / "books", workers=workers, progress=False)
+    corpus = books(request, scale)
     yield (
         "data",
         {
@@ -57,13 +51,24 @@ def pair(request: Request) -> Results:
     )
     for arm in ARMS:
         folder = request.work / "runs" / arm
-        config = _config(arm, str(request.work / "books"), scale, request.device)
+        config = config_of_arm(arm, str(request.work / "books"), scale, request.device)
         state = train(config, folder, progress=False)
         record = run_record.read(folder)
         yield arm, {"state": state, **_summary(record, config)}
 
 
-def _config(arm: str, corpus: str, scale: Scale, device: str) -> Config:
+def books(request: Request, scale: Scale) -> Prepared:
+    """Prepared for this part; once for all parts of a scale."""
+    wanted = replace(
+        bundled_books(1 if scale is SMALL else None),
+        tokenizer=scale.tokenizer,
+        limit_bytes=scale.text_bytes,
+    )
+    folder = request.work / f"books-{scale.tokenizer.replace(':', '-')}"
+    return prepare(wanted, folder, workers=1 if scale is SMALL else None, progress=False)
+
+
+def config_of_arm(arm: str, corpus: str, scale: Scale, device: str) -> Config:
     return from_dict(
         {
             "study": "gpu",

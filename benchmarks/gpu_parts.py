@@ -53,11 +53,12 @@ class Part:
 
 
 PARTS: dict[str, Part] = {
-    # megatron.core runs on a CPU only in a process that sees no GPU: see cpu_backend.py.
+    # In a process that sees no GPU, so that nothing of it can be computed there.
     "reference": Part(
         "benchmarks.gpu_correctness:reference", 0.20, 0.05, {"CUDA_VISIBLE_DEVICES": ""}
     ),
     "correctness": Part("benchmarks.gpu_correctness:correctness", 0.25, 0.05),
+    "layouts": Part("benchmarks.gpu_layouts:layouts", 0.30, 0.10),
     "loss": Part("benchmarks.gpu_speed:loss", 0.10, 0.04),
     "steps-270m": Part("benchmarks.gpu_speed:steps_270m", 0.20, 0.06),
     "steps-600m": Part("benchmarks.gpu_speed:steps_600m", 0.20, 0.06),

@@ -71,11 +71,15 @@ class Experts(Strict):
     expert, softmax router, top-k weights normalised to one)."""
 
     count: Positive
+    """Experts of each layer."""
     per_token: Positive
+    """Experts that each position is sent to."""
     feed_forward_size: Positive
+    """Width of one expert."""
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
     router_z_loss: NotNegativeFloat = 0.0
+    """Coefficient of the loss that keeps the router's logits small."""
 
     @model_validator(mode="after")
     def _check(self) -> Experts:
@@ -90,21 +94,33 @@ class Model(Strict):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
 
     layers: Positive
+    """Decoder layers."""
     hidden_size: Positive
+    """Width of the residual stream."""
     attention_heads: Positive
+    """Query heads."""
     key_value_heads: Positive
+    """Key and value heads, which divide the query heads; fewer of them are grouped-query
+    attention."""
     head_size: Positive
+    """Width of one head; even."""
     feed_forward_size: Positive
     """Width of the SwiGLU layer; not used where `experts` is set."""
     vocabulary_size: Annotated[int, Field(ge=2)]
+    """At least as many tokens as the tokenizer has."""
     tied_embeddings: bool = False
+    """Whether the output head is the input embedding."""
     qk_norm: bool = False
+    """Whether queries and keys are normalised, head by head."""
     rope_theta: PositiveFloat = 10_000.0
+    """Base of the rotary positions."""
     norm_epsilon: PositiveFloat = 1e-5
+    """Of every RMSNorm."""
     initial_deviation: PositiveFloat = 0.02
     """Standard deviation of all matrices at the start; projections back into the residual stream
     use this over sqrt(2 · layers). (The paper states no initialisation.)"""
     experts: Experts | None = None
+    """A mixture of experts; without it layers are dense."""
 
     @model_validator(mode="after")
     def _check(self) -> Model:
@@ -122,6 +138,7 @@ class Superposition(Strict):
     """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
 
     bag_size: Positive = 1
+    """Tokens of a bag, s; 1 is the baseline."""
     step_ratio: Fraction = 0.0
     """Superposed share r of the steps; the number of steps is rounded to the nearest."""
     steps: NotNegative | None = None
@@ -129,14 +146,17 @@ class Superposition(Strict):
     mode: Literal["full", "input_only", "output_only"] = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
     loss: BagLossKind = "mce"
+    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""
     weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
         default="uniform", union_mode="left_to_right"
     )
+    """Of the s tokens of the next bag in the loss: a name, or s numbers."""
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     reinitialize_at_switch: bool = False
     """Ablation (Table 2): new input embedding and output head between the phases."""
     optimizer_at_switch: Literal["keep", "reset"] = "keep"
+    """Ablation: whether the optimizer's state is forgotten between the phases."""
 
     @model_validator(mode="after")
     def _check(self) -> Superposition:
@@ -154,11 +174,14 @@ class Corpus(Strict):
     """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
 
     path: str
+    """The folder, or the prefix without `.bin`."""
     weight: PositiveFloat = 1.0
+    """Share of the sequences, relative to the other corpora's."""
 
 
 class Data(Strict):
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
+    """What is read: one corpus, or a blend of several."""
     validation: str | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
@@ -174,7 +197,9 @@ class Batch(Strict):
     """A step: `sequences` of `sequence_length` latent positions, in both phases (invariant 1)."""
 
     sequences: Positive
+    """Of a step, over all ranks."""
     sequence_length: Annotated[int, Field(ge=2)]
+    """Latent positions of a sequence, L; a superposed one reads s · L tokens."""
 
     @property
     def positions(self) -> int:
@@ -188,12 +213,17 @@ class Optimizer(Strict):
     kind: Annotated[OptimizerName, AddedLater("adamw")] = "adamw"
     """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
     learning_rate: PositiveFloat
+    """The peak of the schedule."""
     beta1: Fraction = 0.9
+    """Decay of AdamW's mean of gradients."""
     beta2: Fraction = 0.95
+    """Decay of AdamW's mean of squared gradients."""
     epsilon: PositiveFloat = 1e-8
+    """AdamW's, added to the root of that mean."""
     momentum: Annotated[Fraction, AddedLater(0.95)] = 0.95
     """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
+    """Decoupled; times the learning rate."""
     decay_embeddings: bool = False
     """Whether input embedding and output head decay too; norms never do."""
     gradient_clip: NotNegativeFloat = 1.0
@@ -212,11 +242,15 @@ class Schedule(Strict):
     """Learning rate over steps; the paper's is warm-up, constant, decay over the last tenth."""
 
     steps: Positive
+    """Of both phases together."""
     kind: Literal["wsd", "cosine", "constant"] = "wsd"
+    """`wsd`: warm-up, stable rate, decay."""
     warmup_steps: NotNegative = 0
+    """Steps over which the rate grows from zero."""
     decay_ratio: Fraction = 0.1
     """Share of the steps over which `wsd` decays."""
     decay_shape: Literal["linear", "sqrt"] = "linear"
+    """Of `wsd`'s decay."""
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
@@ -285,6 +319,7 @@ class ForkPoint(Strict):
     folder: str
     """The trunk's run folder."""
     step: Positive
+    """The step after which that checkpoint was written."""
 
 
 class Execution(Strict):
@@ -299,12 +334,13 @@ class Execution(Strict):
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU where there is one."""
     threads: Positive | None = None
     """Processor threads per rank; by default torch's own choice."""
     compile: bool = False
     """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
     log_every: Positive = 10
-    """Steps between rows of the log."""
+    """Steps between rows of `metrics.jsonl`."""
     log_seconds: NotNegativeFloat = 30.0
     """Seconds without a row after which one is logged all the same; 0: none."""
     evaluate_every: Positive | None = None
@@ -314,11 +350,13 @@ class Execution(Strict):
     checkpoint_minutes: NotNegativeFloat = 30.0
     """Minutes without a checkpoint after which one is written all the same; 0: none."""
     keep_checkpoints: Positive = 2
+    """How many of the last ones stay on disk."""
     keep_steps: tuple[Positive, ...] = ()
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
+    """Whether rows are mirrored for TensorBoard."""
     start_timeout_seconds: Positive = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""
@@ -330,6 +368,7 @@ class InitialWeights(Strict):
     """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
 
     path: str
+    """The model's folder."""
     fingerprint: str
     """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
 
@@ -338,8 +377,11 @@ class Config(Strict):
     """One training run, whole."""
 
     study: FolderName = "single"
+    """The folder in `runs/` that holds the run's own."""
     name: FolderName = "run"
+    """How the run's own folder begins."""
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
+    """What the run is for, in tables and figures."""
     seed: NotNegative = 0
     """Of the initial weights; arms of a pair share them."""
     data_seed: Annotated[NotNegative | None, AddedLater(None)] = None

@@ -18,7 +18,7 @@ from tst_study.run.identity_form import SEEDS, identity_form
 from tst_study.units import duration
 
 WIDTH, HEIGHT, MARGIN = 560, 240, 44
-POINTS = 150
+POINTS = 60
 """Of a curve, at most: means of as many neighbouring steps."""
 PANELS = 12
 Point = tuple[float, float]
@@ -32,6 +32,7 @@ class Curves:
     group: str
     """Equal for runs that differ in nothing but superposition: what is drawn together."""
     is_baseline: bool
+    is_trunk: bool
     steps: int
     training: list[Point]
     held_out: list[Point]
@@ -45,7 +46,7 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
         def do_GET(self) -> None:
             # A page of another site must not read this one under a name that it gave itself.
             ours = self.headers.get("Host", "") in {
-                f"{host}:{self.connection.getsockname()[1]}" for host in ("127.0.0.1", "localhost")
+                f"{host}:{server.server_port}" for host in ("127.0.0.1", "localhost")
             }
             if not ours or self.path not in ("/", "/runs"):
                 self.send_error(404)
@@ -62,7 +63,8 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
         def log_message(self, *words: object) -> None:
             pass
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Page)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+    return server
 
 
 def hours_left(rows: Sequence[StatusRow]) -> float | None:
@@ -75,7 +77,8 @@ def hours_left(rows: Sequence[StatusRow]) -> float | None:
     pace = left / sum(row.steps - row.step for row in training)
     waiting = [row for row in rows if row.state in ("waiting", "queued", "preempted")]
     left += pace * sum(row.steps - row.step for row in waiting)
-    return max(left / len(training), *(row.seconds_left or 0.0 for row in training))
+    longest = max(row.seconds_left or 0.0 for row in training)
+    return max(left / len(training), longest)
 
 
 def panels(root: Path, rows: Sequence[StatusRow]) -> str:
@@ -87,7 +90,8 @@ def panels(root: Path, rows: Sequence[StatusRow]) -> str:
     groups: dict[str, list[Curves]] = defaultdict(list)
     for row in rows:
         found = curves(root / row.run_id, _stamp(root / row.run_id))
-        if found is not None:
+        # What a trunk logged stands in its branches, too.
+        if found is not None and (not found.is_trunk or row.state == "running"):
             groups[found.group].append(found)
 
     def running(group: list[Curves]) -> bool:
@@ -114,9 +118,9 @@ def curves(folder: Path, stamp: tuple[int, ...]) -> Curves | None:
     config, schedule = record.header["config"], record.header["config"]["schedule"]
     apart = ("superposition", *SEEDS, "schedule.stop_after")
     every = [
-        (row["step"], row["loss"])
+        (row["step"], loss)
         for row in record.metrics
-        if row["bag_size"] == 1 and row["loss"] is not None
+        if row["bag_size"] == 1 and (loss := row["loss"]) is not None
     ]
     size = max(1, len(every) // POINTS)
     pieces = [every[at : at + size] for at in range(0, len(every), size)]
@@ -124,6 +128,7 @@ def curves(folder: Path, stamp: tuple[int, ...]) -> Curves | None:
         folder.name,
         digest(identity_form(config, record.header["data"], apart)),
         record.header["role"] == "baseline",
+        record.header["role"] == "trunk",
         schedule["steps"],
         [(piece[-1][0], sum(loss for _, loss in piece) / len(piece)) for piece in pieces],
         [
@@ -142,7 +147,7 @@ def _panel(group: Sequence[Curves], state: dict[str, StatusRow]) -> str:
 
     def place(point: Point) -> str:
         x = MARGIN + point[0] / steps * (WIDTH - 2 * MARGIN)
-        y = MARGIN / 2 + (high - min(point[1], high)) / (high - low) * (HEIGHT - 1.5 * MARGIN)
+        y = MARGIN / 2 + (high - point[1]) / (high - low) * (HEIGHT - 1.5 * MARGIN)
         return f"{x:.1f},{y:.1f}"
 
     lines, legend = [], []
@@ -150,9 +155,9 @@ def _panel(group: Sequence[Curves], state: dict[str, StatusRow]) -> str:
         row, kind = state[one.name], "baseline" if one.is_baseline else f"c{number % 6}"
         kind += " running" if row.state == "running" else ""
         title = f"<title>{escape(one.name)}</title>"
-        line = " ".join(map(place, one.training))
+        line = " ".join(place(point) for point in one.training if point[1] <= high)
         lines.append(f'<g class="{kind}">{title}<polyline points="{line}"/>')
-        for point in one.held_out:
+        for point in (point for point in one.held_out if point[1] <= high):
             x, y = place(point).split(",")
             lines.append(f'<circle cx="{x}" cy="{y}" r="3"/>')
         lines.append("</g>")

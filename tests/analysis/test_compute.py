@@ -40,6 +40,33 @@ def test_three_approaches_agree_on_a_law_that_is_known() -> None:
     assert found["beta"] / (found["alpha"] + found["beta"]) == pytest.approx(truth, abs=1e-4)
 
 
+def test_akima_and_a_narrower_window_bend_the_minimum_less_than_the_parabola() -> None:
+    """Of a curve that is no parabola; the window is an argument, and a misspelt form an error."""
+    points, truth = lattice(), 0.37 / 0.72
+    off = {
+        name: abs((isoflop(points, **options).params_exponent or 0.0) - truth)
+        for name, options in {
+            "akima": {"form": "akima"},
+            "narrow": {},
+            "wide": {"near": 9.0},
+        }.items()
+    }
+    assert off["akima"] < 0.005
+    assert off["narrow"] < off["wide"]
+    with pytest.raises(UserError, match="form 'parabolla' is not known; did you mean 'parabola'"):
+        isoflop(points, form="parabolla")  # type: ignore[arg-type]
+
+
+def test_budgets_that_were_made_up_do_not_narrow_the_envelopes_interval() -> None:
+    points = lattice()
+    error = 1e-3 * np.random.default_rng(0).standard_normal(len(points))
+    points["loss"] *= np.exp(error)
+    few, many = (envelope(points, budgets).params_interval for budgets in (10, 100))
+    assert few is not None
+    assert many is not None
+    assert many[1] - many[0] > 0.5 * (few[1] - few[0])
+
+
 def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
     found = parametric(lattice())
     (row,) = allocation(found, np.array([1e21]), bootstrap(found, 10)).to_dict("records")
@@ -125,6 +152,35 @@ def test_no_multiplier_beyond_what_both_reached() -> None:
         compute_multiplier(baseline.assign(loss=3.0 + baseline["flops"] / 1e4), method)
     with pytest.raises(UserError, match="one length only"):
         compute_multiplier(baseline.query("flops == 1000"), method)
+
+
+def test_only_seeds_that_every_length_has_count() -> None:
+    """A lucky seed that ran the longest baseline alone would make the method look worse."""
+    baseline, method = arms()
+    lucky = pd.DataFrame({"flops": [8e3], "seed": [7], "loss": [2.9]})
+    table = compute_multiplier(pd.concat([baseline, lucky]), method)
+    pd.testing.assert_frame_equal(table, compute_multiplier(baseline, method))
+    assert (table["seeds"] == 3).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -3.0, 0.0, np.inf])
+def test_a_bad_loss_is_named_and_never_taken_in(bad: float) -> None:
+    points, (baseline, method) = lattice(), arms()
+    points.loc[5, "loss"] = method.loc[5, "loss"] = bad
+    compute = np.geomspace(1e18, 1e22, 12)
+    for refuse in (
+        lambda: isoflop(points),
+        lambda: envelope(points),
+        lambda: parametric(points),
+        lambda: leave_one_size_out(points),
+        lambda: compute_multiplier(baseline, method),
+        lambda: fit_power_law(compute, points["loss"].to_numpy()[:12]),
+    ):
+        with pytest.raises(
+            UserError, match=rf"row 5: {bad} is not a finite number above 0"
+        ) as told:
+            refuse()
+        assert "\n" not in str(told.value)
 
 
 def test_published_multipliers_at_270m_lie_between_two_and_three() -> None:

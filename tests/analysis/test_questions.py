@@ -108,6 +108,14 @@ def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
     assert table_lines(pd.DataFrame()) == ["(none)"]
 
 
+def test_a_number_has_as_many_digits_as_its_interval_bears() -> None:
+    import pandas as pd
+
+    row = {"best": 9.16094, "low": 8.12, "high": 10.31, "seeds": 3.0}
+    lines = table_lines(pd.DataFrame([row, dict.fromkeys(row)]))
+    assert lines[1].split() == ["9.2", "8.1", "10.3", "3"]
+
+
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     import pandas as pd
 

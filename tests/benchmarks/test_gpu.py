@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_parts
-from benchmarks.gpu_correctness import compare
+from benchmarks.gpu import Outcome
+from benchmarks.gpu_correctness import Check, compare, made
+from benchmarks.gpu_layouts import layouts
 from benchmarks.gpu_parts import Part, Request
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs it in earnest")
@@ -21,7 +24,9 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="make gpu runs
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("records")
-    status = gpu.main(["--device", "cpu", "--small", "--in-process", "--to", str(folder)])
+    parts = [name for name in gpu_parts.PARTS if name != "layouts"]  # of processes; see below
+    arguments = ["--device", "cpu", "--small", "--in-process", "--to", str(folder)]
+    status = gpu.main([*arguments, "--parts", *parts])
     (path,) = folder.glob("cpu-small-*.json")
     assert status == 0
     return json.loads(path.read_text())
@@ -29,7 +34,6 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_every_part_is_done_and_the_record_says_so(record: dict[str, Any]) -> None:
     assert record["passed"]
-    assert list(record["parts"]) == list(gpu_parts.PARTS)
     failures = {name: part["failure"] for name, part in record["parts"].items()}
     assert set(failures.values()) == {None}, failures
 
@@ -46,6 +50,7 @@ def test_losses_and_gradients_are_checked_for_both_models_and_both_phases(
 ) -> None:
     checks = record["parts"]["correctness"]["results"]["checks"]
     names = {check["name"] for check in checks}
+    assert {"an expert without positions", "experts, next token, computed again"} <= names
     for case in ("dense, next token", "dense, full", "dense, output only", "experts, full"):
         assert {case, f"{case}, bfloat16"} <= names
     assert all(check["error"] <= check["tolerance"] for check in checks)
@@ -128,6 +133,40 @@ def test_a_machine_without_a_gpu_is_told_so_in_one_line(
     assert gpu.main(["--to", str(tmp_path)]) == 2
     assert capsys.readouterr().out.startswith("error: --device cuda: no GPU here")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_check_that_throws_is_failed_and_the_others_are_made() -> None:
+    def throws() -> list[Check]:
+        raise RuntimeError("no such kernel")
+
+    (check,) = made("kernels", throws)
+    assert (check.passed, check.worst) == (False, "RuntimeError: no such kernel")
+
+
+def test_an_interpreter_without_the_packages_is_named_with_what_it_lacks() -> None:
+    command = [sys.executable, "-I", "-S", gpu.__file__]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {sys.executable} lacks torch, megatron, ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_two_ranks_without_two_gpus_are_left_out_and_nothing_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    results = dict(layouts(Request("cuda", False, tmp_path, 1.0)))
+    assert list(results) == ["left out"]
+    assert gpu._correct({"layouts": Outcome("done", results=results)})
+
+
+@pytest.mark.slow
+def test_layouts_of_two_ranks_are_those_of_one(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--small", "--in-process", "--to", str(tmp_path)]
+    assert gpu.main([*arguments, "--parts", "layouts"]) == 0
+    (path,) = tmp_path.glob("*.json")
+    checks = json.loads(path.read_text())["parts"]["layouts"]["results"]["checks"]
+    assert [check["name"] for check in checks] == ["tensor and sequence", "killed and resumed"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -53,15 +52,6 @@ def config_file(tmp_path: Path, corpus: Path) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(to_toml(example(f"data.corpora=[{{path='{corpus}'}}]")))
     return path
-
-
-def test_help_starts_in_under_half_a_second(tmp_path: Path) -> None:
-    seconds = []
-    for _ in range(3):  # the best of three: other tests may be busy
-        began = time.perf_counter()
-        assert tst_study("--help", cwd=tmp_path).returncode == 0
-        seconds.append(time.perf_counter() - began)
-    assert min(seconds) < 0.5
 
 
 def test_help_warns_of_task_definitions(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ class Ranks:
 
     def wait_at_most(self, seconds: float) -> None:
         """For each other, in every group, from now on; all ranks together."""
-        parallel_state.update_pg_timeout(timedelta(seconds=seconds))
+        self.barrier()  # none may still be waiting for a slow one
+        for group in dist.distributed_c10d._world.pg_map:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 @contextmanager

@@ -1,0 +1,132 @@
+"""Writes what the documentation says about the code from the code itself: `make docs`.
+
+`docs/config.md` from the config's types and docstrings, the table of studies in `docs/slurm.md`;
+a test fails where they are not what this would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from experiments.studies.scales import SCALES
+from experiments.study import STUDIES
+from tst_study import config
+from tst_study.configuration.presets import PRESETS
+
+DOCS = Path(__file__).parent
+HEAD = f"""# Configuration
+
+Generated from `tst_study/config.py` by `make docs`; do not edit. The keys of a run's TOML file, by
+section; `--set section.key=value` overrides one, and `tst-study train run.toml --dry-run` prints
+them all with their values. `model.preset` names a whole shape, whose keys may be overridden:
+{", ".join(PRESETS)}.
+"""
+
+
+def config_page() -> str:
+    schema = config.Config.model_json_schema()
+    parts = [HEAD]
+    for path, name in [("", "Config"), *_sections(schema, "Config", "")]:
+        about = " ".join((inspect.getdoc(getattr(config, name)) or "").split())
+        parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{about}\n"]
+        parts.append("| key | type | default | meaning |\n| --- | --- | --- | --- |")
+        said = _docstrings(name)
+        for key, field in _schema(schema, name)["properties"].items():
+            if key in said:
+                parts.append(f"| `{key}` | {_type(field)} | {_default(field)} | {said[key]} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def undocumented() -> list[str]:
+    """Keys without a docstring; sections have one of their own."""
+    schema, found = config.Config.model_json_schema(), []
+    for path, name in [("", "Config"), *_sections(schema, "Config", "")]:
+        known = {*_docstrings(name), *(below for below, _ in _sections(schema, name, ""))}
+        keys = _schema(schema, name)["properties"].keys() - known
+        found += [f"{path}.{key}".strip(".") for key in keys]
+    return found
+
+
+def studies_table() -> str:
+    """Every study: title, what it shows, scales."""
+    lines = ["| study | asks | scales |", "| --- | --- | --- |"]
+    for name, module in STUDIES.items():
+        found = import_module(f"experiments.studies.{module}")
+        scales = getattr(found, "SCALES", SCALES)
+        which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
+        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {which} |")
+    return "\n".join(lines)
+
+
+def with_studies(page: str) -> str:
+    """The page with the table between its two marks made anew."""
+    before, _, rest = page.partition("<!-- studies -->\n")
+    after = rest.partition("<!-- end -->")[2]
+    return f"{before}<!-- studies -->\n{studies_table()}\n<!-- end -->{after}"
+
+
+def pages() -> dict[Path, str]:
+    slurm = DOCS / "slurm.md"
+    return {DOCS / "config.md": config_page(), slurm: with_studies(slurm.read_text("utf8"))}
+
+
+def _schema(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = schema if name == "Config" else schema["$defs"][name]
+    return found
+
+
+def _sections(schema: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
+    """(dotted path, class) of the tables below a section, each before its own."""
+    found = []
+    for key, field in _schema(schema, name)["properties"].items():
+        _, there, rest = json.dumps(field).partition("#/$defs/")
+        if there:
+            below, inner = f"{path}.{key}".strip("."), rest.partition('"')[0]
+            found += [(below, inner), *_sections(schema, inner, below)]
+    return found
+
+
+def _docstrings(name: str) -> dict[str, str]:
+    """The strings that stand below the keys of a class."""
+    (body,) = ast.parse(inspect.getsource(getattr(config, name))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=text)):
+                found[key] = " ".join(str(text).split())
+    return found
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(one) for one in field["anyOf"] if one.get("type") != "null")
+    if "$ref" in field:
+        return "table"
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field["type"] == "array":
+        return f"list of {_type(field['items'])}"
+    words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
+    for bound, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤")):
+        if bound in field:
+            words += f" {sign} {field[bound]:g}"
+    return words
+
+
+def _default(field: dict[str, Any]) -> str:
+    if "default" not in field:
+        return "required"
+    value = field["default"]
+    return "–" if value is None or isinstance(value, dict) else f"`{json.dumps(value)}`"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf8")

@@ -1,0 +1,62 @@
+"""What the documentation says is what the code does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from docs import generate
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md"))
+
+
+@pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
+def test_generated_pages_are_current(path: Path) -> None:
+    """`make docs` writes them."""
+    assert path.read_text("utf8") == generate.pages()[path]
+
+
+def test_every_key_of_the_config_says_what_it_means() -> None:
+    assert generate.undocumented() == []
+    page = generate.config_page()
+    assert "| `bag_size` | integer ≥ 1 | `1` | Tokens of a bag, s; 1 is the baseline. |" in page
+    assert "## `[model.experts]`" in page
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf8")):
+        assert link.startswith("http") or (path.parent / link).exists(), link
+
+
+def test_the_lines_of_python_in_the_readme_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
+    assert len(code.splitlines()) <= 14
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "lines.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    runpy.run_path("lines.py")
+    assert "s = 4, r = 0.2" in capsys.readouterr().out
+    assert (tmp_path / "gains.png").stat().st_size > 1000
+
+
+def test_errors_that_are_explained_are_the_code_s_own() -> None:
+    sources = "".join(
+        path.read_text("utf8")
+        for package in ("tst_study", "experiments", "analysis")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf8")
+    said = re.findall(r"^\| (?:state )?`([^`]+)`", page, re.MULTILINE)
+    assert len(said) > 25
+    for words in said:
+        fixed = re.sub(r"4,096 of 131,072 ", "", words).split(" held-out")[0]
+        assert fixed in sources, words
