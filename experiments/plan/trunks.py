@@ -4,8 +4,6 @@ Which steps two runs share follows from their identities alone (`tst_study.run.t
 where its second longest branch parts from it: what only one run needs, that run trains itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

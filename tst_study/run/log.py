@@ -1,7 +1,5 @@
 """What a launch tells while it trains: rows, status, the live line, TensorBoard. Rank 0's task."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
