@@ -79,7 +79,7 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
-    return Trunk(identities.planned(config, lasting=False), forks)
+    return Trunk(identities.planned(config), forks)
 
 
 def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
