@@ -233,7 +233,7 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to, workers=workers).manifest)
+    _say_prepared(to, prepare(request, to, workers=workers))
 
 
 @data.command("generate")
