@@ -14,7 +14,7 @@ from pathlib import Path
 from tst_study import run_record
 from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
-from tst_study.process.rank_environment import rank_variables
+from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.run import lock as run_lock
 
 
@@ -59,6 +59,7 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
+    prepare_for_gpus()
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     status = train_rank(config, folder, rank.number)

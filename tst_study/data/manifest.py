@@ -111,7 +111,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise UserError(
             f"{path}: no such file; `tst-study data prepare` makes prepared folders"
         ) from error
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         if isinstance(error, ValidationError):
             first = error.errors()[0]

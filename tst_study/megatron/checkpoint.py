@@ -12,11 +12,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelSaveStrategyWrapper,
+)
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
@@ -80,7 +84,9 @@ class Checkpoints:
                 "optimizer": optimizer.sharded_state_dict(model_state),
                 "common": {**common, "step": step, "random_state": torch.get_rng_state()},
             }
-            dist_checkpointing.save(state, str(beside), validate_access_integrity=False)
+            dist_checkpointing.save(
+                state, str(beside), _shared_by_data_ranks(), validate_access_integrity=False
+            )
             dist.barrier()
             digests = _from_all_ranks(digests_of(beside, _written_by_this_rank(beside)))
             if first:
@@ -164,6 +170,15 @@ class Checkpoints:
         return common
 
 
+def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
+    """Data ranks write equal parts of what all of them have; else the first one writes it all."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    strategy = get_default_save_sharded_strategy()
+    return FullyParallelSaveStrategyWrapper(strategy, group)
+
+
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """Without the empty extra states that some of Megatron's classes have, and others have not."""
     state = model.sharded_state_dict()
@@ -222,4 +237,4 @@ def _reason(error: BaseException) -> str:
         error = next(iter(error.failures.values()))[0]
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return reason_of(error)
