@@ -117,8 +117,14 @@ def _type(field: dict[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
-    for bound, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤")):
-        if bound in field:
+    for bound, sign in (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    ):
+        # Largest values in the thousands only keep typing errors out.
+        if bound in field and not (bound == "maximum" and field[bound] > 1000):
             words += f" {sign} {field[bound]:g}"
     return words
 
