@@ -73,6 +73,7 @@ def train(
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
+        prepare_for_gpus,
         rank_variable,
     )
     from tst_study.run import lock as run_lock
