@@ -124,7 +124,7 @@ def _type(field: dict[str, Any]) -> str:
         ("exclusiveMaximum", "<"),
     ):
         # Largest values in the thousands only keep typing errors out.
-        if bound in field and not (bound == "maximum" and field[bound] > 1000):
+        if bound in field and not (sign in "≤<" and field[bound] > 1000):
             words += f" {sign} {field[bound]:g}"
     return words
 
