@@ -354,7 +354,7 @@ def test_studies_of_laptop_models_stay_on_processors_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def devices(scale: str, asked: str | None = None) -> set[str]:
-        runs = load("headline", scale, asked).runs(NoResults())
+        runs = load("headline", scale, device=asked).runs(NoResults())
         return {run.execution.device for run in runs}
 
     for scale in ("smoke", "quick", "laptop", "desktop"):
