@@ -3,6 +3,7 @@
 #   make study [SCALE=smoke|quick|laptop|desktop] [ARGS="--parallel 1"]
 #   make test      the default suite         make test-all   the slow tests too
 #   make test-slurm  a real Slurm, started on this machine from Debian's packages
+#   make test-input  hundreds of bad inputs and damaged files, each with its answer
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make docs      docs/config.md and the list of studies again, from the code
 #   make gpu       checks and measurements on a machine with one GPU
@@ -19,7 +20,7 @@ run := .venv/bin/python
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 ready := .venv/installed-$(lock)
 
-.PHONY: study test test-all test-slurm check docs figures gpu test-fake-cuda clean setup
+.PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -37,6 +38,9 @@ test-all: $(ready)
 
 test-slurm: $(ready)
 	$(run) -m pytest -m slurm
+
+test-input: $(ready)
+	$(run) -m pytest -m input tests/input --durations=5
 
 check: $(ready)
 	$(run) -m ruff check .

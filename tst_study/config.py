@@ -33,21 +33,31 @@ from tst_study.superposition import (
     offset_weights,
 )
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**12)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
-NotNegative = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[int, Field(ge=0, le=10**12)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 def _fit_for_a_folder(name: str) -> str:
-    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name):
+    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
         raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
     return name
 
 
+def _fit_for_a_path(path: str) -> str:
+    if not path or not path.isprintable():
+        raise ValueError("is no path: it is empty or holds control characters")
+    return path
+
+
 FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
+PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,11 @@ class Experts(Strict):
     """A mixture of experts in place of every feed-forward layer (Qwen3-MoE's kind: no shared
     expert, softmax router, top-k weights normalised to one)."""
 
-    count: Positive
+    count: Width
     """Experts of each layer."""
-    per_token: Positive
+    per_token: Width
     """Experts that each position is sent to."""
-    feed_forward_size: Positive
+    feed_forward_size: Width
     """Width of one expert."""
     balance_loss: NotNegativeFloat = 1e-3
     """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
@@ -93,20 +103,20 @@ class Experts(Strict):
 class Model(Strict):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
 
-    layers: Positive
+    layers: Annotated[int, Field(ge=1, le=10_000)]
     """Decoder layers."""
-    hidden_size: Positive
+    hidden_size: Width
     """Width of the residual stream."""
-    attention_heads: Positive
+    attention_heads: Width
     """Query heads."""
-    key_value_heads: Positive
+    key_value_heads: Width
     """Key and value heads, which divide the query heads; fewer of them are grouped-query
     attention."""
-    head_size: Positive
+    head_size: Width
     """Width of one head; even."""
-    feed_forward_size: Positive
+    feed_forward_size: Width
     """Width of the SwiGLU layer; not used where `experts` is set."""
-    vocabulary_size: Annotated[int, Field(ge=2)]
+    vocabulary_size: Annotated[int, Field(ge=2, lt=2**31)]
     """At least as many tokens as the tokenizer has."""
     tied_embeddings: bool = False
     """Whether the output head is the input embedding."""
@@ -137,7 +147,7 @@ class Model(Strict):
 class Superposition(Strict):
     """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
 
-    bag_size: Positive = 1
+    bag_size: Width = 1
     """Tokens of a bag, s; 1 is the baseline."""
     step_ratio: Fraction = 0.0
     """Superposed share r of the steps; the number of steps is rounded to the nearest."""
@@ -173,7 +183,7 @@ class Superposition(Strict):
 class Corpus(Strict):
     """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
 
-    path: str
+    path: PathText
     """The folder, or the prefix without `.bin`."""
     weight: PositiveFloat = 1.0
     """Share of the sequences, relative to the other corpora's."""
@@ -182,7 +192,7 @@ class Corpus(Strict):
 class Data(Strict):
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
     """What is read: one corpus, or a blend of several."""
-    validation: str | None = None
+    validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
     """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
@@ -196,9 +206,9 @@ class Data(Strict):
 class Batch(Strict):
     """A step: `sequences` of `sequence_length` latent positions, in both phases (invariant 1)."""
 
-    sequences: Positive
+    sequences: Annotated[int, Field(ge=1, lt=2**31)]
     """Of a step, over all ranks."""
-    sequence_length: Annotated[int, Field(ge=2)]
+    sequence_length: Annotated[int, Field(ge=2, le=2**24)]
     """Latent positions of a sequence, L; a superposed one reads s · L tokens."""
 
     @property
@@ -214,13 +224,13 @@ class Optimizer(Strict):
     """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
     learning_rate: PositiveFloat
     """The peak of the schedule."""
-    beta1: Fraction = 0.9
+    beta1: Momentum = 0.9
     """Decay of AdamW's mean of gradients."""
-    beta2: Fraction = 0.95
+    beta2: Momentum = 0.95
     """Decay of AdamW's mean of squared gradients."""
     epsilon: PositiveFloat = 1e-8
     """AdamW's, added to the root of that mean."""
-    momentum: Annotated[Fraction, AddedLater(0.95)] = 0.95
+    momentum: Annotated[Momentum, AddedLater(0.95)] = 0.95
     """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
     """Decoupled; times the learning rate."""
@@ -304,7 +314,7 @@ class Parallel(Strict):
     optimizer: Literal["replicated", "distributed"] = "replicated"
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
-    """Sum gradients over ranks while the backward pass goes on, bucket by bucket."""
+    """Sum gradients over ranks during the backward pass, bucket by bucket."""
 
     @property
     def expert_tensor_ranks(self) -> int:
@@ -316,7 +326,7 @@ class Parallel(Strict):
 class ForkPoint(Strict):
     """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
 
-    folder: str
+    folder: PathText
     """The trunk's run folder."""
     step: Positive
     """The step after which that checkpoint was written."""
@@ -335,7 +345,7 @@ class Execution(Strict):
     """All experts of a rank in one grouped matrix product, or one after another."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
-    threads: Positive | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processor threads per rank; by default torch's own choice."""
     compile: bool | Literal["auto"] = "auto"
     """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
@@ -358,10 +368,10 @@ class Execution(Strict):
     """Where a run without a checkpoint of its own begins, instead of at its first step."""
     tensorboard: bool = False
     """Whether rows are mirrored for TensorBoard."""
-    start_timeout_seconds: Positive = 1800
+    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""
-    timeout_seconds: Positive = 600
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
     """The same from then on."""
 
     def compiles(self, *, on_gpu: bool) -> bool:
@@ -372,7 +382,7 @@ class Execution(Strict):
 class InitialWeights(Strict):
     """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
 
-    path: str
+    path: PathText
     """The model's folder."""
     fingerprint: str
     """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
@@ -387,9 +397,9 @@ class Config(Strict):
     """How the run's own folder begins."""
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     """What the run is for, in tables and figures."""
-    seed: NotNegative = 0
+    seed: Seed = 0
     """Of the initial weights; arms of a pair share them."""
-    data_seed: Annotated[NotNegative | None, AddedLater(None)] = None
+    data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
@@ -425,6 +435,17 @@ class Config(Strict):
             raise ValueError(
                 f"execution.parallel.expert = {parallel.expert} needs a model with experts"
             )
+        if parallel != "auto" and (parallel.expert_tensor or 1) > 1 and self.model.experts is None:
+            raise ValueError(
+                f"execution.parallel.expert_tensor = {parallel.expert_tensor} needs a model with "
+                "experts"
+            )
+        last_kept = max(self.execution.keep_steps, default=0)
+        if last_kept > self.schedule.last_step:
+            raise ValueError(
+                f"execution.keep_steps = {last_kept} lies beyond the last step, "
+                f"{self.schedule.last_step}"
+            )
         micro = self.execution.micro_batch
         if micro is not None and self.batch.sequences % micro:
             raise ValueError(
@@ -447,10 +468,10 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     try:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
         return Config.model_validate_json(json.dumps(values))
-    except TypeError as error:
-        raise UserError(f"config: a value has no JSON form: {error}") from None
     except ValidationError as error:
         raise UserError(f"{source}: {_first_problem(error)}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -459,7 +480,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -481,16 +502,20 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     if not separator or not key.strip():
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        given = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
+        given = {"value": text}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
+    if len(given) > 1:
+        raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
     *sections, last = key.strip().split(".")
     for section in sections:
         inner = values.get(section)
         # A copy, so that the caller's nested dictionaries are never shared between configs.
         values[section] = dict(inner) if isinstance(inner, Mapping) else {}
         values = values[section]
-    values[last] = value
+    values[last] = given["value"]
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -526,7 +551,8 @@ def _first_problem(error: ValidationError) -> str:
     else:
         message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
         if not isinstance(first.get("input"), dict | list):
-            message = f"{first['input']!r}: {message}"
+            given = repr(first.get("input"))
+            message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
     more = len(set(keys)) - 1
     return f"{key}: {message}{f' (and {more} more)' if more else ''}"
 

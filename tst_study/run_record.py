@@ -26,7 +26,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
@@ -162,12 +170,23 @@ class Status(TypedDict):
     process: NotRequired[int]
 
 
+class _SegmentRow(TypedDict):
+    """What the reader needs of a row of `segments.jsonl`; its facts are for people."""
+
+    segment: Annotated[int, Field(ge=0, strict=True)]
+    resumed_from: NotRequired[Annotated[int, Field(ge=0, strict=True)] | None]
+
+
 _HEADER = TypeAdapter(RunHeader)
+_STATUS = TypeAdapter(Status)
+_SEGMENT_ROW = TypeAdapter(_SegmentRow)
 _METRICS = TypeAdapter(Metrics)
 _EVALUATION: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
-        Discriminator(lambda row: "task" if "task" in row else "held-out loss"),
+        Discriminator(
+            lambda row: "task" if isinstance(row, dict) and "task" in row else "held-out loss"
+        ),
     ]
 )
 
@@ -272,6 +291,8 @@ def read_header(folder: str | Path) -> RunHeader:
         return _HEADER.validate_python(values)
     except FileNotFoundError:
         raise UserError(f"{path}: missing; {folder} is not a run folder") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
     except ValueError as error:
@@ -282,9 +303,14 @@ def read_status(folder: str | Path) -> Status | None:
     """The run's own word on its state, or None before it said any."""
     path = Path(folder) / "status.json"
     try:
-        status: Status = json.loads(path.read_bytes())
+        status: Status = from_json(path.read_bytes())
+        _STATUS.validate_python(status)  # for its errors: what it does not know stays as it is
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
     return status
@@ -484,6 +510,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         content = path.read_bytes()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     whole, _, _torn = content.rpartition(b"\n")
     if whole:
         yield from enumerate(whole.split(b"\n"), start=1)
@@ -493,13 +521,18 @@ def _read_segments(path: Path) -> list[dict[str, Any]]:
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
         try:
-            row = json.loads(line)
+            row = from_json(line)
+            _SEGMENT_ROW.validate_python(row)
             if "resumed_from" in row:
                 segments[row["segment"]] = {**row, "end": None, "ended": "lost"}
             else:
                 segments[row["segment"]].update(row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}:{number}: not a segment row ({error!r})") from None
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {_first(error)}; not a segment row") from None
+        except KeyError as error:
+            raise UserError(f"{path}:{number}: segment {error} ends, but never began") from None
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not a segment row ({error})") from None
     return [segments[number] for number in sorted(segments)]
 
 

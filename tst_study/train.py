@@ -7,7 +7,7 @@ One step of either phase runs `sequences · sequence_length` latent positions:
 
 The switch at step `superposed_steps` changes the fold and the loss and nothing else. What a step
 reads, its learning rate and its phase are pure functions of the step, so a launch that resumes
-from a checkpoint goes on exactly where the last one was.
+from a checkpoint continues exactly where the last one was.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Exit(IntEnum):
     FAILED = 1
     """By what would happen again: an error that names its remedy."""
     PREEMPTED = 69
-    """Stopped by a signal after a checkpoint; started again, it goes on from there."""
+    """Stopped by a signal after a checkpoint; started again, it resumes from there."""
     CRASHED = 70
     """By what may not happen again."""
     HELD = 75
@@ -110,7 +110,7 @@ def one_line(error: BaseException) -> str:
 
 
 def send_output_to(path: Path) -> None:
-    """Send this process' and its children's output to a file, behind what is there."""
+    """Send this process' and its children's output to a file, after what is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

@@ -9,6 +9,7 @@ from experiments.launcher import launchers
 from experiments.plan.select import matches
 from experiments.runs.status import STOPPED, rows_below
 from tst_study.errors import UserError
+from tst_study.text import printable
 
 
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
@@ -23,12 +24,12 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
         said = f"no run's name has {pattern!r} in it" if pattern else "no run failed"
         raise UserError(f"{root}: {said}; `tst-study status` lists them")
     for row in chosen:
-        yield f"=== {row.run_id}: {row.state} {row.message}".rstrip()
+        yield printable(f"=== {row.run_id}: {row.state} {row.message}".rstrip())
         shown = False
         for path in (path for one in launchers() for path in one.logs(root, row.run_id)):
             if path.exists() and (text := path.read_text(errors="replace").strip()):
                 yield f"--- {path}"
-                yield "\n".join(text.splitlines()[-lines:])
+                yield from map(printable, text.splitlines()[-lines:])
                 shown = True
         if not shown:
             yield "no log yet"

@@ -18,6 +18,7 @@ from experiments.study import Study
 from tst_study import config, run_record
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
+from tst_study.text import printable
 from tst_study.units import duration, shortened
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
     shown.add_column("phase" if any(remarks) else "", overflow="fold")
     for one, remark in zip(rows, remarks, strict=True):
         shown.add_row(
-            Text(shortened(one.run_id, width)),
+            Text(printable(shortened(one.run_id, width))),
             Text(one.state, style=COLORS.get(one.state, "")),
             f"{one.step:,}/{one.steps:,}" if one.steps else "",
             "" if one.loss is None else f"{one.loss:.3f}",
@@ -240,6 +241,6 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
             "" if one.seconds_left is None else duration(one.seconds_left),
             "" if one.lag is None else duration(one.lag),
             one.job,
-            Text(remark),
+            Text(printable(remark)),
         )
     return shown

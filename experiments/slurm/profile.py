@@ -160,14 +160,14 @@ def load_profile(path: Path | None = None) -> Profile:
             profile.resources_of(one.match)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         known = f"; keys: {', '.join(Profile.model_fields)}"
         more = known if first["type"] == "extra_forbidden" else ""
         raise UserError(f"{path}: {key}: {first['msg']}{more}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
     return profile
 
 

@@ -19,10 +19,15 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     """The script that runs `command` in `srun`.
 
     `folder`: for its output. `parameters`: those of `submitit.SlurmExecutor`. `count`: elements of
-    its array, none for a job of its own. Raises `UserError` where Slurm is not here.
+    its array, none for a job of its own. Raises `UserError` where Slurm is not here, or a value
+    would be more than a line of the script.
     """
     from submitit import SlurmExecutor
 
+    _check_lines("folder of runs", str(folder.absolute()))
+    for key, value in parameters.items():
+        if key not in ("setup", "teardown"):  # shell, which may have lines
+            _check_lines(key, value)
     try:
         executor = SlurmExecutor(folder)
     except RuntimeError as error:
@@ -32,3 +37,17 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
         executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")
     return text
+
+
+def _check_lines(key: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_lines(f"{key} {name}", inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_lines(key, inner)
+    elif not str(value).isprintable():
+        raise UserError(
+            f"{key} = {str(value)!r}: holds control characters, which would be more lines of the "
+            "batch script; rename it"
+        )

@@ -5,8 +5,6 @@ Not stated there: sequence length of the dense runs (2,048 is SmolLM2's, and giv
 defaults).
 """
 
-from __future__ import annotations
-
 from experiments.corpora import HubText
 from experiments.studies.setting import Setting
 from tst_study.config import Parallel

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
 from tests.distributed import run_ranks
 from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
@@ -122,8 +122,9 @@ class Hostile:
 
 WHERE = {
     "poison_description": ".metadata: it would run ",
-    "poison_common": "Weights only load failed",
-    "poison_tensor": "Weights only load failed",
+    "poison_common": "damaged, or not to be trusted",
+    "poison_tensor": "damaged, or not to be trusted",
+    "poison_common_state": "damaged, or not to be trusted",
     "lead_out_of_the_folder": "which is no file of this folder; it is refused",
     "add_an_object": ".metadata: object is no tensor",
 }
@@ -141,11 +142,25 @@ def poison_tensor(place: Path, mark: Path) -> None:
     """The description is an honest one, what it points to is not."""
     metadata = FileSystemReader(place).read_metadata()
     index = next(index for index in metadata.storage_data if index.fqn == "output_layer.weight")
+    _point_to_poison(place, metadata, index, mark)
+
+
+def poison_common_state(place: Path, mark: Path) -> None:
+    """Where Megatron-Core from 0.19 on keeps it: the one object that a description may name."""
+    metadata = FileSystemReader(place).read_metadata()
+    index = MetadataIndex("common_state/shard_0_1")
+    metadata.state_dict_metadata[index.fqn] = BytesStorageMetadata()
+    _point_to_poison(place, metadata, index, mark)
+    (place / "common.pt").unlink(missing_ok=True)
+
+
+def _point_to_poison(place: Path, metadata: Metadata, index: MetadataIndex, mark: Path) -> None:
     content = io.BytesIO()
     torch.save([Hostile(mark)], content)
     (place / "poison").write_bytes(content.getvalue())
+    there = next(iter(metadata.storage_data.values()))
     changes = {"relative_path": "poison", "offset": 0, "length": len(content.getvalue())}
-    metadata.storage_data[index] = dataclasses.replace(metadata.storage_data[index], **changes)
+    metadata.storage_data[index] = dataclasses.replace(there, **changes)
     with open(place / ".metadata", "wb") as file:
         pickle.dump(metadata, file)
 
@@ -172,6 +187,7 @@ POISONS = {
         poison_description,
         poison_common,
         poison_tensor,
+        poison_common_state,
         lead_out_of_the_folder,
         add_an_object,
     )
@@ -203,7 +219,9 @@ def test_an_export_refuses_it_as_well(trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="exports need tst-study[export]")
     from tst_study.huggingface.export import export
 
-    for poison in (poison_description, poison_tensor, lead_out_of_the_folder, add_an_object):
+    for name, poison in POISONS.items():
+        if name == "poison_common":  # which an export does not read
+            continue
         folder = shutil.copytree(trained, tmp_path / poison.__name__)
         opened = open_run(folder)
         poison(opened.checkpoint, tmp_path / "executed")

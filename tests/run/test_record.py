@@ -145,7 +145,7 @@ def test_broken_segment_row_names_file_and_line(tmp_path: Path) -> None:
     launch(tmp_path, None, range(1, 2), loss=5.0)
     with open(tmp_path / "segments.jsonl", "a") as file:
         file.write('{"segment": 5, "end": 1}\n')
-    with pytest.raises(UserError, match=r"segments\.jsonl:2: not a segment row"):
+    with pytest.raises(UserError, match=r"segments\.jsonl:2: segment 5 ends, but never began"):
         run_record.read(tmp_path)
 
 

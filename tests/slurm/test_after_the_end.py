@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,28 +9,11 @@ import pytest
 
 from experiments.runs.logs import log_tails
 from experiments.runs.status import rows_of
-from experiments.slurm.handing_over import submit_to_slurm
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile, started
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
-
-
-def test_a_job_behind_all_others_collects_whatever_came_of_them(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    done = submit_to_slurm(seeded("a", "fail"), tmp_path, profile())
-    assert done.collect
-    wait_for_end(tmp_path)
-    collected = json.loads((tmp_path / "report" / "collected.json").read_text())
-    assert [name.rsplit("-", 1)[0] for name in collected["over"]] == ["a"]
-    ((missing, why),) = collected["missing"].items()
-    assert missing.startswith("fail-")
-    assert why == "failed corpus: too short; give more text"
-    assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
-    logs = [path.read_text() for path in (tmp_path / "slurm").glob("*/*_log.out")]
-    assert any(f"{missing}: failed corpus: too short" in log for log in logs)
 
 
 def test_the_script_in_a_run_folder_runs_it_again(cluster: Cluster, tmp_path: Path) -> None:

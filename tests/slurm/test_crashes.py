@@ -103,7 +103,14 @@ def test_a_node_on_which_a_run_crashed_twice_is_avoided(cluster: Cluster, tmp_pa
         wait_until(lambda: launches(tmp_path) == {"bad-node": 2})
     finally:
         cluster.run("scontrol", "update", f"NodeName={others}", "State=resume")
-    wait_until(lambda: f"avoids {bad}" in the_row(study, tmp_path).message)
+    (folder,) = tmp_path.glob("bad-node-*")
+    wait_until((folder / "job" / "avoided").exists)
+    # Back in the queue, it stays there for as long as somebody looks at it.
+    cluster.run("scontrol", "update", f"NodeName={others}", "State=drain", "Reason=test")
+    try:
+        wait_until(lambda: f"avoids {bad}" in the_row(study, tmp_path).message)
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={others}", "State=resume")
     wait_for_end(tmp_path)
     assert (state(tmp_path, "bad-node"), launches(tmp_path)) == ("done", {"bad-node": 3})
 

@@ -43,7 +43,9 @@ def collected(root: Path) -> dict[str, object]:
     return report
 
 
-def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path) -> None:
+def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     study = seeded("a", "elsewhere")
     wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
     done = submit_to_slurm(study, tmp_path, profile(runs=(wrong,)))
@@ -53,24 +55,33 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(tmp_path: Path
     assert "1 not submitted: submit again when Slurm takes more" in text
     assert "refused: sbatch: " in text
     assert done.collect
-    again = submit_to_slurm(study, tmp_path, profile())
+    cluster.run("scancel", done.collect)
+    again = submit_to_slurm(study, tmp_path, profile(), collects=False)
     assert [run.config.name for run in again.new] == ["elsewhere"]
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
 
 
-def test_a_refused_collection_is_made_up_by_the_next_submission(tmp_path: Path) -> None:
-    """Also when there is nothing left to train; but once, as long as nothing else has ended."""
-    study = seeded("a")
+def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -> None:
+    """Refused at first, it is made up by the next submission, although there is nothing left to
+    train; but once, as long as nothing else has ended."""
+    study = seeded("a", "fail")
     refused = submit_to_slurm(study, tmp_path, profile(small=SmallJob(partition="nowhere")))
     assert refused.collect is None
     assert "refused: collect: sbatch: " in "\n".join(refused.lines())
     wait_for_end(tmp_path)
-    done = submit_to_slurm(study, tmp_path, profile())
-    assert (done.new, bool(done.collect)) == ([], True)
+    only_new = submit_to_slurm(study, tmp_path, profile(), only_new=True)
+    assert (only_new.new, bool(only_new.collect)) == ([], True)
     wait_for_end(tmp_path)
-    assert len(collected(tmp_path)["over"]) == 1  # type: ignore[arg-type]
-    assert submit_to_slurm(study, tmp_path, profile()).collect is None
+    found = json.loads((tmp_path / "report" / "collected.json").read_text())
+    assert [name.rsplit("-", 1)[0] for name in found["over"]] == ["a"]
+    ((missing, why),) = found["missing"].items()
+    assert missing.startswith("fail-")
+    assert why == "failed corpus: too short; give more text"
+    assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
+    logs = [path.read_text() for path in (tmp_path / "slurm").glob("*/*_log.out")]
+    assert any(f"{missing}: failed corpus: too short" in log for log in logs)
+    assert submit_to_slurm(study, tmp_path, profile(), only_new=True).collect is None
 
 
 def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:

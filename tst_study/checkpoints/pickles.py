@@ -1,9 +1,10 @@
 """The pickles inside a distributed checkpoint are read as data: none of them can run anything.
 
-torch describes a checkpoint's tensors in a pickle (`.metadata`), could store objects as pickles
-beside them, and would run whatever these name. Here the description may name what one is made of
-and nothing else, tensors and no objects, files of the checkpoint's own folder alone; what torch is
-given to read has passed this.
+torch describes a checkpoint's tensors in a pickle (`.metadata`), stores objects as pickles beside
+them, and would run whatever these name. Here the description may name what one is made of and
+nothing else, tensors and no objects but the one in which newer versions of Megatron-Core keep a
+run's common state, files of the checkpoint's own folder alone; what torch is given to read has
+passed this.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.utils import _create_file_view
 
 from tst_study.errors import UserError
+
+COMMON_STATE = "common_state/"
+"""What the name of the common state begins with, where it lies among the shards."""
 
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -58,7 +67,7 @@ def read_description(place: str | Path) -> Metadata:
     """What `.metadata` of a checkpoint folder says: tensors, their chunks, where each lies.
 
     Raises `UserError` where it is missing, damaged, names anything that could be run, holds an
-    object that is no tensor, or points out of the folder.
+    object that is neither tensor nor common state, or points out of the folder.
     """
     path = Path(place) / ".metadata"
     try:
@@ -73,7 +82,7 @@ def read_description(place: str | Path) -> Metadata:
     if not isinstance(found, Metadata):
         raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
     for name, value in found.state_dict_metadata.items():
-        if not isinstance(value, TensorStorageMetadata):
+        if not isinstance(value, TensorStorageMetadata) and not _is_common_state(name, value):
             raise UserError(f"{path}: {name} is no tensor; no checkpoint of ours has others")
     for index, stored in found.storage_data.items():
         if Path(stored.relative_path).name != str(stored.relative_path):
@@ -81,4 +90,30 @@ def read_description(place: str | Path) -> Metadata:
                 f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is no file of "
                 "this folder; it is refused, and nothing in this folder is to be trusted"
             )
+    for index, stored in found.storage_data.items():
+        if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
+            _check_object(path.parent / stored.relative_path, stored)
     return found
+
+
+def _is_common_state(name: str, value: Any) -> bool:
+    return isinstance(value, BytesStorageMetadata) and name.startswith(COMMON_STATE)
+
+
+def _check_object(path: Path, stored: Any) -> None:
+    """Raise `UserError` where torch, which loads this object without asking what its pickle names,
+    would run something."""
+    try:
+        with open(path, "rb") as file:
+            view: Any = _create_file_view(file, stored.offset, stored.length)
+            torch.load(view, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files fail in more ways than a list could name
+        raise UserError(f"{path}: the common state cannot be read ({reason_of(error)})") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Why torch could not read something, in one line; without its advice to read it nevertheless,
+    which is the last thing to do with a pickle that it refused."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than tensors and plain values: damaged, or not to be trusted"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

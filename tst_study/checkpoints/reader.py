@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.utils import _create_file_view
 
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.errors import UserError
 
 CHUNKS_KEPT = 4
@@ -119,8 +119,7 @@ class CheckpointReader:
                 view: Any = _create_file_view(file, info.offset, info.length)
                 loaded: Tensor = torch.load(view, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged files fail in more ways than a list could name
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            raise UserError(f"{path}: {name} cannot be read ({reason})") from None
+            raise UserError(f"{path}: {name} cannot be read ({reason_of(error)})") from None
         return loaded
 
 

@@ -10,12 +10,13 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from tst_study.commands import model_verbs, study_verbs
 from tst_study.errors import OtherRankError, UserError
+from tst_study.text import is_whole, printable
 
 if TYPE_CHECKING:
     from tst_study.config import Config
@@ -31,6 +32,10 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Make and verify token files.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
+
+
+# Typer has click's classes under names of its own, which differ between its versions.
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 
 
 @app.callback()
@@ -57,13 +62,17 @@ def train(
         typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="Ranks to start on this machine; 1 is this process itself.")
+        int,
+        typer.Option(
+            min=1, max=4096, help="Ranks to start on this machine; 1 is this process itself."
+        ),
     ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
+        check_rank_variables,
         prepare_for_gpus,
         rank_variable,
     )
@@ -91,6 +100,7 @@ def train(
             )
         )
     adopt_slurm_ranks()
+    check_rank_variables()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = rank_variable("RANK") == 0
     with run_lock.hold(folder) if first else nullcontext():
@@ -224,18 +234,20 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to, workers=workers).manifest)
+    _say_prepared(to, prepare(request, to, workers=workers))
 
 
 @data.command("generate")
 def data_generate(
     to: Annotated[Path, typer.Option(help="Folder to write.")],
-    tokens: Annotated[int, typer.Option(min=2, help="Training tokens.")] = 5_000_000,
-    validation_tokens: Annotated[int, typer.Option(min=2, help="Held-out tokens.")] = 262_144,
-    words: Annotated[int, typer.Option(min=2, help="Size of the vocabulary.")] = 2048,
-    classes: Annotated[int, typer.Option(min=1, help="Markov word classes.")] = 64,
-    topics: Annotated[int, typer.Option(min=1, help="Topics.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the language and the text.")] = 0,
+    tokens: Annotated[int, typer.Option(min=2, max=10**12, help="Training tokens.")] = 5_000_000,
+    validation_tokens: Annotated[
+        int, typer.Option(min=2, max=10**12, help="Held-out tokens.")
+    ] = 262_144,
+    words: Annotated[int, typer.Option(min=2, max=2**20, help="Size of the vocabulary.")] = 2048,
+    classes: Annotated[int, typer.Option(min=1, max=2**14, help="Markov word classes.")] = 64,
+    topics: Annotated[int, typer.Option(min=1, max=2**14, help="Topics.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=2**63, help="Of the language and the text.")] = 0,
 ) -> None:
     """Generate a topical language of known entropy rate."""
     from tst_study.data.preparation.generated_language import LanguageParameters, generate
@@ -256,11 +268,12 @@ def data_verify(
 
 
 def main() -> NoReturn:
-    """Entry point: a `UserError` is one line and status 2, a bug one line and status 1."""
+    """Entry point: what is wrong with the input is one line and status 2, a bug one line and
+    status 1."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        app(args=arguments, prog_name="tst-study")
+        status = _answered(arguments)
     except OtherRankError as error:
         _end(f"{error}", 3, debug)
     except UserError as error:
@@ -272,9 +285,28 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
     except Exception as error:
-        text = " ".join(str(error).split())
-        _end(f"error: {_rank()}{type(error).__name__}: {text} (--debug shows where)", 1, debug)
-    sys.exit(0)
+        if isinstance(error, OSError) and error.filename is not None:
+            # What the system refuses of a path: a folder that is a file, a loop, no permission.
+            reason = f"{os.fsdecode(error.filename)}: {error.strerror}; name another place"
+            _end(f"error: {_rank()}{reason}", 2, debug)
+        text = f"{type(error).__name__}: {error}"
+        _end(f"error: {_rank()}{text} (--debug shows where)", 1, debug)
+    sys.exit(status)
+
+
+def _answered(arguments: list[str]) -> int:
+    """Run a command; its exit status. Raises `UserError` for arguments that are none."""
+    for argument in arguments:
+        if not is_whole(argument):
+            raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
+    try:
+        status = app(args=arguments, prog_name="tst-study", standalone_mode=False)
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return 2
+        raise UserError(f"{error.format_message()} (--help shows what there is)") from None
+    return status if isinstance(status, int) else 0
 
 
 def _rank() -> str:
@@ -284,9 +316,10 @@ def _rank() -> str:
 
 
 def _end(line: str, status: int, debug: bool) -> NoReturn:
+    """One line on the screen, whatever a file or an argument has put into it."""
     if debug:
         raise
-    print(line, file=sys.stderr)
+    print(printable(" ".join(line.split())), file=sys.stderr)
     sys.exit(status)
 
 

@@ -23,7 +23,8 @@ ScaleName = Annotated[
     str, typer.Option(help="Scale: smoke, quick, laptop, desktop, one-gpu, paper.")
 ]
 RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Its runs' folder; runs/STUDY-SCALE by default.")
+    Path | None,
+    typer.Option("--runs", file_okay=False, help="Its runs' folder; runs/STUDY-SCALE by default."),
 ]
 LauncherName = Annotated[str, typer.Option(help="Where the runs are trained: local or slurm.")]
 ProfileFile = Annotated[
@@ -31,10 +32,14 @@ ProfileFile = Annotated[
     typer.Option("--profile", help="How Slurm is asked; slurm.toml by default (docs/slurm.md)."),
 ]
 Parallel = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; by default what the machine holds.")
+    int | None,
+    typer.Option(min=1, max=2**20, help="Runs at a time; by default what the machine holds."),
 ]
 Processes = Annotated[
-    int, typer.Option(min=1, help="Ranks of each run on this machine; slurm.toml says its own.")
+    int,
+    typer.Option(
+        min=1, max=4096, help="Ranks of each run on this machine; slurm.toml says its own."
+    ),
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
@@ -61,17 +66,22 @@ def plan(
         float | None,
         typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else a step is modelled."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(min=1, help="Plan for so many GPUs a run; shows layout and memory by part."),
+        typer.Option(
+            min=1, max=2**20, help="Plan for so many GPUs a run; shows layout and memory by part."
+        ),
     ] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(min=1.0, help="GB of each of them; the device's, or 141.")
+        float | None,
+        typer.Option(min=1.0, max=1e6, help="GB of each of them; the device's, or 141."),
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Deviation of a pair's difference over seeds, in nats."),
+        typer.Option(
+            min=0.0, max=1e6, help="Deviation of a pair's difference over seeds, in nats."
+        ),
     ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")

@@ -88,7 +88,7 @@ def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str,
     if "preset" not in given:
         return given
     name = given.pop("preset")
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         near = get_close_matches(str(name), PRESETS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
         raise UserError(f"{source}: model.preset: {name!r} is not known; {hint}")

@@ -20,7 +20,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
 )
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tst_study.checkpoints.pickles import read_description
+from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
     checkpoint_place,
@@ -97,7 +97,7 @@ class Checkpoints:
             reason = _refusal(self.folder) or _reason(error)
             raise UserError(
                 f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it goes on from its last checkpoint"
+                "it resumes from its last checkpoint"
             ) from error
         if first:
             if place.exists():  # a launch that was killed after its rename saves the step again
@@ -237,4 +237,4 @@ def _reason(error: BaseException) -> str:
         error = next(iter(error.failures.values()))[0]
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return reason_of(error)

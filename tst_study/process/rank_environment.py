@@ -48,7 +48,7 @@ def rank_variable(name: str, default: int | None = None) -> int:
     Raises `UserError` where the variable is no number.
     """
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
-    if not text.isdecimal():
+    if not re.fullmatch("[0-9]{1,7}", text):
         raise UserError(f"{name} = {text!r}: is no number of ranks; torchrun sets it, or unset it")
     return int(text)
 
@@ -59,22 +59,53 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
         environment.setdefault(name, value)
 
 
+def check_rank_variables() -> None:
+    """Raise `UserError` where torchrun's variables contradict themselves: ranks would wait for
+    others that never come."""
+    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+    local_rank = rank_variable("LOCAL_RANK")
+    local_ranks = rank_variable("LOCAL_WORLD_SIZE", ranks)
+    for name, value, of, size in (
+        ("RANK", rank, "WORLD_SIZE", ranks),
+        ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_ranks),
+        ("LOCAL_WORLD_SIZE", local_ranks - 1, "WORLD_SIZE", ranks),
+    ):
+        if value >= size:
+            raise UserError(
+                f"{name} = {os.environ.get(name)}: does not fit {of} = {size}; torchrun sets both, "
+                "or unset them"
+            )
+    port, address = os.environ.get("MASTER_PORT", ""), os.environ.get("MASTER_ADDR", "")
+    if ranks > 1 and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise UserError(f"MASTER_PORT = {port!r}: is no port; torchrun sets it")
+    if ranks > 1 and not re.fullmatch(r"[\w.:%-]+", address):
+        raise UserError(f"MASTER_ADDR = {address!r}: is no address; torchrun sets it")
+
+
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, say in torchrun's variables what Slurm says in its own.
 
     Variables that are set already win. A job's script itself, outside `srun`, stays one process.
+    Raises `UserError` where a variable is no number.
     """
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+
+    def number(name: str, default: str = "") -> int:
+        text = re.split(r"[(,]", environment.get(name, default))[0]  # of "2(x4)", 2
+        if not re.fullmatch("[0-9]+", text):
+            raise UserError(f"{name} = {text!r}: is no number; srun sets it, or unset SLURM_*")
+        return int(text)
+
+    tasks = number("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in environment or tasks == 1:
         return
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
-    job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID", "0"))
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    job, step = number("SLURM_JOB_ID"), number("SLURM_STEP_ID", "0")
     ours = rank_variables(
-        int(environment["SLURM_PROCID"]),
+        number("SLURM_PROCID"),
         tasks,
         FIRST_PORT + (job * 16 + step) % PORTS,  # of jobs that share a node no two steps meet
-        local_rank=int(environment["SLURM_LOCALID"]),
-        local_ranks=int(re.split(r"\D", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0]),
+        local_rank=number("SLURM_LOCALID"),
+        local_ranks=number("SLURM_STEP_TASKS_PER_NODE", "1"),
         address=first_host(nodes),
     )
     for name, value in ours.items():

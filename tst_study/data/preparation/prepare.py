@@ -2,16 +2,17 @@
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
 the last file, `manifest.json`: a folder with a manifest is complete. Until then finished shards
-lie in `.unfinished/`; the same call goes on from them, and ends in the same bytes as one that was
+lie in `.unfinished/`; the same call continues from them, and gives the same bytes as one that was
 never interrupted, whatever the number of workers.
 """
 
 import functools
 import hashlib
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -49,21 +50,13 @@ from tst_study.errors import UserError
 from tst_study.run.launch_facts import cores
 
 TRAINING_BYTES_PER_WORD = 4096
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared folder, and whether this call had anything to do."""
-
-    folder: Path
-    manifest: Manifest
-    was_there: bool
+MOST_WORDS = 1_000_000
 
 
 def prepare(
     request: Request, to: str | Path, *, workers: int | None = None, progress: bool = True
-) -> Prepared:
-    """Tokenise a corpus into a folder of Megatron token files.
+) -> Manifest:
+    """Tokenise a corpus into a folder of Megatron token files; says what is there then.
 
     Args:
         request: what the folder is to hold.
@@ -82,7 +75,7 @@ def prepare(
     manifest = finished(folder, asked, jobs)
     if manifest is not None:
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
-        return Prepared(folder, manifest, was_there=True)
+        return manifest
     unfinished = open_unfinished(folder, asked, jobs)
     for left_by_a_killed_call in folder.glob(".*.tmp"):
         left_by_a_killed_call.unlink()
@@ -127,7 +120,7 @@ def prepare(
             file.write(tokenizer.json)
         write_manifest(folder, manifest)
         shutil.rmtree(unfinished)
-    return Prepared(folder, manifest, was_there=False)
+    return manifest
 
 
 def _progress(shown: bool) -> Progress:
@@ -223,7 +216,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     """The tokenizer of a request; written to the unfinished folder, so that resuming keeps it."""
     name = request.tokenizer
     kind, _, size = name.partition(":")
-    trained = kind == "bpe" and bool(size)
+    trained = kind == "bpe" and ":" in name
     kept, kept_end = unfinished / TOKENIZER, unfinished / "end_of_document"
     if kept.exists():
         kind = "bpe" if trained else "huggingface"
@@ -232,8 +225,11 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     if name == "bytes":
         made = text_tokenizers.byte_tokenizer()
     elif trained:
-        if not size.isdecimal():
-            raise UserError(f"tokenizer {name}: after 'bpe:' the size of the vocabulary is missing")
+        if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
+            raise UserError(
+                f"tokenizer {name}: after 'bpe:' belongs the size of the vocabulary, 257 to "
+                f"{MOST_WORDS:,}"
+            )
         sample = _training_sample(request, jobs, int(size) * TRAINING_BYTES_PER_WORD)
         made = text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
     elif Path(name).exists():

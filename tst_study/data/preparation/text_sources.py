@@ -18,7 +18,8 @@ from typing import Any, Literal, Protocol
 
 import zstandard
 
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
+from tst_study.text import is_whole
 
 HUGGING_FACE = "hf://"
 
@@ -79,7 +80,9 @@ def find_sources(names: list[str]) -> list[Source]:
             found.append(Source(name, "huggingface"))
             continue
         path = Path(name).expanduser()
-        if path.is_dir():
+        if not name:
+            paths = []
+        elif path.is_dir():
             paths = sorted(p for p in path.rglob("*") if p.is_file() and _kind(p) is not None)
         elif path.exists():
             paths = [path]
@@ -96,6 +99,8 @@ def find_sources(names: list[str]) -> list[Source]:
 
 def _file_source(path: Path) -> Source:
     kind = _kind(path)
+    if not path.is_file():
+        raise UserError(f"source {path}: is a pipe or device; give an ordinary file")
     if kind is None:
         raise UserError(
             f"source {path}: its ending is none of .txt, .md, .jsonl, .ndjson, .json (also .gz,"
@@ -169,7 +174,7 @@ def text_of_record(record: bytes, source: Source, text_field: str, number: int) 
         document = json.loads(record)
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: is not UTF-8 text ({error})") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is not JSON ({error})") from error
     if not isinstance(document, dict) or not isinstance(document.get(text_field), str):
         has = ", ".join(document) if isinstance(document, dict) else type(document).__name__
@@ -177,7 +182,10 @@ def text_of_record(record: bytes, source: Source, text_field: str, number: int) 
             f"{place}: has no text in the field {text_field!r} (it has: {has});"
             " name the field with --text-field"
         )
-    return str(document[text_field])
+    text = str(document[text_field])
+    if not is_whole(text):
+        raise UserError(f"{place}: its text has half a character (a lone surrogate); mend it")
+    return text
 
 
 def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[bytes]:
@@ -205,8 +213,7 @@ def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[byt
     except UserError:
         raise
     except Exception as error:  # network, unknown names, broken files: the library has many
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise UserError(f"source {name}: cannot be streamed ({reason})") from error
+        raise UserError(f"source {name}: cannot be streamed ({first_line(error)})") from error
 
 
 def _hashed(path: Path, reading: Reading) -> Iterator[bytes]:

@@ -1,0 +1,1 @@
+"""Clumsy and hostile input, at every boundary: one line that names what is wrong, and no more."""

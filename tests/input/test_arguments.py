@@ -1,0 +1,171 @@
+"""Arguments that are none, and paths that are something else: one line that names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.input.answers import answer, refusal
+
+LONG = "x" * 300
+HUGE = "99999999999999999999"
+ARGUMENTS = [
+    (["nosuch"], "No such command 'nosuch'"),
+    (["train"], "model: missing; give it in the file or by --set model="),
+    (["train", "a", "b"], "unexpected extra argument"),
+    (["train", "--nosuch"], "No such option: --nosuch"),
+    (["train", "--processes", "0"], "--processes"),
+    (["train", "--processes", "two"], "--processes"),
+    (["train", "--processes", HUGE], "--processes"),
+    (["train", "--set"], "--set"),
+    (["train", "\udcff"], "argument '\\udcff': is not UTF-8"),
+    (["train", "folder"], "folder: cannot be read (Is a directory); name a TOML file"),
+    (["train", "loop"], "loop: cannot be read (Too many levels of symbolic links)"),
+    (["train", LONG], "cannot be read (File name too long); name a TOML file"),
+    (["train", "file/x"], "file/x: cannot be read (Not a directory); name a TOML file"),
+    (["train", "file"], "file: not valid TOML: "),
+    (["train", "run.toml", "--folder", "file"], "file/job: Not a directory; name another place"),
+    (["train", "run.toml", "--folder", "loop"], "loop/job: Too many levels of symbolic links"),
+    (["train", "run.toml", "--folder", "file/x"], "file/x/job: Not a directory"),
+    (["train", "run.toml", "--folder", LONG], "File name too long; name another place"),
+    (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
+    (["plan"], "Missing argument 'STUDY'"),
+    (["plan", ""], "study '' is not known; there are: laptop"),
+    (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
+    (["plan", "../x"], "study '../x' is not known"),
+    (["plan", "laptop", "--scale", ""], "study 'laptop': scale '' is not known; there are: smoke"),
+    (["plan", "laptop", "--scale", "big"], "scale 'big' is not known"),
+    (["plan", "laptop", "--device", "x"], "--device x: its speeds are not known here"),
+    (["plan", "laptop", "--mfu", "2"], "--mfu"),
+    (["plan", "laptop", "--mfu", "nan"], "--mfu"),
+    (["plan", "laptop", "--price", "-1"], "--price"),
+    (["plan", "laptop", "--price", "nan"], "--price"),
+    (["plan", "laptop", "--price", "inf"], "--price"),
+    (["plan", "laptop", "--gpus", "0"], "--gpus"),
+    (["plan", "laptop", "--gpus", HUGE], "--gpus"),
+    (["plan", "laptop", "--gpu-memory", "nan"], "--gpu-memory"),
+    (["plan", "laptop", "--gpu-memory", "inf"], "--gpu-memory"),
+    (["plan", "laptop", "--noise", "-1"], "--noise"),
+    (["plan", "laptop", "--noise", "inf"], "--noise"),
+    (["plan", "laptop", "--processes", HUGE], "--processes"),
+    (["plan", "laptop", "--launcher", "cloud"], "launcher 'cloud' is not known"),
+    (["plan", "laptop", "--profile", "folder"], "folder: cannot be read (Is a directory)"),
+    (["plan", "laptop", "--profile", "loop"], "loop: cannot be read (Too many levels"),
+    (["plan", "laptop", "--profile", "file"], "file: not valid TOML: "),
+    (["plan", "laptop", "--runs", "file"], "'--runs': dir"),
+    (["plan", "laptop", "--runs", "loop"], "Too many levels of symbolic links"),
+    (["plan", "laptop", "--runs", "file/x"], "cannot be read (Not a directory)"),
+    (["plan", "laptop", "--runs", LONG], "File name too long"),
+    (["submit", "nosuch"], "study 'nosuch' is not known"),
+    (["submit", "laptop", "--parallel", "0"], "--parallel"),
+    (["submit", "laptop", "--parallel", HUGE], "--parallel"),
+    (["submit", "laptop", "--scale", "big"], "scale 'big' is not known"),
+    (["submit", "laptop", "--runs", "file"], "'--runs': dir"),
+    (["submit", "laptop", "--launcher", "cloud"], "launcher 'cloud' is not known"),
+    (["submit", "laptop", "--launcher", "slurm", "--profile", "file"], "file: not valid TOML: "),
+    (["retry", "nosuch"], "study 'nosuch' is not known"),
+    (["status", "file"], "file: no such folder; submit the study first, or name its folder"),
+    (["status", "loop"], "loop: no such folder"),
+    (["status", "file/x"], "file/x: no such folder"),
+    (["status", LONG], "File name too long"),
+    (["status", "nowhere"], "nowhere: no such folder"),
+    (["status", "laptop", "--watch", "0"], "--watch"),
+    (["status", "laptop", "--watch", "nan"], "--watch"),
+    (["logs", "file"], "file: no such folder"),
+    (["logs", "loop"], "loop: no such folder"),
+    (["logs", LONG], "File name too long"),
+    (["logs", "folder", "["], "folder: no run's name has '[' in it"),
+    (["cancel", "file"], "file: no such folder"),
+    (["cancel", "loop"], "loop: no such folder"),
+    (["collect", "file"], "file: no such folder"),
+    (["collect", "loop"], "loop: no such folder"),
+    (["clean", "file"], "file: no such folder; name a study or its folder"),
+    (["clean", "loop"], "loop: no such folder"),
+    (["clean", "folder"], "folder: holds neither a run nor a job of this package; name a study"),
+    (["clean", "."], ".: holds neither a run nor a job of this package; name a study"),
+    (["clean", LONG], "File name too long"),
+    (["figures", "--runs", "file", "--to", "x"], "file: no such folder; name a study's folder"),
+    (["figures", "--runs", "loop", "--to", "x"], "loop: no such folder"),
+    (["figures", "--only", "nosuch"], "nosuch"),
+    (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
+    (["figures", "--only", "table4", "--to", LONG], "cannot be written (File name too long)"),
+    (["analyse", "nosuch"], "question 'nosuch' is not known; there are: comparison"),
+    (["analyse"], "comparison: name --runs DIR, or --published for the paper's numbers"),
+    (["analyse", "law"], "law: name --runs DIR, or --published"),
+    (["analyse", "--runs", "file"], "file: no such folder"),
+    (["analyse", "--runs", "folder", "--cache", "file"], "file: File exists; name another place"),
+    (["analyse", "--published", "--json", "folder"], "folder: is a folder, pipe or device"),
+    (["analyse", "--published", "--json", "fifo"], "fifo: is a folder, pipe or device"),
+    (["analyse", "--published", "--json", "/dev/null"], "/dev/null: is a folder, pipe or device"),
+    (["analyse", "--published", "--json", "file/x"], "file: File exists; name another place"),
+    (["analyse", "--published", "--json", "loop"], "loop: cannot be written (Too many levels"),
+    (["analyse", "--published", "--json", LONG], "cannot be written (File name too long)"),
+    (["analyse", "mutual-information"], "mutual-information: name --tokens PREFIX"),
+    (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: no such file"),
+    (["analyse", "mutual-information", "--tokens", "file"], "file.idx: no such file"),
+    (["data"], None),
+    (["data", "nosuch"], "No such command 'nosuch'"),
+    (["data", "verify"], "Missing argument"),
+    (["data", "verify", "file"], "file/manifest.json: "),
+    (["data", "verify", "loop"], "loop/manifest.json: "),
+    (["data", "verify", "folder"], "folder/manifest.json: no such file; `tst-study data prepare`"),
+    (["data", "verify", LONG], "File name too long"),
+    (["data", "generate"], "Missing option '--to'"),
+    (["data", "generate", "--to", "file"], "file: holds something else; choose an empty or new"),
+    (["data", "generate", "--to", LONG], "File name too long"),
+    (["data", "generate", "--to", "g", "--tokens", "1"], "--tokens"),
+    (["data", "generate", "--to", "g", "--tokens", HUGE], "--tokens"),
+    (["data", "generate", "--to", "g", "--words", "1"], "--words"),
+    (["data", "generate", "--to", "g", "--words", HUGE], "--words"),
+    (["data", "generate", "--to", "g", "--words", "100"], "words 100, classes 64: must be"),
+    (["data", "generate", "--to", "g", "--classes", HUGE], "--classes"),
+    (["data", "generate", "--to", "g", "--topics", "0"], "--topics"),
+    (["data", "generate", "--to", "g", "--seed", "-1"], "--seed"),
+    (["data", "generate", "--to", "g", "--seed", HUGE], "--seed"),
+    (["export", "file", "--to", "x"], "file/run.json: cannot be read (Not a directory)"),
+    (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
+    (["export", "loop", "--to", "x"], "loop/run.json: cannot be read (Too many levels"),
+    (["export", LONG, "--to", "x"], "cannot be read (File name too long)"),
+    (["export", "folder"], "Missing option '--to'"),
+    (["evaluate", "file"], "file/run.json: cannot be read (Not a directory)"),
+    (["evaluate", "folder"], "folder/run.json: missing"),
+    (["evaluate", "loop"], "loop/run.json: cannot be read (Too many levels"),
+    (["import", "nowhere", "--to", "x"], "nowhere/config.json: missing"),
+    (["import", "folder", "--to", "x"], "folder/config.json: missing"),
+    (["import", "file", "--to", "x"], "file/config.json: "),
+    (["import", "loop", "--to", "x"], "loop/config.json: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [case for case in ARGUMENTS if case[1]],
+    ids=[" ".join(case[0])[:60] for case in ARGUMENTS if case[1]],
+)
+def test_a_bad_argument_is_named(place: Path, arguments: list[str], expected: str) -> None:
+    before = sorted(path.name for path in place.iterdir())
+    assert expected in refusal(arguments, place)
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_a_command_without_words_shows_its_help(place: Path) -> None:
+    for arguments in ([], ["data"]):
+        shown = answer(arguments, place)
+        assert "Usage: tst-study" in shown.out + shown.err
+
+
+VERBS = ("plan", "status", "logs", "clean", "data", "analyse", "export", "train", "retry", "x")
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.sampled_from(VERBS), st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3))
+def test_no_words_make_a_command_fall_over(place: Path, verb: str, words: list[str]) -> None:
+    given = answer([verb, *(word.replace("\0", "") for word in words)], place)
+    assert given.status in (0, 2), given
+    assert "--debug shows where" not in given.err
+    assert "Traceback" not in given.err

@@ -1,0 +1,255 @@
+"""A configuration that is none: one line with the key, the value and what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.examples import example
+from tests.input.answers import refusal
+from tst_study import config
+from tst_study.errors import UserError
+
+LEAVES = {
+    # What is a word, a list or nothing is asked below, with its own lines.
+    "superposition.weighting", "data.corpora", "execution.parallel", "execution.keep_steps",
+}  # fmt: skip
+
+
+def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and path not in LEAVES:
+            yield from leaves(value, f"{path}.")
+        elif path not in LEAVES and path not in ("model.experts", "initial_weights"):
+            yield path
+
+
+KEYS = sorted(set(leaves(config.to_dict(example()))))
+
+
+@pytest.mark.parametrize("value", ["[[]]", "{x = 1}", "1979-05-27"])
+@pytest.mark.parametrize("key", KEYS)
+def test_no_key_takes_what_is_of_no_kind(place: Path, key: str, value: str) -> None:
+    said = refusal(["train", "run.toml", "--dry-run", "--set", f"{key}={value}"], place)
+    expected = "no JSON form" if value.startswith("1979") else f"run.toml: {key}"
+    assert expected in said
+
+
+OVERRIDES = [
+    ("model.preset=[1]", "model.preset: [1] is not known"),
+    ("model.preset={}", "model.preset: {} is not known"),
+    ("model.preset='270'", "model.preset: '270' is not known; did you mean '270m'?"),
+    ("model=3", "model: 3: "),
+    ("model=[]", "model: "),
+    ("model.layers=0", "model.layers: 0: "),
+    ("model.layers=-1", "model.layers: -1: "),
+    ("model.layers=1.5", "model.layers: 1.5: "),
+    ("model.layers=true", "model.layers: True: "),
+    ("model.layers='2'", "model.layers: '2': "),
+    ("model.layers=two", "model.layers: 'two': "),
+    ("model.layers=1000000000", "model.layers: 1000000000: "),
+    ("model.layers=99999999999999999999", "model.layers: 99999999999999999999: "),
+    ("model.hidden_size=1000000000000", "model.hidden_size: 1000000000000: "),
+    ("model.vocabulary_size=1", "model.vocabulary_size: 1: "),
+    ("model.vocabulary_size=4294967296", "model.vocabulary_size: 4294967296: "),
+    ("model.head_size=7", "model: head_size = 7 is odd"),
+    ("model.key_value_heads=5", "model: attention_heads = 1 is not a multiple of"),
+    ("model.rope_theta=0.0", "model.rope_theta: 0.0: "),
+    ("model.rope_theta=nan", "model.rope_theta: nan: "),
+    ("model.norm_epsilon=-1e-5", "model.norm_epsilon: -1e-05: "),
+    ("model.initial_deviation=inf", "model.initial_deviation: inf: "),
+    ("model.tied_embeddings=1", "model.tied_embeddings: 1: "),
+    ("model.experts=3", "model.experts: 3: "),
+    ("model.experts={count=0}", "model.experts.count: 0: "),
+    ("model.experts={count=4}", "model.experts.per_token: missing; give it in the file or by"),
+    (
+        "model.experts={count=4,per_token=9,feed_forward_size=3}",
+        "model.experts: per_token = 9 is more than count = 4",
+    ),
+    ("model.depth=3", "model.depth: unknown key"),
+    ("superposition.bag_size=0", "superposition.bag_size: 0: "),
+    ("superposition.bag_size=1000000000", "superposition.bag_size: 1000000000: "),
+    ("superposition.step_ratio=1.1", "superposition.step_ratio: 1.1: "),
+    ("superposition.step_ratio=-0.1", "superposition.step_ratio: -0.1: "),
+    ("superposition.step_ratio=nan", "superposition.step_ratio: nan: "),
+    ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
+    ("superposition={steps=101}", "superposition.steps = 101 is more than schedule.steps = 100"),
+    ("superposition.mode='half'", "superposition.mode: 'half': "),
+    ("superposition.loss='mse'", "superposition.loss: 'mse': "),
+    ("superposition.weighting='linear'", "superposition.weighting"),
+    ("superposition.weighting=[]", "superposition: weighting has 0 numbers; bag_size 4 needs"),
+    ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
+    ("superposition.weighting=[0.0,0.0,0.0,0.0]", "superposition: weighting (0.0, 0.0, 0.0, 0.0)"),
+    ("superposition.weighting=[-1.0,1.0,1.0,1.0]", "superposition.weighting"),
+    ("superposition.optimizer_at_switch='drop'", "superposition.optimizer_at_switch: 'drop': "),
+    ("data=3", "data: 3: "),
+    ("data.corpora=[]", "data.corpora: "),
+    ("data.corpora=3", "data.corpora: 3: "),
+    ("data.corpora=[3]", "data.corpora.0: 3: "),
+    ("data.corpora=[{}]", "data.corpora.0.path: missing"),
+    ("data.corpora=[{path=3}]", "data.corpora.0.path: 3: "),
+    ("data.corpora=[{path=''}]", "data.corpora.0.path: '': is no path"),
+    ('data.corpora=[{path="a\\u0000b"}]', "data.corpora.0.path: 'a\\x00b': is no path"),
+    ('data.corpora=[{path="a\\nb"}]', "data.corpora.0.path: 'a\\nb': is no path"),
+    ("data.corpora=[{path='x', weight=0.0}]", "data.corpora.0.weight: 0.0: "),
+    ("data.corpora=[{path='x', weigth=1.0}]", "data.corpora.0.weigth: unknown key"),
+    ("data.validation=''", "data.validation: '': is no path"),
+    ("data.validation_tokens=0", "data.validation_tokens: 0: "),
+    ("batch.sequences=0", "batch.sequences: 0: "),
+    ("batch.sequences=nan", "batch.sequences: nan: "),
+    ("batch.sequences=100000000000", "batch.sequences: 100000000000: "),
+    ("batch.sequence_length=1", "batch.sequence_length: 1: "),
+    ("batch.sequence_length=1000000000", "batch.sequence_length: 1000000000: "),
+    ("optimizer.kind='sgd'", "optimizer.kind: 'sgd': "),
+    ("optimizer.learning_rate=0.0", "optimizer.learning_rate: 0.0: "),
+    ("optimizer.learning_rate=-1.0", "optimizer.learning_rate: -1.0: "),
+    ("optimizer.learning_rate=nan", "optimizer.learning_rate: nan: "),
+    ("optimizer.learning_rate=1e400", "optimizer.learning_rate: inf: "),
+    ("optimizer.learning_rate=true", "optimizer.learning_rate: True: "),
+    ("optimizer.beta1=1.0", "optimizer.beta1: 1.0: "),
+    ("optimizer.beta2=1.0", "optimizer.beta2: 1.0: "),
+    ("optimizer.beta1=-0.1", "optimizer.beta1: -0.1: "),
+    ("optimizer.momentum=0.5", "optimizer: momentum = 0.5 has no meaning with kind = 'adamw'"),
+    ("optimizer.epsilon=0.0", "optimizer.epsilon: 0.0: "),
+    ("optimizer.weight_decay=-0.1", "optimizer.weight_decay: -0.1: "),
+    ("optimizer.gradient_clip=inf", "optimizer.gradient_clip: inf: "),
+    ("schedule.steps=0", "schedule.steps: 0: "),
+    ("schedule.steps=1000000000000000000000", "schedule.steps: 1000000000000000000000: "),
+    ("schedule.kind='step'", "schedule.kind: 'step': "),
+    ("schedule.warmup_steps=100", "schedule: warmup_steps = 100 leaves nothing of steps = 100"),
+    ("schedule.warmup_steps=-1", "schedule.warmup_steps: -1: "),
+    ("schedule.stop_after=100", "schedule: stop_after = 100 does not lie before steps = 100"),
+    ("schedule.decay_ratio=1.5", "schedule.decay_ratio: 1.5: "),
+    ("schedule.decay_shape='cubic'", "schedule.decay_shape: 'cubic': "),
+    ("numerics.dtype='float8'", "numerics.dtype: 'float8': "),
+    ("numerics.divergence_loss=0.0", "numerics.divergence_loss: 0.0: "),
+    ("seed=-1", "seed: -1: "),
+    ("seed=1.0", "seed: 1.0: "),
+    ("seed=99999999999999999999999999", "seed: 99999999999999999999999999: "),
+    ("data_seed=18446744073709551616", "data_seed: 18446744073709551616: "),
+    ("study='../../x'", "study: '../../x': names a folder"),
+    ("study='/etc'", "study: '/etc': names a folder"),
+    ("name=''", "name: '': names a folder"),
+    ("name='.'", "name: '.': names a folder"),
+    ("name='a/b'", "name: 'a/b': names a folder"),
+    ('name="a\\nb"', "name: 'a\\nb': names a folder"),
+    ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
+    (f"name='{'x' * 101}'", "names a folder: a letter or digit, then up to 99"),
+    (f"name='{'字' * 100}'", "names a folder: a letter or digit, then up to 99"),
+    ("role='judge'", "role: 'judge': "),
+    ("initial_weights={path='x'}", "initial_weights.fingerprint: missing"),
+    ("execution=3", "execution: 3: "),
+    ("execution.micro_batch=3", "batch.sequences = 16 does not divide by execution.micro_batch"),
+    ("execution.micro_batch=0", "execution.micro_batch: 0: "),
+    ("execution.parallel='automatic'", "execution.parallel: 'automatic': "),
+    ("execution.parallel.tensor=7", "execution.parallel.tensor = 7: model.attention_heads = 1"),
+    ("execution.parallel.context=2", "execution.parallel.context = 2: "),
+    ("execution.parallel.expert=2", "execution.parallel.expert = 2 needs a model with experts"),
+    ("execution.parallel.expert_tensor=2", "expert_tensor = 2 needs a model with experts"),
+    ("execution.parallel.pipeline=3", "execution.parallel.pipeline = 3: "),
+    ("execution.threads=100000000", "execution.threads: 100000000: "),
+    ("execution.threads=0", "execution.threads: 0: "),
+    ("execution.device='tpu'", "execution.device: 'tpu': "),
+    ("execution.log_every=0", "execution.log_every: 0: "),
+    ("execution.keep_checkpoints=0", "execution.keep_checkpoints: 0: "),
+    ("execution.keep_steps=[0]", "execution.keep_steps.0: 0: "),
+    ("execution.keep_steps=[101]", "execution.keep_steps = 101 lies beyond the last step, 100"),
+    ("execution.keep_steps=5", "execution.keep_steps: 5: "),
+    ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),
+    ("execution.fork_from={folder='',step=3}", "execution.fork_from.folder: '': is no path"),
+    ("execution.timeout_seconds=100000000000", "execution.timeout_seconds: 100000000000: "),
+    ("a.b.c.d=3", "a: unknown key"),
+    ("=3", "--set =3: write it as section.key=value"),
+    (".=3", "unknown key"),
+    ("model.=3", "model.: unknown key"),
+    ("model..layers=3", "model.: unknown key"),
+    ("model", "--set model: write it as section.key=value"),
+    ("", "--set : write it as section.key=value"),
+    ("seed=07:32:00", "no JSON form"),
+    ("name='a'\nseed=3", "is more than one value; give one --set for each"),
+    (f"{'x' * 100_000}=3", "unknown key"),
+    (f"seed={'[' * 5000}{']' * 5000}", "--set seed=…: not valid TOML: "),
+    (f"seed={'9' * 5000}", "--set seed=…: not valid TOML: "),
+    (f"seed='{'9' * 5000}'", "seed: '99999999"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("override", "expected"), OVERRIDES, ids=range(len(OVERRIDES)))
+def test_a_bad_override_is_named(place: Path, override: str, expected: str) -> None:
+    said = refusal(["train", "run.toml", "--dry-run", "--set", override], place)
+    assert expected in said
+
+
+FILES = {
+    "nothing": (b"", "run.toml: model: missing"),
+    "words": (b"train a good model", "run.toml: not valid TOML: "),
+    "not UTF-8": (b"seed = '\xff'", "run.toml: not valid TOML: "),
+    "a byte order mark": (b"\xef\xbb\xbfseed = 1", "run.toml: not valid TOML: "),
+    "UTF-16": ("seed = 1".encode("utf-16"), "run.toml: not valid TOML: "),
+    "a null byte": (b"seed = 1\0", "run.toml: not valid TOML: "),
+    "a key twice": (b"seed = 1\nseed = 2", "run.toml: not valid TOML: "),
+    "JSON": (b'{"seed": 1}', "run.toml: not valid TOML: "),
+    "cut off": (b"[model", "run.toml: not valid TOML: "),
+    "a deep list": (b"seed = " + b"[" * 20_000, "run.toml: not valid TOML: "),
+    "a deep table": (b"[" + b".".join([b"a"] * 20_000) + b"]", "run.toml: "),
+    "a long number": (b"seed = " + b"9" * 5000, "run.toml: not valid TOML: "),
+    "an unknown section": (b"[modle]\nlayers = 1", "run.toml: model: missing"),
+    "only comments": (b"# seed = 1\n" * 1000, "run.toml: model: missing"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str) -> None:
+    content, expected = FILES[name]
+    (tmp_path / "run.toml").write_bytes(content)
+    assert expected in refusal(["train", "run.toml", "--dry-run"], tmp_path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(key=st.sampled_from(KEYS) | st.text(max_size=20), value=VALUES)
+def test_whatever_a_key_holds_it_is_a_configuration_or_a_line(key: str, value: Any) -> None:
+    values = config.to_dict(example())
+    section = values
+    *sections, last = key.split(".")
+    for name in sections:
+        inner = section.get(name)
+        section[name] = inner if isinstance(inner, dict) else {}
+        section = section[name]
+    section[last] = value
+    with contextlib.suppress(UserError):
+        taken = config.from_dict(values)
+        assert config.from_dict(config.to_dict(taken)) == taken
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.tuples(st.sampled_from(KEYS), st.text(max_size=40)).map("=".join))
+def test_whatever_is_given_to_set_is_a_configuration_or_a_line(text: str) -> None:
+    values = config.to_dict(example())
+    with contextlib.suppress(UserError):
+        config.apply_override(values, text)
+        config.from_dict(values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_configuration_or_a_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(content)
+    with pytest.raises(UserError):  # a whole configuration is not found by chance
+        config.load(path)

@@ -1,0 +1,121 @@
+"""Flipped bits and missing ends in every kind of file: said, or without effect, bit for bit.
+
+A run resumes from its last checkpoint after one file of the run or of its corpus was damaged at
+random. It ends in the weights of an undamaged one, from that checkpoint or from the one before, or
+the file is named in one line. There is no third outcome.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import zstandard
+
+from tests.tiny_runs import last_tensors, run
+from tst_study.checkpoints.places import checkpoint_place
+from tst_study.data.preparation.text_sources import Reading, find_sources, records
+from tst_study.errors import UserError
+
+SETTINGS = ("schedule.steps=6", "execution.checkpoint_every=2", "execution.keep_checkpoints=3")
+TRIALS = 200
+
+
+@pytest.fixture(scope="module")
+def stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has two checkpoints and two more steps before it; `whole` beside it had them."""
+    folder = tmp_path_factory.mktemp("damage")
+    shutil.copytree(corpus, folder / "words")
+    run(folder / "words", folder / "whole", *SETTINGS)
+    shutil.copytree(folder / "whole", folder / "run")
+    shutil.rmtree(checkpoint_place(folder / "run", 6))
+    return folder
+
+
+def files(folder: Path) -> list[Path]:
+    """Each kind alike, however many bytes it has."""
+    inside = [folder / "run", checkpoint_place(folder / "run", 4), folder / "words"]
+    return sorted(path for place in inside for path in place.iterdir() if path.is_file())
+
+
+def damage(path: Path, chance: random.Random) -> str:
+    content = bytearray(path.read_bytes())
+    at = chance.randrange(len(content))
+    if chance.random() < 0.3:
+        path.write_bytes(content[:at])
+        return f"{path.name}: cut at {at} of {len(content)}"
+    content[at] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+    return f"{path.name}: bit of byte {at} of {len(content)}"
+
+
+@pytest.mark.parametrize("seed", range(TRIALS))
+def test_a_damaged_file_is_named_or_changes_nothing(
+    stopped: Path, tmp_path: Path, seed: int
+) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "all", ignore=shutil.ignore_patterns("whole"))
+    there = files(folder)
+    what = damage(there[seed % len(there)], random.Random(seed))
+    try:
+        run(folder / "words", folder / "run", *SETTINGS)
+    except UserError as error:
+        said = str(error)
+    else:
+        said = ""
+    if said:
+        assert len(said.splitlines()) == 1, what
+        assert str(folder) in said or "data" in said, (what, said)
+        return
+    expected, found = last_tensors(stopped / "whole"), last_tensors(folder / "run")
+    assert expected.keys() == found.keys(), what
+    assert all(torch.equal(expected[name], found[name]) for name in expected), what
+
+
+def test_a_damaged_checkpoint_is_one_that_the_one_before_replaces(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never the whole run: of what lies in the last checkpoint alone, nothing can stop it."""
+    for seed in range(12):
+        folder = shutil.copytree(stopped, tmp_path / f"{seed}")
+        inside = sorted(checkpoint_place(folder / "run", 4).iterdir())
+        damage(inside[seed % len(inside)], random.Random(seed))
+        run(folder / "words", folder / "run", *SETTINGS)
+        expected, found = last_tensors(stopped / "whole"), last_tensors(folder / "run")
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert "step-00000004: cannot be read" in capsys.readouterr().err
+
+
+TEXT = b"".join(
+    json.dumps({"text": f"document {number} says {number * number}"}).encode() + b"\n"
+    for number in range(400)
+)
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_damaged_packed_text_is_named_or_changes_nothing(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"text.jsonl{ending}"
+    for seed in range(50):
+        path.write_bytes(PACKERS[ending](TEXT))
+        what = damage(path, random.Random(seed))
+        (source,) = find_sources([str(path)])
+        try:
+            read = b"".join(records(source, Reading(), "text"))
+        except UserError as error:
+            named = str(error).startswith(str(path))
+            assert named, what
+        else:
+            assert read == TEXT, what

@@ -1,0 +1,144 @@
+"""What surrounds a command: variables of torchrun and Slurm, the profile of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from experiments.slurm.profile import load_profile
+from experiments.slurm.submitit_script import script_text
+from tests.input.answers import refusal
+from tst_study.errors import UserError
+from tst_study.process.rank_environment import adopt_slurm_ranks, first_host
+
+TWO = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+TWO |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+TASKS = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+TASKS |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[1-2]"}
+VARIABLES = [
+    ({"WORLD_SIZE": "x"}, "WORLD_SIZE = 'x': is no number"),
+    ({"WORLD_SIZE": ""}, "WORLD_SIZE = '': is no number"),
+    ({"WORLD_SIZE": "-1"}, "WORLD_SIZE = '-1': is no number"),
+    ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE = '1.5': is no number"),
+    ({"WORLD_SIZE": "²"}, "WORLD_SIZE = '²': is no number"),
+    ({"WORLD_SIZE": "9" * 30}, "WORLD_SIZE = '999"),
+    ({"RANK": "x"}, "RANK = 'x': is no number"),
+    ({"RANK": "1"}, "RANK = 1: does not fit WORLD_SIZE = 1"),
+    ({**TWO, "RANK": "2"}, "RANK = 2: does not fit WORLD_SIZE = 2"),
+    ({**TWO, "LOCAL_RANK": "2"}, "LOCAL_RANK = 2: does not fit LOCAL_WORLD_SIZE = 2"),
+    ({**TWO, "LOCAL_RANK": "one"}, "LOCAL_RANK = 'one': is no number"),
+    ({**TWO, "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE = 3: does not fit WORLD_SIZE = 2"),
+    ({**TWO, "LOCAL_WORLD_SIZE": "x"}, "LOCAL_WORLD_SIZE = 'x': is no number"),
+    ({**TWO, "MASTER_PORT": "x"}, "MASTER_PORT = 'x': is no port"),
+    ({**TWO, "MASTER_PORT": "0"}, "MASTER_PORT = '0': is no port"),
+    ({**TWO, "MASTER_PORT": "65536"}, "MASTER_PORT = '65536': is no port"),
+    ({**TWO, "MASTER_ADDR": ""}, "MASTER_ADDR = '': is no address"),
+    ({**TWO, "MASTER_ADDR": "a b"}, "MASTER_ADDR = 'a b': is no address"),
+    ({"SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS = 'x': is no number"),
+    ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_JOB_ID = '': is no number"),
+    ({**TASKS, "SLURM_PROCID": "x"}, "SLURM_PROCID = 'x': is no number"),
+    ({**TASKS, "SLURM_LOCALID": ""}, "SLURM_LOCALID = '': is no number"),
+    ({**TASKS, "SLURM_STEP_ID": "batch"}, "SLURM_STEP_ID = 'batch': is no number"),
+    ({**TASKS, "SLURM_STEP_TASKS_PER_NODE": "x"}, "SLURM_STEP_TASKS_PER_NODE = 'x': is no number"),
+    ({**TASKS, "SLURM_STEP_NODELIST": "?"}, "MASTER_ADDR = '?': is no address"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("variables", "expected"), VARIABLES, ids=range(len(VARIABLES)))
+def test_a_bad_variable_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
+) -> None:
+    for name in {*TWO, *TASKS}:
+        monkeypatch.delenv(name, raising=False)
+    said = refusal(["train", "run.toml", "--folder", "folder/run"], place, variables)
+    assert expected in said
+
+
+PROFILES = [
+    ("retries = -1", "retries: "),
+    ("retries = 'x'", "retries: "),
+    ("nodes = 3", "nodes: Extra inputs are not permitted; keys: resources"),
+    ("parallel = 0", "parallel: "),
+    ("resources = 3", "resources: "),
+    ("[resources]\nnodes = 0", "resources.nodes: "),
+    ("[resources]\nnodes = 1.5", "resources.nodes: "),
+    ("[resources]\nnodes = 9999999999999999", "resources.nodes: "),
+    ("[resources]\ntime = 'soon'", "resources.time: "),
+    ("[resources]\ntime = 60", "resources.time: "),
+    ("[resources]\ntime = '1:2:3:4'", "resources.time: "),
+    ("[resources]\nmemory_gb = -1.0", "resources.memory_gb: "),
+    ("[resources]\nmemory_gb = nan", "resources.memory_gb: "),
+    ("[resources]\ngpus = 8", "resources.gpus: Extra inputs"),
+    ("[[runs]]\nmatch = '*'", "runs.0.resources: Field required"),
+    ("[[runs]]\nmatch = '*'\nresources = {nodes = 0}", "nodes: "),
+    ("runs = {}", "runs: "),
+    ("gpu_option = 'gpu'", "gpu_option: "),
+    ("modules = 'cuda'", "modules: "),
+    ("setup = [3]", "setup.0: "),
+    ("sbatch = ['--mem=0']", "sbatch: "),
+    ("sbatch = {mem = 1.5}", "sbatch.mem"),
+    ("mfu = 2.0", "mfu: "),
+    ("price_per_gpu_hour = 0.0", "price_per_gpu_hour: "),
+    ("[small]\nnodes = 2", "small.nodes: Extra inputs"),
+    ("x = [", "not valid TOML: "),
+    ("account = 'a'\naccount = 'b'", "not valid TOML: "),
+    (f"parallel = {'9' * 5000}", "not valid TOML: "),
+    (f"parallel = {'[' * 20_000}", "not valid TOML: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), PROFILES, ids=range(len(PROFILES)))
+def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "slurm.toml").write_text(text)
+    said = refusal(["plan", "laptop", "--scale", "smoke"], tmp_path)
+    assert said.startswith("slurm.toml: ")
+    assert expected in said
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "job_name", "chdir"])
+@pytest.mark.parametrize("ending", ["\n#SBATCH --wrap=x", "\r", "\x1b[2J", "\0"])
+def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> None:
+    value = f"gpu{ending}"
+    parameters = {"additional_parameters": {key: value}} if key == "chdir" else {key: value}
+    with pytest.raises(UserError, match="more lines of the batch script"):
+        script_text(Path("runs"), "true", parameters)
+
+
+def test_nor_does_the_folder_of_the_runs() -> None:
+    with pytest.raises(UserError, match="folder of runs = "):
+        script_text(Path("runs\n#SBATCH --wrap=x"), "true", {})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(TASKS)), st.text(max_size=8)))
+def test_whatever_slurm_says_there_are_ranks_or_a_line(said: dict[str, str]) -> None:
+    environment = {**TASKS, **said}
+    try:
+        adopt_slurm_ranks(environment)
+    except UserError:
+        return
+    assert {"RANK", "WORLD_SIZE"} <= set(environment) or environment.get(
+        "SLURM_STEP_NUM_TASKS"
+    ) in ("1", "01", "001")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=40))
+def test_any_list_of_hosts_has_a_first_one(nodes: str) -> None:
+    assert isinstance(first_host(nodes), str)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_profile_or_a_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "any.toml").write_bytes(content)
+    try:
+        load_profile(tmp_path / "any.toml")
+    except UserError as error:
+        said = str(error)
+        assert "any.toml" in said

@@ -1,0 +1,290 @@
+"""Files of runs and corpora that hold something else: read, or one line that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.input.answers import answer, refusal
+from tests.tiny_runs import run
+from tst_study import run_record
+from tst_study.data.integrity import verify
+from tst_study.data.manifest import read_manifest
+from tst_study.errors import UserError
+
+LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
+UNKNOWN = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    run(corpus, folder, "schedule.steps=4", "execution.checkpoint_every=2")
+    return folder
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+WHOLE = {
+    "a line of nothing": b"\n\n",
+    "null": b"null\n",
+    "a list": b"[]\n",
+    "an empty object": b"{}\n",
+    "a number": b"3\n",
+    "not UTF-8": b"\xff\xfe\n",
+    "zeros": bytes(100) + b"\n",
+    "a deep list": b"[" * 50_000 + b"\n",
+    "half a surrogate": b'"\\ud800"\n',
+    "HTML": b"<html>\n",
+    "another kind": b'{"segment": "x", "state": [], "schema_version": {}, "task": 3}\n',
+}
+
+
+@pytest.mark.parametrize("content", WHOLE)
+@pytest.mark.parametrize("name", LOGS)
+def test_a_file_of_a_run_that_holds_something_else_is_named(
+    copy: Path, name: str, content: str
+) -> None:
+    (copy / name).write_bytes(WHOLE[content])
+    with pytest.raises(UserError) as raised:
+        run_record.read(copy)
+    said = str(raised.value)
+    assert said.startswith(str(copy / name))
+    assert len(said.splitlines()) == 1
+    assert len(said) < 500 + len(str(copy))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_folder_in_the_place_of_a_file_is_named(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    (copy / name).mkdir()
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
+        run_record.read(copy)
+
+
+CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
+    ("run.json", lambda row: row.update(schema_version=99), "schema_version = 99"),
+    ("run.json", lambda row: row.update(schema_version="1"), "schema_version"),
+    ("run.json", lambda row: row.update(more=1), "more: Extra inputs"),
+    ("run.json", lambda row: row.pop("fingerprint"), "fingerprint: Field required"),
+    ("run.json", lambda row: row.update(raw_tokens="x"), "raw_tokens: "),
+    ("run.json", lambda row: row.update(parameters=[]), "parameters: "),
+    ("run.json", lambda row: row.update(config=3), "config: "),
+    ("status.json", lambda row: row.update(state="well"), "state: "),
+    ("status.json", lambda row: row.update(state=3), "state: "),
+    ("status.json", lambda row: row.pop("state"), "state: Field required"),
+    ("status.json", lambda row: row.update(step="x"), "step: "),
+    ("status.json", lambda row: row.update(heartbeat=[]), "heartbeat: "),
+    ("status.json", lambda row: row.update(message=None), "message: "),
+    ("status.json", lambda row: row.update(loss="low"), "loss: "),
+    ("status.json", lambda row: row.update(last_checkpoint="x"), "last_checkpoint: "),
+    ("segments.jsonl", lambda row: row.update(segment="x"), "segment: "),
+    ("segments.jsonl", lambda row: row.update(segment=-1), "segment: "),
+    ("segments.jsonl", lambda row: row.update(segment=True), "segment: "),
+    ("segments.jsonl", lambda row: row.update(resumed_from="x"), "resumed_from: "),
+    ("segments.jsonl", lambda row: row.update(resumed_from=-3), "resumed_from: "),
+    ("segments.jsonl", lambda row: row.pop("resumed_from"), "ends, but never began"),
+    ("metrics.jsonl", lambda row: row.update(segment=7), "segment 7 is out of order"),
+    ("metrics.jsonl", lambda row: row.update(step="x"), "step: "),
+    ("metrics.jsonl", lambda row: row.update(loss="low"), "loss: "),
+    ("metrics.jsonl", lambda row: row.pop("flops"), "flops: Field required"),
+    ("metrics.jsonl", lambda row: row.update(phase="third"), "phase: "),
+    ("metrics.jsonl", lambda row: row.update(more=1), "more: Extra inputs"),
+    ("evals.jsonl", lambda row: row.update(nats_per_token=None), "nats_per_token: "),
+    ("evals.jsonl", lambda row: row.pop("eval_set"), "eval_set: Field required"),
+    ("evals.jsonl", lambda row: row.update(task=3), "task"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "expected"), CHANGES, ids=range(len(CHANGES)))
+def test_a_changed_key_of_a_run_is_named(
+    copy: Path, name: str, change: Callable[[dict[str, Any]], Any], expected: str
+) -> None:
+    first, _, rest = (copy / name).read_bytes().partition(b"\n" if name.endswith("l") else b"\0")
+    row = json.loads(first)
+    change(row)
+    (copy / name).write_bytes(json.dumps(row).encode() + b"\n" + rest)
+    with pytest.raises(UserError) as raised:
+        run_record.read(copy)
+    assert expected in str(raised.value)
+    assert name in str(raised.value)
+
+
+@UNKNOWN
+@given(name=st.sampled_from(LOGS), content=st.binary(max_size=120), places=st.booleans())
+def test_any_bytes_in_a_run_are_a_run_or_a_line(
+    trained: Path, tmp_path: Path, name: str, content: bytes, places: bool
+) -> None:
+    folder = tmp_path / "run"
+    if not folder.exists():
+        shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    before = (folder / name).read_bytes()
+    (folder / name).write_bytes(before[: len(before) // 2] + content if places else content)
+    try:
+        with contextlib.suppress(UserError):
+            run_record.read(folder)
+    finally:
+        (folder / name).write_bytes(before)
+
+
+def test_what_a_run_says_is_never_markup_for_a_terminal(copy: Path) -> None:
+    status = json.loads((copy / "status.json").read_bytes())
+    status |= {"state": "failed", "message": "\x1b[2J\x1b]0;x\x07[red]\nnext"}
+    (copy / "status.json").write_text(json.dumps(status))
+    shown = answer(["status", str(copy.parent)], copy)
+    assert shown.status == 0
+    assert "\x1b[2J" not in shown.out
+    assert "\x07" not in shown.out
+
+
+MANIFEST: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda all: all.update(schema_version=99), "schema version 99"),
+    (lambda all: all.update(schema_version=None), "schema version None"),
+    (lambda all: all.pop("tokenizer"), "tokenizer: Field required"),
+    (lambda all: all.update(tokenizer=3), "tokenizer"),
+    (lambda all: all["tokenizer"].update(vocabulary_size="x"), "tokenizer.vocabulary_size"),
+    (lambda all: all["tokenizer"].update(more=1), "tokenizer.more"),
+    (lambda all: all.update(splits=[]), "splits: "),
+    (lambda all: all["splits"]["train"].pop("sha256"), "splits.train.sha256"),
+    (lambda all: all["splits"]["train"].update(tokens=-1), "splits.train.tokens"),
+    (lambda all: all["splits"]["train"].update(blocks="xyz"), "splits.train.blocks"),
+    (lambda all: all.update(sources="x"), "sources"),
+    (lambda all: all.update(more=1), "more"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "expected"), MANIFEST, ids=range(len(MANIFEST)))
+def test_a_changed_manifest_is_named(
+    corpus: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], expected: str
+) -> None:
+    folder = shutil.copytree(corpus, tmp_path / "words")
+    values = json.loads((folder / "manifest.json").read_bytes())
+    change(values)
+    (folder / "manifest.json").write_text(json.dumps(values))
+    said = refusal(["data", "verify", "words"], tmp_path)
+    assert said.startswith("words/manifest.json: ")
+    assert expected in said
+
+
+@pytest.mark.parametrize("content", WHOLE)
+def test_a_manifest_that_holds_something_else_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_bytes(WHOLE[content])
+    said = refusal(["data", "verify", "."], tmp_path)
+    assert said.startswith("manifest.json: ")
+
+
+@UNKNOWN
+@given(st.binary(max_size=120))
+def test_any_bytes_are_a_manifest_or_a_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(UserError):
+        read_manifest(tmp_path)
+
+
+@UNKNOWN
+@given(
+    file=st.sampled_from(["train.idx", "train.bin", "validation.idx", "validation.bin"]),
+    content=st.binary(max_size=100),
+    place=st.floats(0, 1),
+    cuts=st.booleans(),
+)
+def test_any_bytes_in_a_corpus_are_found(
+    corpus: Path, tmp_path: Path, file: str, content: bytes, place: float, cuts: bool
+) -> None:
+    folder = tmp_path / "words"
+    if not folder.exists():
+        shutil.copytree(corpus, folder)
+    before = (folder / file).read_bytes()
+    at = int(place * len(before))
+    after = before[:at] + content + (b"" if cuts else before[at + len(content) :])
+    (folder / file).write_bytes(after)
+    try:
+        if after == before:
+            verify(folder)
+        else:
+            with pytest.raises(UserError):
+                verify(folder)
+    finally:
+        (folder / file).write_bytes(before)
+
+
+TEXTS = {
+    "text.txt": (b"\xff\xfe", "text.txt"),
+    "cut.jsonl": (b'{"text": "a', "cut.jsonl"),
+    "list.jsonl": (b"[1]\n", "name the field with --text-field"),
+    "number.jsonl": (b'{"text": 3}\n', "name the field with --text-field"),
+    "other.jsonl": (b'{"body": "a"}\n', "it has: body"),
+    "deep.jsonl": (b'{"text": ' + b"[" * 50_000 + b"\n", "deep.jsonl"),
+    "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl"),
+    "empty.txt": (b"", "no document is left for train"),
+    "empty.jsonl.gz": (b"", "no document is left for train"),
+    "no.gz.jsonl.gz": (b"plain", "no.gz.jsonl.gz: cannot be unpacked"),
+    "no.xz.jsonl.xz": (b"plain", "no.xz.jsonl.xz: cannot be unpacked"),
+    "no.zst.jsonl.zst": (b"plain", "no.zst.jsonl.zst: cannot be unpacked"),
+    "no.bz2.jsonl.bz2": (b"plain", "no.bz2.jsonl.bz2: cannot be unpacked"),
+    "words.pdf": (b"x", "its ending is none of .txt"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_none_is_named(tmp_path: Path, name: str) -> None:
+    content, expected = TEXTS[name]
+    (tmp_path / name).write_bytes(content)
+    command = ["data", "prepare", "--source", name, "--to", "out", "--tokenizer", "bytes"]
+    assert expected in refusal([*command, "--workers", "1"], tmp_path)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+REQUESTS = [
+    (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
+    (["--source", "/dev/zero"], "/dev/zero: "),
+    (["--source", "zero.txt"], "zero.txt: is a pipe or device"),
+    (["--source", "nowhere.txt"], "nowhere.txt: no such file"),
+    (["--source", "empty"], "empty: no such file, or a folder without text"),
+    (["--source", "["], "[: no such file"),
+    (["--source", ""], "no such file, or a folder without text"),
+    (["--source", "good.txt", "--tokenizer", "bpe:"], "after 'bpe:' belongs the size"),
+    (["--source", "good.txt", "--tokenizer", "bpe:x"], "bpe:x"),
+    (["--source", "good.txt", "--tokenizer", "bpe:1"], "bpe:1"),
+    (["--source", "good.txt", "--tokenizer", "bpe:-5"], "bpe:-5"),
+    (["--source", "good.txt", "--tokenizer", "bpe:99999999999"], "bpe:99999999999"),
+    (["--source", "good.txt", "--tokenizer", "bpe:5000"], "bpe:5000: the text yields only"),
+    (["--source", "good.txt", "--tokenizer", "good.txt"], "good.txt"),
+    (["--source", "good.txt", "--tokenizer", "empty"], "empty"),
+    (["--source", "good.txt", "--validation-share", "0"], "validation share 0"),
+    (["--source", "good.txt", "--validation-share", "2"], "validation share 2"),
+    (["--source", "good.txt", "--validation-share", "nan"], "validation share nan"),
+    (["--source", "good.txt", "--limit-bytes", "0"], "--limit-bytes"),
+    (["--source", "good.txt", "--workers", "0"], "--workers"),
+    (["--source", "good.txt", "--to", "good.txt"], "good.txt: is a file; choose a folder"),
+    (["--source", "good.txt", "--to", "full"], "full: holds files that are no prepared corpus"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "expected"), REQUESTS, ids=range(len(REQUESTS)))
+def test_a_request_that_makes_no_sense_is_named(
+    tmp_path: Path, words: list[str], expected: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo.txt")
+    (tmp_path / "zero.txt").symlink_to("/dev/zero")
+    (tmp_path / "good.txt").write_text("a good text " * 20)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    usual = {"--to": "out", "--tokenizer": "bytes", "--workers": "1"}
+    more = [word for key, value in usual.items() if key not in words for word in (key, value)]
+    assert expected in refusal(["data", "prepare", *words, *more], tmp_path)
