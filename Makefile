@@ -7,6 +7,7 @@
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make docs      docs/config.md and the list of studies again, from the code
 #   make gpu       checks and measurements on a machine with one GPU
+#   make test-fake-cuda PYTHON=…  forward passes on CUDA tensors without numbers, without a GPU
 #   make clean     caches of the tools; runs/ and prepared/ stay
 
 SCALE ?= quick
@@ -19,7 +20,7 @@ run := .venv/bin/python
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 ready := .venv/installed-$(lock)
 
-.PHONY: study test test-all test-slurm test-input check docs figures gpu clean setup
+.PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -55,6 +56,10 @@ gpu:
 	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
 	    && exec "$$candidate" benchmarks/gpu.py; \
 	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
+
+# With a Python whose torch was built for CUDA, on a machine without a GPU.
+test-fake-cuda:
+	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py
 
 setup: $(ready)
 
