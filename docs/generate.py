@@ -114,10 +114,12 @@ def _type(field: dict[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
-    for bound, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤")):
-        if bound in field:
-            words += f" {sign} {field[bound]:g}"
-    return words
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    # Bounds in the thousands of millions keep nonsense out; nobody needs to know them.
+    bounds = [
+        f" {sign} {field[key]:,.9g}" for key, sign in signs.items() if field.get(key, 1e9) < 1e9
+    ]
+    return words + ",".join(bounds)
 
 
 def _default(field: dict[str, Any]) -> str:
