@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.bag_size.grid_optimum import grid_of_runs, optima
+from analysis.bag_size.optimum import optimum
 from analysis.compare.comparison import compare
 from analysis.compare.compute_multiplier import compute_multiplier
-from analysis.compare.equal_loss import equal_loss
+from analysis.compare.equal_loss import speed_up
 from analysis.fitting import bootstrap
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.scaling.loss_curve import Schedule, fit_loss_curve
@@ -172,14 +172,13 @@ def _equal_loss(lengths: tuple[int, ...]) -> Callable[[Random, int], Iterator[Sh
         rows = []
         for seed in range(seeds):
             luck = LUCK * random.standard_normal()
-            for steps, bag in (*((steps, 1) for steps in lengths), (1000, 4)):
-                worth = steps * (1.5 if bag > 1 else 1.0) / 1000
-                loss = 1.8 + 1.6 * worth**-0.35 + luck + noise * random.standard_normal()
-                ratio = 0.3 if bag > 1 else 0.0
-                row = {"steps": steps, "bag_size": bag, "step_ratio": ratio, "seed": seed}
-                rows.append({**row, "nats_per_token": loss})
-        for row in equal_loss(compare(runs_table(rows))).to_dict("records"):
-            yield _end(row["low"]), _end(row["high"]), 1.5
+            for steps, worth in (*((steps, 1.0) for steps in lengths), (1000, 1.5)):
+                loss = 1.8 + 1.6 * (worth * steps / 1000) ** -0.35 + luck
+                loss += noise * random.standard_normal()
+                rows.append({"steps": steps, "seed": seed, "loss": loss, "worth": worth})
+        table = pd.DataFrame(rows)
+        found = speed_up(table[table["worth"] == 1], table[table["worth"] > 1])
+        yield _end(found["low"]), _end(found["high"]), 1.5
 
     return of
 
@@ -195,21 +194,12 @@ def _optimum(
         return 3.0 + 0.02 * (6.0 / bag + float(np.log(bag)))
 
     def of(random: Random, seeds: int) -> Iterator[Shown]:
-        rows = []
-        for seed in range(seeds):
-            luck = LUCK * random.standard_normal()
-            for bag in (1, *bags):
-                own = (3.3 if bag == 1 else loss(bag)) + luck + noise * random.standard_normal()
-                row = {"steps": 1000, "bag_size": bag, "step_ratio": 0.3 if bag > 1 else 0.0}
-                rows.append({**row, "seed": seed, "nats_per_token": own})
-        yield from _of_grid(grid_of_runs(compare(runs_table(rows))))
+        baselines = noise * random.standard_normal(seeds)
+        losses = np.array([loss(bag) for bag in bags])[:, None] - baselines
+        found = optimum(bags, losses + noise * random.standard_normal(losses.shape))
+        yield found.low, found.high, 6.0
 
     return of
-
-
-def _of_grid(grid: pd.DataFrame) -> Iterator[Shown]:
-    for row in optima(grid, forms=["both"], windows=[None]).to_dict("records"):
-        yield _end(row["low"]), _end(row["high"]), 6.0
 
 
 def _frontier(
@@ -263,7 +253,7 @@ def _parametric(
             found = parametric(points.assign(model=model))
         except UserError:
             return
-        low, high = exponents(found, bootstrap(found, 200))["params"][1:]
+        low, high = exponents(found, bootstrap(found, 100))["params"][1:]
         yield low, high, EXPONENT
 
     return of
@@ -351,9 +341,7 @@ def circumstances() -> list[Circumstance]:
         Circumstance("IsoFLOP", "7 budgets", _frontier(isoflop, 7), one),
         Circumstance("IsoFLOP", "7 budgets, rows by model", _frontier(isoflop, 7, 10, 0.001), one),
         Circumstance("envelope", "10 sizes at 7 lengths", _frontier(envelope, 7), one),
-        Circumstance("envelope", "rows by model", _frontier(envelope, 7, 10, 0.001), one),
         Circumstance("parametric", "80 models of one row", _parametric(10, 8, 0.0), one),
-        Circumstance("parametric", "16 models of 8 rows", _parametric(16, 8, 0.002), one),
         Circumstance("parametric", "8 models of 8 rows", _parametric(8, 8, 0.002), one),
     ]
 

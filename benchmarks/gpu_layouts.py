@@ -49,7 +49,7 @@ def layouts(request: Request) -> Results:
     if request.device == "cuda" and torch.cuda.device_count() < RANKS:
         yield "left out", "NCCL lets no two ranks share a GPU, and there is one here"
         return
-    corpus = str(books(request, SMALL).folder)
+    corpus = str(books(request, SMALL))
     checks: list[Check] = []
     for name in list(LAYOUTS)[: 1 if request.small else None]:
         checks += made(name, lambda name=name: [_like_one_rank(name, corpus, request)])

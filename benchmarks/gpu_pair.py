@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_parts import Request, Results
 from tst_study import run_record
 from tst_study.config import Config, from_dict
-from tst_study.data.preparation.prepare import Prepared, prepare
+from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import bundled_books
 from tst_study.train import train
 
@@ -46,26 +48,27 @@ def pair(request: Request) -> Results:
         "data",
         {
             "seconds": time.monotonic() - began,
-            "tokens": {name: s.tokens for name, s in corpus.manifest.splits.items()},
+            "tokens": {name: s.tokens for name, s in read_manifest(corpus).splits.items()},
         },
     )
     for arm in ARMS:
         folder = request.work / "runs" / arm
-        config = config_of_arm(arm, str(corpus.folder), scale, request.device)
+        config = config_of_arm(arm, str(corpus), scale, request.device)
         state = train(config, folder, progress=False)
         record = run_record.read(folder)
         yield arm, {"state": state, **_summary(record, config)}
 
 
-def books(request: Request, scale: Scale) -> Prepared:
-    """Prepared for this part; once for all parts of a scale."""
+def books(request: Request, scale: Scale) -> Path:
+    """The folder of books prepared for this part; made once for all parts of a scale."""
     wanted = replace(
         bundled_books(1 if scale is SMALL else None),
         tokenizer=scale.tokenizer,
         limit_bytes=scale.text_bytes,
     )
     folder = request.work / f"books-{scale.tokenizer.replace(':', '-')}"
-    return prepare(wanted, folder, workers=1 if scale is SMALL else None, progress=False)
+    prepare(wanted, folder, workers=1 if scale is SMALL else None, progress=False)
+    return folder
 
 
 def config_of_arm(arm: str, corpus: str, scale: Scale, device: str) -> Config:

@@ -19,7 +19,7 @@ Results = Iterator[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Request:
-    """What a part is asked for. `seconds`: it is stopped behind them, and should mind them."""
+    """What a part is asked for. `seconds`: it is stopped after them, and should mind them."""
 
     device: str
     small: bool

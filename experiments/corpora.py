@@ -1,7 +1,5 @@
 """The corpora that studies read, and how each is made; small ones from the checkout alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Tables, figures and the report, written to one folder; only what changed is made again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 own. In the paper's order, then what it does not show, then pictures of a study's own runs.
 """
 
-from __future__ import annotations
-
 import pkgutil
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A superposed phase is a loss of bags, another quantity: pale, and never joined t
 Measured runs have their held-out loss at the end of the curve, which is what is compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

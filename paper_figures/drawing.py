@@ -1,7 +1,5 @@
 """What figures draw more than once: lines, means with intervals, heat maps, their keys and axes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

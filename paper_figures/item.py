@@ -4,8 +4,6 @@ The data comes first and is cheap; the drawing is made only when data, caption o
 All files of an item are the same bytes for the same inputs.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A picture: an item that is drawn, as PDF, SVG and PNG."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

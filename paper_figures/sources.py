@@ -1,7 +1,5 @@
 """What items are made from: the runs of a folder, read once and only where an item asks."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

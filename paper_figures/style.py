@@ -5,8 +5,6 @@ in all figures. The names below stand in for themes: the report swaps them for i
 dark values.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

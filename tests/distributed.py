@@ -46,7 +46,7 @@ def run_ranks(
             answered after `timeout` seconds. All workers have ended by then.
     """
     context = multiprocessing.get_context("fork")
-    # A process group that is freed behind the fork waits for threads that are not there.
+    # A process group that is freed after the fork waits for threads that are not there.
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         workers: list[ForkProcess] = []

@@ -31,7 +31,7 @@ def layout(
 ) -> Config:
     """In bfloat16, optimizer shared, gradients overlapped."""
     names = ("compile", "recompute", "expert_products")
-    execution = {name: more.pop(name) for name in names if name in more}
+    execution = {"compile": False} | {name: more.pop(name) for name in names if name in more}
     parallel = {"optimizer": "distributed", "overlap_gradients": True, **more}
     return config.from_dict(
         {

@@ -146,7 +146,7 @@ def fork(function: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
         gc.freeze()
         function()
 
-    # A process group that is freed behind the fork waits for threads that are not there.
+    # A process group that is freed after the fork waits for threads that are not there.
     gc.collect()
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()

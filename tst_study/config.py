@@ -314,7 +314,7 @@ class Parallel(Strict):
     optimizer: Literal["replicated", "distributed"] = "replicated"
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
-    """Sum gradients over ranks while the backward pass goes on, bucket by bucket."""
+    """Sum gradients over ranks during the backward pass, bucket by bucket."""
 
     @property
     def expert_tensor_ranks(self) -> int:
@@ -347,8 +347,9 @@ class Execution(Strict):
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processor threads per rank; by default torch's own choice."""
-    compile: bool = False
-    """torch.compile for the layers; needs a C++ compiler on a CPU, and minutes to pay off."""
+    compile: bool | Literal["auto"] = "auto"
+    """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
+    minutes to pay off."""
     log_every: Positive = 10
     """Steps between rows of `metrics.jsonl`."""
     log_seconds: NotNegativeFloat = 30.0
@@ -372,6 +373,10 @@ class Execution(Strict):
     and compiles, before they give up."""
     timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
     """The same from then on."""
+
+    def compiles(self, *, on_gpu: bool) -> bool:
+        """Whether layers are compiled on such a device."""
+        return on_gpu if self.compile == "auto" else self.compile
 
 
 class InitialWeights(Strict):

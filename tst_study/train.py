@@ -7,7 +7,7 @@ One step of either phase runs `sequences · sequence_length` latent positions:
 
 The switch at step `superposed_steps` changes the fold and the loss and nothing else. What a step
 reads, its learning rate and its phase are pure functions of the step, so a launch that resumes
-from a checkpoint goes on exactly where the last one was.
+from a checkpoint continues exactly where the last one was.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tst_study.configuration.learning_rate import is_annealed, learning_rate_fac
 from tst_study.configuration.phase_plan import PhasePlan, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.cost.parallel_layout import layout_of
+from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import fingerprints, open_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
@@ -81,22 +82,20 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     if choose_device(config.execution).type == "cpu":
         _be_deterministic()
         keep_freed_memory()
-    data = fingerprints(config)
-    with (
-        listening() as stop,
-        process_groups(config) as ranks,
-        run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
-        collectives_named(ranks.rank),
-    ):
-        ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
-        return _run(config, folder, ranks, log, stop, why_layout)
+    with listening() as stop, process_groups(config) as ranks:
+        with collectives_named(ranks.rank):  # read by one rank what all would read the same of
+            data, held_out = ranks.from_first(lambda: (fingerprints(config), open_held_out(config)))
+        with (
+            run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
+            collectives_named(ranks.rank),
+        ):
+            ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
+            trainer = _Trainer(config, folder, ranks, log, data, held_out)
+            return _run(trainer, stop, why_layout)
 
 
-def _run(
-    config: Config, folder: Path, ranks: Ranks, log: RunLog, stop: StopRequest, why_layout: str
-) -> State:
-    trainer = _Trainer(config, folder, ranks, log)
-    plan = trainer.plan
+def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
+    config, ranks, log, plan = trainer.config, trainer.ranks, trainer.log, trainer.plan
     first, end = trainer.resume(why_layout), config.schedule.last_step
     if trainer.owes_evaluation and not trainer.evaluate(first, stop):
         return _stopped(log, first, stop)
@@ -158,16 +157,25 @@ class _Due:
 class _Trainer:
     """Data, model and optimizer of this rank, and what the loop does with them."""
 
-    def __init__(self, config: Config, folder: Path, ranks: Ranks, log: RunLog) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        ranks: Ranks,
+        log: RunLog,
+        data: dict[str, Any],
+        held_out: HeldOut,
+    ) -> None:
         self.config, self.ranks, self.log = config, ranks, log
+        self.data, self.held_out = data, held_out
         self.plan, execution = plan_phases(config), config.execution
         self.superposition = superposition_objective(config.superposition)
         self.share = config.batch.sequences // ranks.data_size
         self.micro_batch = execution.micro_batch or self.share
         torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
-        self.stream, self.held_out = open_stream(config), open_held_out(config)
+        self.stream = open_stream(config)
         self.model = build_model(config)
-        if execution.compile:
+        if execution.compiles(on_gpu=ranks.device.type == "cuda"):
             compile_layers(self.model.decoder.layers)
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
@@ -185,7 +193,7 @@ class _Trainer:
             # Stopped in the middle of an evaluation, which only this launch can make up.
             self.owes_evaluation = restored.get("owes_evaluation", False)
         else:
-            restored = fork_from_trunk(config, self.model, self.optimizer, self.log)
+            restored = fork_from_trunk(config, self.data, self.model, self.optimizer, self.log)
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         elif config.initial_weights is not None:

@@ -20,7 +20,7 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
     Interpolated linearly on the union of both curves' points, within what both cover. `low` and
     `high` bound the stretch around the crossing in which the difference stays within twice its
     noise (roughness of both curves; smoothed curves are less rough than training was).
-    `below_after`: `curve` is the lower one behind the crossing; `lasting`: they cross no more.
+    `below_after`: `curve` is the lower one after the crossing; `lasting`: they cross no more.
     Losses of bags must not be among the rows.
 
     Raises `UserError` where the curves have no stretch in common and for a value that is not a

@@ -101,7 +101,7 @@ class RunRow(TypedDict):
     segments: int
     """Launches."""
     code: str
-    """Git commits of the launches, `+` behind one with uncommitted changes."""
+    """Git commits of the launches, `+` after one with uncommitted changes."""
     devices: str
     device_count: int | None
     """Of the last launch that named any."""

@@ -1,7 +1,7 @@
 """Runs of a study as child processes of this one: a bounded queue that asks the study for more.
 
 Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
-of this one, could not read there: what is done is skipped, what was interrupted goes on from its
+of this one, could not read there: what is done is skipped, what was interrupted resumes from its
 checkpoint, what failed is tried again, what another live process trains is waited for.
 """
 
@@ -190,7 +190,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedR
             queue.failed[key] = (one, "cancelled")
         elif state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
             queue.failed[key] = (one, _reason(one, code))
-        # What was preempted behind a checkpoint waits for its next turn.
+        # What was preempted after a checkpoint waits for its next turn.
     return over
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tst_study import run_record
 from tst_study.config import Config, to_toml
 from tst_study.errors import UserError
-from tst_study.process.rank_environment import rank_variables
+from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.run import lock as run_lock
 
 
@@ -26,7 +26,7 @@ class Exit(IntEnum):
     FAILED = 1
     """By what would happen again: an error that names its remedy."""
     PREEMPTED = 69
-    """Stopped by a signal after a checkpoint; started again, it goes on from there."""
+    """Stopped by a signal after a checkpoint; started again, it resumes from there."""
     CRASHED = 70
     """By what may not happen again."""
     HELD = 75
@@ -59,6 +59,7 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
+    prepare_for_gpus()
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     status = train_rank(config, folder, rank.number)
@@ -109,7 +110,7 @@ def one_line(error: BaseException) -> str:
 
 
 def send_output_to(path: Path) -> None:
-    """Send this process' and its children's output to a file, behind what is there."""
+    """Send this process' and its children's output to a file, after what is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

@@ -1,7 +1,5 @@
 """What `tst-study plan --gpus` adds: memory of each GPU by part; what published hours imply."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The smallest gain that a study's seeds can tell from none, before a run is paid for."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

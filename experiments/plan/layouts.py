@@ -1,7 +1,5 @@
 """Whether runs can be trained on what a launcher would give them: asked before anything is paid."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -54,8 +54,7 @@ class Identities:
     unprepared: bool = False
     """Without the corpora too: identities and folders are provisional then."""
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
-    _known: dict[int, tuple[Config, str]] = field(default_factory=dict)
-    """By the config's `id`: a study hands out the same objects again and again."""
+    _known: dict[Config, str] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     """Run folders by their digits: the same identity is the same run, whatever name it had."""
 
@@ -64,15 +63,11 @@ class Identities:
         if self.root.is_dir():
             self._folders = {path.name[-8:]: path.name for path in self.root.iterdir()}
 
-    def planned(self, config: Config, *, lasting: bool = True) -> PlannedRun:
-        """`lasting`: whether the same object will be asked for again. Raises `UserError` where the
-        corpora are not prepared."""
-        known = self._known.get(id(config)) if lasting else None
-        if known is None:
-            known = (config, fingerprint(config, self.data(config)))
-            if lasting:
-                self._known[id(config)] = known
-        identity = known[1]
+    def planned(self, config: Config) -> PlannedRun:
+        """Raises `UserError` where the corpora are not prepared."""
+        identity = self._known.get(config)
+        if identity is None:
+            identity = self._known[config] = fingerprint(config, self.data(config))
         name = self._folders.get(identity[:8], run_id(config, identity))
         return PlannedRun(config, identity, self.root / name)
 

@@ -1,7 +1,5 @@
 """From a study to runs with an identity, a folder, a state and, where they share one, a trunk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs chosen by what is written on the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path

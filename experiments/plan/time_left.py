@@ -1,7 +1,5 @@
 """How long a study will still take, from the step times measured so far."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

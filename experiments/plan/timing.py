@@ -1,7 +1,5 @@
 """A few steps of a run, timed on this machine: a plan's hours before any run has ended."""
 
-from __future__ import annotations
-
 from statistics import median
 from tempfile import TemporaryDirectory
 

@@ -4,8 +4,6 @@ Which steps two runs share follows from their identities alone (`tst_study.run.t
 where its second longest branch parts from it: what only one run needs, that run trains itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]
 def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[PlannedRun]:
     """The runs, in their order, with trunks before their first branch.
 
-    A run that has begun already goes on alone; a trunk is left out where nothing is left to fork
+    A run that has begun already continues alone; a trunk is left out where nothing is left to fork
     from it, or one run only that would have to wait for it.
     """
     by_fingerprint = {run.fingerprint: run for run in runs}
@@ -81,7 +79,7 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
-    return Trunk(identities.planned(config, lasting=False), forks)
+    return Trunk(identities.planned(config), forks)
 
 
 def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:

@@ -13,6 +13,7 @@ from experiments.slurm.jobs import MARK
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import RUNS, Submission
 from experiments.slurm.submitit_script import script_text
+from tst_study.process.rank_environment import ON_GPUS
 
 TASK = "experiments.slurm.task"
 
@@ -132,6 +133,7 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
         f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
+        *(f"export {name}=${{{name}:-{value}}}" for name, value in ON_GPUS.items()),
         # Since Slurm 22.05 a step no longer takes it over from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
     ]

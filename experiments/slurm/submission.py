@@ -115,7 +115,7 @@ def known_jobs(root: Path) -> dict[str, SlurmJob]:
 
 
 def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]) -> None:
-    """Write down the job ids of submissions whose submitter died behind `sbatch`."""
+    """Write down the job ids of submissions whose submitter died after `sbatch`."""
     for one in submissions:
         if one.job_id(root) is None:
             there = same_jobs(known, one.id)

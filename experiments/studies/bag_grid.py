@@ -1,7 +1,5 @@
 """Bag size × step ratio: final loss over (s, r), as in Tables 4 to 6 and Figures 4, 5, 8 and 11."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, grid
 from experiments.studies.paper_settings import DENSE_270M, DENSE_270M_LONG, DENSE_600M
 from experiments.studies.scales import Scale

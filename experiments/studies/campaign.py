@@ -4,8 +4,6 @@ All stand in one study, so that they share baselines and trunks; a run's name be
 that asked for it first.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from experiments.corpora import BooksPart

@@ -5,8 +5,6 @@ All four arms cost the same FLOPs; those with bags as input read 1 + r(s − 1) 
 so repeat it more often.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from experiments.corpora import BooksPart, HubText, Recipe

@@ -3,8 +3,6 @@
 Lengths of one baseline share their stable phase, so the three cost little more than the longest.
 """
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.paper_settings import DENSE_3B
 from experiments.studies.scales import Scale

@@ -5,8 +5,6 @@ normed queries and keys. Both arms throughout, so that the spread of a pair's di
 before a study is paid for (docs/plan-of-runs.md, G0).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline

@@ -1,7 +1,5 @@
 """Runs as products, set-ups × superpositions × seeds, and as choices among set-ups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The mixture's runs of that table are a study of their own (`mixture-10b-a1b`).
 """
 
-from __future__ import annotations
-
 from experiments.studies.grid import PAPER_MAIN, Part, against_baseline, main_of
 from experiments.studies.paper_settings import (
     DENSE_3B,

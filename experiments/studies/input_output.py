@@ -1,7 +1,5 @@
 """Which side of superposition helps: bags as input, as target, or both (Figure 6)."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.studies.scales import Scale

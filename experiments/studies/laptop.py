@@ -6,8 +6,6 @@ slow topic is what superposition is made for, as the sum of a bag tells the topi
 under chosen conditions, not evidence about real text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

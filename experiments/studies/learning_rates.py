@@ -1,7 +1,5 @@
 """Learning rates of baseline and superposition (Figure 7): is one rate right for both?"""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, main_of
 from experiments.studies.paper_settings import DENSE_270M_LONG
 from experiments.studies.scales import Scale

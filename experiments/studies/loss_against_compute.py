@@ -1,7 +1,5 @@
 """Loss against compute: sizes × lengths, baseline and superposition, for laws of scaling."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from experiments.studies.grid import Part, main_of

@@ -5,8 +5,6 @@ which 12,483 are superposed at s = 16. The other scales train a twin with all of
 experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and small widths.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from experiments.corpora import HubText

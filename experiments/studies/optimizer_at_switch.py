@@ -1,7 +1,5 @@
 """Optimizer state kept or reset at the switch; both arms share their trunk."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 

@@ -1,7 +1,5 @@
 """Superposition under the paper's AdamW and under Muon, each at its baseline's best rate."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from experiments.studies.grid import Choice, Part, against_baseline, main_of

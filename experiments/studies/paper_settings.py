@@ -5,10 +5,9 @@ Not stated there: sequence length of the dense runs (2,048 is SmolLM2's, and giv
 defaults).
 """
 
-from __future__ import annotations
-
 from experiments.corpora import HubText
 from experiments.studies.setting import Setting
+from tst_study.config import Parallel
 
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
@@ -26,6 +25,7 @@ def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Se
         learning_rate=learning_rate,
         dtype="bfloat16",
         micro_batch=micro_batch,
+        parallel=Parallel(optimizer="distributed", overlap_gradients=True),
         validation_tokens=VALIDATION_TOKENS,
     )
 

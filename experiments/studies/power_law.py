@@ -1,7 +1,5 @@
 """Power-law weights of the targets, 1/i, over (s, r): Table 7."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, grid
 from experiments.studies.paper_settings import DENSE_600M
 from experiments.studies.scales import Scale

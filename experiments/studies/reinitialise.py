@@ -1,8 +1,6 @@
 """New embedding and head at the switch (Table 2): does recovery need what superposition taught
 them?"""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.paper_settings import DENSE_3B
 from experiments.studies.scales import Scale

@@ -10,8 +10,6 @@
 | `paper` | the paper's runs | its clusters |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from experiments.corpora import Books, HubText

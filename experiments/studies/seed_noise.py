@@ -1,7 +1,5 @@
 """The same pair with many seeds: how far two equal runs end apart, and two equal pairs."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 

@@ -1,8 +1,6 @@
 """How the targets of a bag are weighted: uniform, power law, exponential, first token (Figure 9),
 and the mutual information of tokens by distance, which the paper names beside it."""
 
-from __future__ import annotations
-
 from experiments.studies.grid import Part, against_baseline
 from experiments.studies.input_output import STEPS
 from experiments.studies.paper_settings import DENSE_270M

@@ -4,8 +4,6 @@ Figure 6: superposition at the input only, at the output only, and at both. Figu
 tokens within a bag.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

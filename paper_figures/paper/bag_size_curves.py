@@ -4,8 +4,6 @@ The published files name tables, not figures: the four grids are taken in the or
 (Figure 4 is Table 4, Figure 5 Table 5, Figure 8 Table 6, Figure 11 Table 7).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """How Figures 4, 5, 8 and 11 are drawn: all curves, those near the optimum, the optimum by r."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 

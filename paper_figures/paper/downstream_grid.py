@@ -1,7 +1,5 @@
 """Tables 8 to 28: zero-shot accuracy over step ratio r and bag size s, one task each."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import published

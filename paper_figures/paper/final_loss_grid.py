@@ -4,8 +4,6 @@ Measured runs of another model or text cannot have the paper's losses or gains, 
 formed only at the paper's own scale.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Table 3: zero-shot accuracies of the headline runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

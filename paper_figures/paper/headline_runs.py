@@ -3,8 +3,6 @@
 Hours from the cost model stand beside the published ones, with the MFU that those imply.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -4,8 +4,6 @@ The paper's own sweep is not among the published numbers (a picture without a ta
 for each model is.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

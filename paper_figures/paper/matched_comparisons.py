@@ -1,7 +1,5 @@
 """Figure 3: superposition against baselines of equal FLOPs, equal loss and equal data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figure 2's counterpart: one step of each phase, drawn from the shapes that training uses."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Figure 1: the 10B-A1B runs, baseline and superposition, stopped at about the same loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -4,8 +4,6 @@ A measured curve is what `tst-study analyse mutual-information --tokens PREFIX -
 with FILE named `mutual_information*.json` beside the runs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Table 2: input embedding and output head re-initialised between the phases."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis import published

@@ -3,8 +3,6 @@
 The one picture that answers the study's question; wins, ties and losses alike.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

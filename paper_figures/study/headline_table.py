@@ -1,7 +1,5 @@
 """What each method cost and reached, one row per setting (paper, Table 1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

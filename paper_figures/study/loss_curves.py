@@ -4,8 +4,6 @@ The loss of the superposition phase is that of bags: another quantity, drawn thi
 named so. Everything else is next-token loss.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

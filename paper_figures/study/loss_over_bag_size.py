@@ -1,7 +1,5 @@
 """Final held-out loss over bag size, beside the baseline's level (paper, Figure 4)."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """Gain over the baseline against the number of steps: from where on does superposition win?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The README's picture: one run with its switch, and what came of all settings."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

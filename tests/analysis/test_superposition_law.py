@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from analysis.law.answer import published_beside_law
 from analysis.law.held_out import Split, held_out, predictions, splits
 from analysis.law.rows import effective_targets, published_rows
 from analysis.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
+from analysis.questions import ask
 from tst_study.errors import UserError
 
 SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21
@@ -108,6 +111,26 @@ def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) ->
     advice, best = recommend(found, 3e8, 8e10), recommend(law, 3e8, 8e10)
     assert abs(advice.bag_size - best.bag_size) <= 1
     assert advice.step_ratio == pytest.approx(best.step_ratio, abs=0.03)
+
+
+def test_the_question_fits_judges_and_recommends_and_refuses_outside(
+    law: Law, tmp_path: Path
+) -> None:
+    bags = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
+    rows = made(law, 0.001, params=[2e8], tokens=[4e10], bags=bags).assign(steps=20_000)
+    rows.rename_axis("run").reset_index().to_csv(tmp_path / "grid.csv", index=False)
+    answer = ask("law", table=tmp_path / "grid.csv", at="2e8,4e10")
+    tables = {name.partition(". ")[2]: table for name, table in answer.tables.items()}
+    errors = tables["Errors on held-out gains, nats (root mean square)"].set_index("split")
+    assert errors.loc["leave one s out", "law"] < errors.loc["leave one s out", "copied"]
+    (advice,) = tables["Recommended (s, r), uniform weights"].to_dict("records")
+    assert advice["low"] < law.gain(2e8, 4e10, 6, 0.3) + 0.005
+    assert 4 <= advice["s"] <= 9
+    said = " ".join(answer.sentences)
+    assert "Held: size, one model size." in said
+    assert "copying the nearest runs" in said
+    outside = ask("law", table=tmp_path / "grid.csv", at="9e9,4e10")
+    assert "9e+09 parameters: outside what the law was fitted to (2e+08)" in outside.sentences[-1]
 
 
 @pytest.mark.slow

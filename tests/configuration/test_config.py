@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tests.examples import EXAMPLE, example
 from tst_study import config
-from tst_study.config import from_dict, load, to_dict, to_toml
+from tst_study.config import Execution, from_dict, load, to_dict, to_toml
 from tst_study.errors import UserError
 
 FILE = """
@@ -144,3 +144,9 @@ def test_overrides_do_not_leak_between_configs() -> None:
     before = to_dict(example())
     example("model.layers=7", "optimizer.beta1=0.5")
     assert to_dict(example()) == before
+
+
+def test_layers_are_compiled_on_gpus_unless_said_otherwise() -> None:
+    asked = {value: Execution(compile=value) for value in ("auto", True, False)}
+    assert [one.compiles(on_gpu=True) for one in asked.values()] == [True, True, False]
+    assert [one.compiles(on_gpu=False) for one in asked.values()] == [False, True, False]

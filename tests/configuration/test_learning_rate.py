@@ -22,7 +22,7 @@ def test_the_papers_schedule_at_its_named_steps() -> None:
     assert learning_rate_factor(PAPER, 999) == 0.5
     assert learning_rate_factor(PAPER, 1_999) == 1.0
     assert learning_rate_factor(PAPER, 2_000) == learning_rate_factor(PAPER, 17_999) == 1.0
-    assert learning_rate_factor(PAPER, 18_000) == 1.0  # the decay begins behind this step
+    assert learning_rate_factor(PAPER, 18_000) == 1.0  # the decay begins after this step
     assert learning_rate_factor(PAPER, 19_000) == pytest.approx(0.5)
     assert learning_rate_factor(PAPER, 19_999) == pytest.approx(1 / 2000)
     assert decay_steps(PAPER) == 2_000

@@ -52,7 +52,7 @@ def _train(config: Config, folder: Path, *, progress: bool) -> str:
     if behaviour == "preempt":
         launches = len((folder / "launches").read_text())
         if launches < 3 or argument == "always":
-            # A machine that is taken away: behind two steps each time, or again and again at one.
+            # A machine that is taken away: after two steps each time, or again and again at one.
             writer.status("preempted", 1 if argument == "always" else 2 * launches, "SIGTERM")
             return "preempted"
         argument = ""

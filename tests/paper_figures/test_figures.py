@@ -19,6 +19,7 @@ from analysis import published
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE, find
 from paper_figures.item import Item, Missing
+from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, bag_size_mark, ratio_mark
@@ -184,6 +185,62 @@ def test_measured_mutual_information_is_read_from_beside_the_runs(tmp_path: Path
     (tmp_path / "mutual_information.json").write_text(json.dumps(answer))
     fit = picture("figure10", tmp_path).fits["mutual_information"]
     assert [fit["C0"], fit["a"], fit["k"]] == pytest.approx([1.0, 0.9, -1.1], abs=1e-3)
+
+
+def test_the_drawing_of_the_method_is_what_training_folds() -> None:
+    """Figure 2's boxes hold the tokens that the trainer's own fold gives each position."""
+    torch = pytest.importorskip("torch")
+    from tst_study.superposition import bag_inputs, bag_targets
+
+    for phase, rows in shapes(PLAN).groupby("phase"):
+        bag = PLAN.tokens_per_position(phase)
+        text = torch.arange(PLAN.tokens_per_sequence(phase) + 1)
+        reads = bag_inputs(text[None, :-1], bag)[0].tolist()
+        predicts = bag_targets(text[None, 1:], bag)[0].tolist()
+        assert [list(map(int, words.split())) for words in rows["reads"]] == reads
+        known = [[token for token in tokens if token >= 0] for tokens in predicts]
+        assert [list(map(int, words.split())) for words in rows["predicts"]] == known
+
+
+def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path: Path) -> None:
+    """Not the training loss at the end of a noisy curve, which the legend showed before."""
+    for seed in (0, 1, 2):
+        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
+        write_run(tmp_path, config(seed, 4, 0.2), 3.4 + 0.012 * seed)
+    item = picture("figure3", tmp_path)
+    ends = item.data[item.data["quantity"] == "held_out"].set_index("label")
+    tst = ends.loc["TST, 1,000 steps"]
+    assert ends.loc["baseline, 1,000 steps", "loss"] == pytest.approx(3.51)
+    assert tst["loss"] == pytest.approx(3.412)
+    assert tst["low"] < tst["loss"] < tst["high"] < 3.51
+    said = [text.get_text() for text in item.figure().findobj(Text)]
+    assert f"TST, 1,000 steps: 3.412 [{tst['low']:.3f}, {tst['high']:.3f}]" in said
+    assert "No match of equal loss or of equal data among the runs." in item.caption
+
+
+def test_a_hollow_mark_is_no_claim_and_seeds_are_printed(tmp_path: Path) -> None:
+    for steps, gain in ((500, -0.1), (1000, 0.001), (2000, 0.1)):
+        for seed in range(1 if steps == 2000 else 3):
+            luck = 0.01 * (seed - 1)
+            write_run(tmp_path, config(seed, steps=steps), 3.5)
+            write_run(tmp_path, config(seed, 4, 0.2, steps=steps), 3.5 - gain + luck)
+    (item,) = find(["loss_over_length"]).entries[0].items(Sources(tmp_path))
+    assert isinstance(item, Picture)
+    axes = item.figure().axes[0]
+    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_gid()]
+    assert [face == "none" for face in faces] == [False, True, True]
+    ticks = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert ticks == ["500\n3 seeds", "1,000\n3 seeds", "2,000\n1 seed"]
+
+
+def test_figure_7_always_has_its_card() -> None:
+    data = picture("figure7").data
+    assert dict(zip(data["setting"], data["learning_rate"], strict=True)) == published.LEARNING_RATE
+
+
+def test_sizes_are_those_of_the_presets() -> None:
+    counts = {size: round(count / 1e6) for size, count in published.PARAMS.items()}
+    assert counts == {"270M": 267, "600M": 600, "3B": 3564, "10B-A1B": 10489}
 
 
 def test_equal_loss_and_equal_data_are_found_among_the_runs(all_runs: Path) -> None:

@@ -12,9 +12,19 @@ import pytest
 import torch.distributed as dist
 
 from tests.distributed import WorkerError, run_ranks
+from tests.layouts import assert_close_tensors
 from tests.step_gradients import assert_same_steps, standing_still, step_gradients
-from tests.tiny_runs import MIXTURE, run, tiny, when_step_begins
+from tests.tiny_runs import (
+    MIXTURE,
+    checkpoint_folders,
+    last_tensors,
+    run,
+    tiny,
+    when_step_begins,
+)
 from tst_study import run_record
+from tst_study.errors import UserError
+from tst_study.megatron.process_groups import process_groups
 from tst_study.run_record import RunRecord
 from tst_study.train import train
 
@@ -85,3 +95,31 @@ def test_a_batch_that_does_not_divide_by_the_ranks_is_named(words: Path, tmp_pat
         WorkerError, match=r"UserError: batch\.sequences = 3 does not divide by the 2"
     ):
         run_two(lambda: train(config, tmp_path / "run", progress=False))
+
+
+def test_data_ranks_write_a_checkpoint_in_equal_parts(words: Path, tmp_path: Path) -> None:
+    assert run_two(train, tiny(words, "model.hidden_size=64"), tmp_path) == ["done", "done"]
+    (place,) = checkpoint_folders(tmp_path)
+    sizes = [sum(file.stat().st_size for file in place.glob(f"__{rank}_*")) for rank in (0, 1)]
+    assert max(sizes) < 1.5 * min(sizes)
+    alone = run(words, tmp_path / "alone", "model.hidden_size=64")
+    assert_close_tensors(last_tensors(tmp_path), last_tensors(alone.folder), 1e-3)
+
+
+def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words: Path) -> None:
+    def work() -> tuple[list[str], int]:
+        read: list[str] = []
+
+        def reading(name: str) -> str:
+            read.append(name)
+            if name == "missing":
+                raise UserError(f"{name}: not there")
+            return name
+
+        with process_groups(tiny(words)) as ranks:
+            assert ranks.from_first(lambda: reading("text")) == "text"
+            with pytest.raises(UserError, match="missing: not there"):
+                ranks.from_first(lambda: reading("missing"))
+        return read, ranks.rank
+
+    assert run_ranks(2, work) == [(["text", "missing"], 0), ([], 1)]

@@ -1,4 +1,4 @@
-"""A run goes on under another layout than the one it was stopped under, optimizer state and all."""
+"""A run continues under another layout than the one it stopped under, optimizer state and all."""
 
 from __future__ import annotations
 

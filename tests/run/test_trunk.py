@@ -72,7 +72,7 @@ def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
 
 @pytest.fixture(scope="module")
 def trunk(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten steps, of which all are superposed; forks behind steps 5 and 10."""
+    """Ten steps, of which all are superposed; forks after steps 5 and 10."""
     folder = tmp_path_factory.mktemp("runs") / "trunk"
     run(
         words,
@@ -95,7 +95,7 @@ def forked(trunk: Path, step: int) -> str:
     [
         (0.5, 10, ()),
         (0.25, 5, ()),
-        (0.5, 5, ()),  # superposed steps go on behind the fork
+        (0.5, 5, ()),  # superposed steps continue after the fork
         (0.5, 10, ("superposition.optimizer_at_switch=reset",)),
         (0.5, 10, ("superposition.reinitialize_at_switch=true",)),
     ],

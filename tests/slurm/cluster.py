@@ -67,7 +67,7 @@ class Cluster:
         )
 
     def forget(self) -> None:
-        """A controller started behind this knows of no job, and begins its ids anew."""
+        """A controller started after this knows of no job, and begins its ids anew."""
         shutil.rmtree(self.folder / "state")
         (self.folder / "state").mkdir()
 

@@ -12,7 +12,7 @@ IGNORE = -100
 
 
 def targets_of_raw_tokens(raw: Tensor, bag_size: int, stride: int) -> Tensor:
-    """(B, l·stride) raw tokens -> (B, l, s): the s tokens behind what position k has read."""
+    """(B, l·stride) raw tokens -> (B, l, s): the s tokens after what position k has read."""
     batch, length = raw.shape
     targets = torch.full((batch, length // stride, bag_size), IGNORE)
     for k in range(length // stride):
@@ -23,7 +23,7 @@ def targets_of_raw_tokens(raw: Tensor, bag_size: int, stride: int) -> Tensor:
 
 
 def targets_of_labels(labels: Tensor, bag_size: int, stride: int) -> Tensor:
-    """The same from next-token labels (B, l·stride), whose last one lies behind the input."""
+    """The same from next-token labels (B, l·stride), whose last one lies after the input."""
     unread = torch.zeros_like(labels[:, :1])
     return targets_of_raw_tokens(torch.cat([unread, labels], dim=1), bag_size, stride)[
         :, : labels.shape[1] // stride

@@ -16,7 +16,13 @@ from tests.tiny_runs import logged_step, tiny
 from tst_study import run_record
 from tst_study.config import to_toml
 from tst_study.errors import UserError
-from tst_study.process.rank_environment import adopt_slurm_ranks, first_host, rank_variable
+from tst_study.process.rank_environment import (
+    ON_GPUS,
+    adopt_slurm_ranks,
+    first_host,
+    prepare_for_gpus,
+    rank_variable,
+)
 
 ROOT = Path(__file__).parents[2]
 LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
@@ -164,3 +170,9 @@ def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch
 )
 def test_first_host_of_a_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
+
+
+def test_what_gpus_need_of_the_environment_is_set_but_what_is_there_stays() -> None:
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    prepare_for_gpus(environment)
+    assert environment == {**ON_GPUS, "CUDA_DEVICE_MAX_CONNECTIONS": "8"}

@@ -75,7 +75,7 @@ def killed_in_step(step: int, corpus: Path, folder: Path, *overrides: str) -> No
         (2, 4, None),  # before the first checkpoint
         (9, 4, 8),  # in the last superposed step
         (10, 5, 10),  # in the first recovery step, with a checkpoint right at the switch
-        (11, 4, 8),  # behind the switch, so that superposed steps are taken again
+        (11, 4, 8),  # after the switch, so that superposed steps are taken again
         (19, 4, 16),  # in the last step
     ],
 )
@@ -100,7 +100,7 @@ def test_killed_in_a_step(
         ((*BF16, *MIXTURE, *ABLATIONS, "model.tied_embeddings=true"), 10),
         ((*BF16, *MIXTURE, *ABLATIONS, "model.tied_embeddings=true"), 13),
     ],
-    ids=["bfloat16", "mixture", "reset and reinitialized", "all at the switch", "all behind it"],
+    ids=["bfloat16", "mixture", "reset and reinitialized", "all at the switch", "all after it"],
 )
 def test_killed_around_the_switch_of_any_kind_of_run(
     words: Path, tmp_path: Path, overrides: tuple[str, ...], step: int

@@ -73,6 +73,7 @@ def train(
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
+        prepare_for_gpus,
         rank_variable,
     )
     from tst_study.run import lock as run_lock
@@ -87,6 +88,7 @@ def train(
         check_start(resolved, folder, processes)
         return
     folder = folder or _run_folder(resolved)
+    prepare_for_gpus()
     if processes > 1:
         from tst_study.process.local_ranks import train_on_processes
 
@@ -232,7 +234,7 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to, workers=workers).manifest)
+    _say_prepared(to, prepare(request, to, workers=workers))
 
 
 @data.command("generate")

@@ -161,7 +161,7 @@ def _stage(
     config: Config, parallel: Parallel, micro_batch: int, stage: int, device: Device
 ) -> Load:
     """One micro-batch through a pipeline stage."""
-    model, compiled = config.model, config.execution.compile
+    model, compiled = config.model, config.execution.compiles(on_gpu=True)
     positions = micro_batch * config.batch.sequence_length
     attention = _attention(config, parallel, positions, compiled)
     feed_forward = (

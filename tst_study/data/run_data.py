@@ -1,7 +1,5 @@
 """The data of a run: its stream, its held-out tokens, and what identifies them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

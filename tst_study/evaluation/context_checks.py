@@ -15,8 +15,6 @@ not matter, and each has a standard error over its sequences.
 L is the length of a training sequence.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import sysconfig

@@ -4,8 +4,6 @@ Tokens of one document are not independent, and documents are what a domain is a
 is the same as training's own evaluation of the same tokens.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Held-out next-token loss: the only quantity by which methods are compared (invariant 5)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What `tst-study evaluate` can be asked for: each option once, for the command and the code."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

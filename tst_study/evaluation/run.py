@@ -1,7 +1,5 @@
 """What `tst-study evaluate` does: measure a checkpoint and add the results to the run's record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any

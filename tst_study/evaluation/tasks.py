@@ -4,8 +4,6 @@ Both answer the same requests: `LiveModel` reads the run's checkpoint, lm-eval's
 backend the export. Task data come from the hub, or from a local folder that mirrors it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

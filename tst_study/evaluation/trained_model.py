@@ -1,7 +1,5 @@
 """The live model of a trained run, on one process, whatever layout trained it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A run folder whose checkpoint is to be used: which one, of what phase, and what made it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

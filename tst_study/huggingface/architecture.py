@@ -4,8 +4,6 @@ Superposition leaves nothing in a model: a trained one is a Llama, Qwen3, Mixtra
 no code of ours is needed to load it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Weights go tensor by tensor from the distributed checkpoint, whatever layout wro
 safetensors files of at most a gigabyte: no more than one of these is in memory at a time.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """A run's configuration that starts from a Hugging Face model instead of drawn weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

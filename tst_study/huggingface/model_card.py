@@ -1,7 +1,5 @@
 """README.md of an export, from the run record: what the model is, what made it, how it does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

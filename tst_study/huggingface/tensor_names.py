@@ -5,8 +5,6 @@ upward projection of SwiGLU lie in one tensor, gate first; so do, group by group
 group, its key and its value. Rotary pairs are half a head apart in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

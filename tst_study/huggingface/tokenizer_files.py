@@ -1,7 +1,5 @@
 """The tokenizer of an export: that of the run's corpus, in the files that transformers reads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

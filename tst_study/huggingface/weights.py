@@ -1,7 +1,5 @@
 """Weights of a Hugging Face model in safetensors, as Megatron's global tensors."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import defaultdict

@@ -12,8 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelSaveStrategyWrapper,
+)
 from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.checkpoints.pickles import read_description, reason_of
@@ -80,7 +84,9 @@ class Checkpoints:
                 "optimizer": optimizer.sharded_state_dict(model_state),
                 "common": {**common, "step": step, "random_state": torch.get_rng_state()},
             }
-            dist_checkpointing.save(state, str(beside), validate_access_integrity=False)
+            dist_checkpointing.save(
+                state, str(beside), _shared_by_data_ranks(), validate_access_integrity=False
+            )
             dist.barrier()
             digests = _from_all_ranks(digests_of(beside, _written_by_this_rank(beside)))
             if first:
@@ -91,7 +97,7 @@ class Checkpoints:
             reason = _refusal(self.folder) or _reason(error)
             raise UserError(
                 f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it goes on from its last checkpoint"
+                "it resumes from its last checkpoint"
             ) from error
         if first:
             if place.exists():  # a launch that was killed after its rename saves the step again
@@ -162,6 +168,15 @@ class Checkpoints:
         torch.set_rng_state(state["common"]["random_state"])
         common: dict[str, Any] = state["common"]
         return common
+
+
+def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
+    """Data ranks write equal parts of what all of them have; else the first one writes it all."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    strategy = get_default_save_sharded_strategy()
+    return FullyParallelSaveStrategyWrapper(strategy, group)
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:

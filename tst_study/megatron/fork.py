@@ -7,7 +7,6 @@ from typing import Any
 
 from tst_study import run_record
 from tst_study.config import Config
-from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
@@ -17,17 +16,22 @@ from tst_study.run.trunk import check_fork
 
 
 def fork_from_trunk(
-    config: Config, model: SuperposedGPT, optimizer: ModelOptimizer, log: RunLog
+    config: Config,
+    data: dict[str, Any],
+    model: SuperposedGPT,
+    optimizer: ModelOptimizer,
+    log: RunLog,
 ) -> dict[str, Any] | None:
     """Restore the trunk's state and take over its rows; None where the config names no trunk.
 
+    `data`: fingerprints of the run's own text.
     Raises `UserError` where the folder does not hold a trunk of this run, or not that checkpoint.
     """
     fork = config.execution.fork_from
     if fork is None:
         return None
     folder = Path(fork.folder)
-    check_fork(config, fingerprints(config), run_record.read_header(folder), fork.step)
+    check_fork(config, data, run_record.read_header(folder), fork.step)
     checkpoints = Checkpoints(folder, keep=1)
     if fork.step not in checkpoints.steps():
         raise UserError(

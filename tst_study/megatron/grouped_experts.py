@@ -24,7 +24,7 @@ class GroupedExperts(MegatronModule):
     """SwiGLU experts whose matrices are stacked; equal to Megatron's SequentialMLP.
 
     In a checkpoint they have the names and shapes of sequential experts, so either kind, on any
-    number of expert ranks, goes on from the other's checkpoints.
+    number of expert ranks, continues from the other's checkpoints.
     """
 
     def __init__(

@@ -233,6 +233,8 @@ def transformer_config(config: Config) -> TransformerConfig:
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor_ranks,
         sequence_parallel=parallel.sequence_parallel,
+        batch_p2p_sync=False,  # waits for all kernels at every exchange, for torch before 2.0
+        deallocate_pipeline_outputs=True,  # the next stage has them
         gradient_accumulation_fusion=False,  # these fusions need TransformerEngine or Apex
         masked_softmax_fusion=False,
         persist_layer_norm=False,

@@ -62,6 +62,6 @@ def _share(buffer: _ParamAndGradBuffer, bucket_number: int) -> range:
 def _overlap(parameter: range, share: range) -> slice:
     start = max(parameter.start, share.start)
     stop = max(start, min(parameter.stop, share.stop))
-    if start >= parameter.stop:  # the share lies behind the parameter
+    if start >= parameter.stop:  # the share lies after the parameter
         return slice(0, 0)
     return slice(start - parameter.start, stop - parameter.start)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -22,6 +22,8 @@ from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
 from tst_study.megatron.cpu_backend import working_on
 from tst_study.process.rank_environment import rank_variable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,26 @@ class Ranks:
         """Of each number, over all ranks."""
         if self.world_size == 1:
             return numbers
-        tensor = torch.tensor(numbers, device=self.device)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         largest: list[int] = tensor.tolist()
         return largest
+
+    def from_first(self, read: Callable[[], T]) -> T:
+        """What the first rank reads, sent to all; so is the `UserError` that it meets."""
+        if self.world_size == 1:
+            return read()
+        sent: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                sent[0] = read()
+            except UserError as error:
+                sent[1] = error
+        dist.broadcast_object_list(sent, src=0, device=self.device)
+        if sent[1] is not None:
+            raise sent[1]
+        value: T = sent[0]
+        return value
 
     def barrier(self) -> None:
         dist.barrier()

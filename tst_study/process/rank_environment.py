@@ -10,6 +10,14 @@ from tst_study.errors import UserError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 ALONE = dict(zip(VARIABLES[:4], (0, 1, 0, 1), strict=True))
+ON_GPUS = {
+    # One queue to the GPU: a message that was asked for before a product also begins before it, so
+    # that tensor ranks' products and messages go on side by side.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    # Blocks that grow, so that the sizes of two phases and of evaluations leave no holes.
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+}
+"""Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
@@ -43,6 +51,12 @@ def rank_variable(name: str, default: int | None = None) -> int:
     if not re.fullmatch("[0-9]{1,7}", text):
         raise UserError(f"{name} = {text!r}: is no number of ranks; torchrun sets it, or unset it")
     return int(text)
+
+
+def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set `ON_GPUS`, but for what is set already."""
+    for name, value in ON_GPUS.items():
+        environment.setdefault(name, value)
 
 
 def check_rank_variables() -> None:

@@ -22,7 +22,7 @@ class StepClock:
     ) -> None:
         self.device = device
         self.flops_per_step = flops_per_step
-        self.training_seconds = 0.0  # a launch that goes on adds to those before it
+        self.training_seconds = 0.0  # a launch that resumes adds to those before it
         self._peak_flops: float | None = None
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)

@@ -1,7 +1,5 @@
 """`run.json` of a run: everything about it that is known before its first step."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

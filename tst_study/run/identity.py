@@ -1,7 +1,5 @@
 """Fingerprint and id of a run: what changes the result, and nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

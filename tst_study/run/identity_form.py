@@ -6,8 +6,6 @@ runs did before it existed, so that a new key with a default leaves every id, ev
 group of comparable runs as it was. Whoever compares less than whole runs says what to leave out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a launch says about itself in `segments.jsonl`: where, by whom, with which code."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

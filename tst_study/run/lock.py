@@ -1,7 +1,5 @@
 """One process per run: a lock on the run folder that dies with whoever holds it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -1,7 +1,5 @@
 """What a launch tells while it trains: rows, status, the live line, TensorBoard. Rank 0's task."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +12,6 @@ from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.run.header import header_of
 from tst_study.run.launch_facts import launch_facts
-from tst_study.run.tensorboard_mirror import TensorBoardMirror
 from tst_study.run_record import RunWriter, State, read
 
 HEARTBEAT_SECONDS = 2.0
@@ -62,7 +59,7 @@ class RunLog:
     def __init__(self, writer: RunWriter | None, line: Progress) -> None:
         self._writer = writer
         self._line = line
-        self._mirror: TensorBoardMirror | None = None
+        self._tensorboard: Any = None
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
@@ -74,7 +71,7 @@ class RunLog:
         )
         self._writer.status("running", resumed_from or 0)
         if config.execution.tensorboard:
-            self._mirror = TensorBoardMirror(self._writer.folder, resumed_from)
+            self._tensorboard = _tensorboard(self._writer.folder, resumed_from)
 
     def forked(self, config: Config, trunk: Path, step: int) -> None:
         """Take the trunk's rows over as a segment of their own, so that the record is whole."""
@@ -85,8 +82,7 @@ class RunLog:
         if self._writer is None:
             return
         self._writer.metrics({"segment": self._writer.segment, **row})
-        if self._mirror is not None:
-            self._mirror.row(row, "training")
+        self._copy(row, "training")
         now = self._line.show(row)
         if last or self._beats():
             self._writer.status("running", **now)
@@ -107,8 +103,7 @@ class RunLog:
         if self._writer is None:
             return
         self._writer.evaluation({"segment": self._writer.segment, **row})
-        if self._mirror is not None:
-            self._mirror.row(row, "held_out")
+        self._copy(row, "held_out")
 
     def checkpoint(self, step: int) -> None:
         if self._writer is not None:
@@ -127,18 +122,41 @@ class RunLog:
             self._writer.status("failed", self._writer.last_step, message)
             self._writer.end_segment(message)
 
+    def _copy(self, row: Mapping[str, Any], prefix: str) -> None:
+        """For TensorBoard. Loss is filed by its name: a bag loss and a next-token loss are two
+        curves."""
+        for key, value in row.items() if self._tensorboard is not None else ():
+            if isinstance(value, float | int) and key not in ("segment", "step"):
+                name = f"{row['loss_name']}_loss" if key == "loss" else key
+                self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
+
     def close(self) -> None:
-        if self._mirror is not None:
-            self._mirror.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
         if self._writer is not None:
             self._writer.close()
+
+
+def _tensorboard(folder: Path, resumed_from: int | None) -> Any:
+    """A writer of a copy of the log, in `tensorboard/`. The run folder stays the truth; nothing
+    reads this back."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "execution.tensorboard = true: tensorboard is not installed; "
+            "pip install 'tst-study[tensorboard]' or set it to false"
+        ) from None
+    # Steps after the resume point are dropped from the curves, as the reader of runs does.
+    purge = None if resumed_from is None else resumed_from + 1
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
 
 @contextmanager
 def run_log(
     config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
 ) -> Iterator[RunLog]:
-    """The log of one launch. A failure inside the block is recorded and goes on upwards.
+    """The log of one launch. A failure inside the block is recorded and raised again.
 
     Raises `UserError` where `folder` holds another run.
     """

@@ -11,8 +11,6 @@ Importing this package does not import torch: the configuration validates weight
 kinds without it. Names that need torch are loaded on first use (PEP 562).
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Contiguous bags of tokens: what a latent position reads and what it predicts (section 3)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

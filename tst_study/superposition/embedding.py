@@ -1,7 +1,5 @@
 """The input fold: the mean of the s token embeddings of a bag is one latent token (section 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ and head, all while the chunk is in the cache (on a GPU: without the memory of N
 backward pass of the model then finds both gradients ready.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

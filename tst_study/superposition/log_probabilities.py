@@ -4,8 +4,6 @@ All softmax losses over a bag are small functions of these (N, s) numbers, so th
 place that touches the logits: a loop over offsets would read them s times.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

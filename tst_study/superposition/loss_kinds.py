@@ -3,8 +3,6 @@
 A new one is a name here, its kernel and a line of `SET_LOSSES` in `losses.py`.
 """
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, get_args
 
 from tst_study.superposition.weighting import Weighting

@@ -1,7 +1,5 @@
 """The loss of one set of logits against a bag of s target tokens (section 3 and its ablations)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

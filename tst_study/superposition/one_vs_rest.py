@@ -3,8 +3,6 @@
 Both did worse than the baseline in the paper's ablation; they are here to repeat it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -51,7 +51,7 @@ def to_local(token_ids: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
 class _SumOverGroup(torch.autograd.Function):
     """Forward all-reduce, backward identity: Megatron's reduce-from-tensor-parallel-region.
 
-    Every rank of the group goes on with the same sum and so computes the same gradient of it;
+    Every rank of the group continues with the same sum and so computes the same gradient of it;
     that gradient is the one of each rank's summand.
     """
 

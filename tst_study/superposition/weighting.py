@@ -6,8 +6,6 @@ appendix on weighted losses). The weights here are the g(i), not normalised: `ba
 the sum over the offsets that have a valid target.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args

@@ -2,7 +2,7 @@
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
 the last file, `manifest.json`: a folder with a manifest is complete. Until then finished shards
-lie in `.unfinished/`; the same call goes on from them, and ends in the same bytes as one that was
+lie in `.unfinished/`; the same call continues from them, and gives the same bytes as one that was
 never interrupted, whatever the number of workers.
 """
 
@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -53,19 +53,10 @@ TRAINING_BYTES_PER_WORD = 4096
 MOST_WORDS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared folder, and whether this call had anything to do."""
-
-    folder: Path
-    manifest: Manifest
-    was_there: bool
-
-
 def prepare(
     request: Request, to: str | Path, *, workers: int | None = None, progress: bool = True
-) -> Prepared:
-    """Tokenise a corpus into a folder of Megatron token files.
+) -> Manifest:
+    """Tokenise a corpus into a folder of Megatron token files; says what is there then.
 
     Args:
         request: what the folder is to hold.
@@ -84,7 +75,7 @@ def prepare(
     manifest = finished(folder, asked, jobs)
     if manifest is not None:
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
-        return Prepared(folder, manifest, was_there=True)
+        return manifest
     unfinished = open_unfinished(folder, asked, jobs)
     for left_by_a_killed_call in folder.glob(".*.tmp"):
         left_by_a_killed_call.unlink()
@@ -129,7 +120,7 @@ def prepare(
             file.write(tokenizer.json)
         write_manifest(folder, manifest)
         shutil.rmtree(unfinished)
-    return Prepared(folder, manifest, was_there=False)
+    return manifest
 
 
 def _progress(shown: bool) -> Progress:
