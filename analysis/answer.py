@@ -148,10 +148,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         size = abs(value)
         if size and (size >= 1e6 or size < 1e-4):
-            return f"{value:.3g}"
-        return (
-            f"{value:,.0f}" if size >= 1000 else f"{value:.2f}" if size >= 100 else f"{value:.4f}"
-        )
+            return f"{value:.3g}".replace("-", "−")
+        places = 0 if size >= 1000 else 2 if size >= 100 else 4
+        return f"{value:,.{places}f}".replace("-", "−")
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return str(value)

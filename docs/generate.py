@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,15 @@ def undocumented() -> list[str]:
 
 
 def studies_table() -> str:
-    """Every study: title, what it shows, scales."""
-    lines = ["| study | asks | scales |", "| --- | --- | --- |"]
+    """Every study: title, what it shows, what of the paper, scales."""
+    lines = ["| study | asks | of the paper | scales |", "| --- | --- | --- | --- |"]
+    named = re.compile(r"(?:Table|Figure)s? \d+(?:(?:, | to | and )\d+)*")
     for name, module in STUDIES.items():
         found = import_module(f"experiments.studies.{module}")
         scales = getattr(found, "SCALES", SCALES)
         which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
-        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {which} |")
+        paper = ", ".join(named.findall((found.__doc__ or "").partition("\n\n")[0])) or "–"
+        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {paper} | {which} |")
     return "\n".join(lines)
 
 
@@ -114,12 +117,16 @@ def _type(field: dict[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    # Bounds in the thousands of millions keep nonsense out; nobody needs to know them.
-    bounds = [
-        f" {sign} {field[key]:,.9g}" for key, sign in signs.items() if field.get(key, 1e9) < 1e9
-    ]
-    return words + ",".join(bounds)
+    for bound, sign in (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    ):
+        # Largest values in the thousands only keep typing errors out.
+        if bound in field and not (sign in "≤<" and field[bound] > 1000):
+            words += f" {sign} {field[bound]:g}"
+    return words
 
 
 def _default(field: dict[str, Any]) -> str:

@@ -10,3 +10,8 @@ class UserError(Exception):
 
 class OtherRankError(UserError):
     """This rank could not go on because another one failed or hangs."""
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, in one line."""
+    return next(iter(str(error).strip().splitlines()), repr(error))

@@ -105,7 +105,15 @@ def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
 
     lines = table_lines(pd.DataFrame({"loss_at": [3.25, None], "name": ["a", "long"]}))
     assert lines == ["loss at  name", " 3.2500  a", "      –  long"]
+    assert table_lines(pd.DataFrame({"gain": [-0.25], "steps": [-3]}))[1] == "−0.2500     −3"
     assert table_lines(pd.DataFrame()) == ["(none)"]
+
+
+def test_sentences_stand_before_the_rows() -> None:
+    import pandas as pd
+
+    answer = Answer("q", {"Table": pd.DataFrame({"a": [1]})}, ("It is so.",), {})
+    assert answer.lines() == ["It is so.", "", "Table", "  a", "  1"]
 
 
 def test_a_number_has_as_many_digits_as_its_interval_bears() -> None:

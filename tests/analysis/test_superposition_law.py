@@ -43,7 +43,8 @@ def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataF
     for params in kept.get("params", [2e8, 6e8]):
         for tokens in kept.get("tokens", [4e10, 1.6e11]):
             level = 3.0 + 0.01 * random.standard_normal()
-            rows.append((params, tokens, 1, 0.0, level))
+            error = noise * random.standard_normal() + 0.5 * noise * random.standard_normal()
+            rows.append((params, tokens, 1, 0.0, level + error))
             for s in kept.get("bags", [2, 4, 8, 16]):
                 trunk = 0.5 * noise * random.standard_normal()
                 for r in (0.1, 0.2, 0.3, 0.5, 0.7):

@@ -347,7 +347,7 @@ def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
 ) -> None:
     one = config("one", f"execution.device={device}")
     assert CONTEXT(one).get_start_method() == method
-    assert local_queue._fitting(Planner(study_of(one), tmp_path), 1) == at_a_time
+    assert local_queue.fitting(Planner(study_of(one), tmp_path).decided(), 1) == at_a_time
 
 
 def test_studies_of_laptop_models_stay_on_processors_unless_asked(

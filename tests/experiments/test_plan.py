@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path
 
@@ -116,8 +115,10 @@ def test_noise_is_that_of_the_pairs_that_are_done(
     assert "36.0 min of wall time, one at a time (36.0 min of training, by the runs that" in text
 
 
-def test_a_plan_needs_neither_corpora_nor_runs(tmp_path: Path) -> None:
-    os.chdir(tmp_path)
+def test_a_plan_needs_neither_corpora_nor_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     chosen = study.load("equal-cost", "paper")
     text = lines(
         Planner(chosen, chosen.folder, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from functools import cache
 from pathlib import Path
 
@@ -187,9 +186,11 @@ def test_a_hub_corpus_names_the_command_that_prepares_it() -> None:
         FINEWEB_EDU.prepare()
 
 
-def test_runs_in_another_folder_bring_their_corpora_there(tmp_path: Path) -> None:
+def test_runs_in_another_folder_bring_their_corpora_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is written into the `prepared/` of wherever the command was typed."""
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     (usual,) = {recipe.folder for recipe in study.load("bag-grid", "smoke").corpora}
     assert usual == Path("prepared/books-bpe1024-first1")
     elsewhere = study.load("bag-grid", "smoke", tmp_path / "mine")

@@ -191,6 +191,19 @@ def test_own_loss_and_gain_are_seen_without_scrolling(
     assert max(ends[name] for name in own) < 1000
 
 
+def test_words_in_tables_wrap(browser: Browser, report: Path) -> None:
+    """Each long cell takes several lines instead of widening its table."""
+    browser.open(report, 1280)
+    cells = browser.run(
+        "[...document.querySelectorAll('td:not(.number)')]"
+        ".filter(cell => cell.textContent.length > 100 && cell.offsetHeight > 0)"
+        ".map(cell => [cell.offsetHeight / parseFloat(getComputedStyle(cell).lineHeight),"
+        " cell.offsetWidth / parseFloat(getComputedStyle(document.documentElement).fontSize)])"
+    )
+    assert len(cells) > 5
+    assert all(lines > 2 and width < 28 for lines, width in cells)
+
+
 def test_what_scrolls_has_a_name_and_is_reached_and_moved_by_keyboard(
     browser: Browser, report: Path
 ) -> None:
@@ -208,7 +221,7 @@ def test_what_scrolls_has_a_name_and_is_reached_and_moved_by_keyboard(
         if browser.run(focused) == "scroll" and browser.run(wide):
             break
     browser.press("ArrowRight")
-    for _ in range(50):
+    for _ in range(5000):  # it scrolls smoothly
         if browser.run("document.activeElement.scrollLeft") > 0:
             break
     assert browser.run("document.activeElement.scrollLeft") > 0

@@ -172,7 +172,7 @@ def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
         with pytest.raises(UserError, match="squeue: "):
             submit(study, tmp_path)
         # The runs' own words need no Slurm.
-        show(str(tmp_path), "quick", None, share=True, every=None)
+        show(str(tmp_path), "quick", "", None, share=True, every=None)
         shown = capsys.readouterr()
         assert "1 running" in shown.out
         assert "without job states: squeue: " in shown.err

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tst_study.superposition import bag_loss, count_valid_targets, linear_bag_loss
+from tst_study.superposition.row_chunks import rows_with_head
 
 POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
 
@@ -37,7 +38,7 @@ def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
 ) -> None:
     # Chunks of 5 rows, the last one shorter.
     monkeypatch.setattr(
-        "tst_study.superposition.linear_loss.CPU_CHUNK_ELEMENTS_WITH_HEAD", 5 * VOCABULARY
+        "tst_study.superposition.row_chunks.CPU_CHUNK_ELEMENTS_WITH_HEAD", 5 * VOCABULARY
     )
     hidden, weight, labels = _inputs(dtype, bag_size, stride)
     settings = {"weighting": weighting, "stride": stride}
@@ -73,3 +74,11 @@ def test_hidden_states_that_do_not_fit_the_labels_are_refused() -> None:
     hidden, weight, labels = _inputs(torch.float32, 4, 4)
     with pytest.raises(ValueError, match=r"hidden must be \(latent positions, batch, d\)"):
         linear_bag_loss(hidden.transpose(0, 1), weight, labels, 4)
+
+
+def test_on_gpus_the_gradient_of_a_large_head_is_rewritten_once_in_4096_rows() -> None:
+    rows = 8 * 2048
+    assert 4096 <= rows_with_head(rows, 128_256, on_gpu=True) < 8192
+    assert rows_with_head(rows, 1024, on_gpu=True) == rows
+    assert rows_with_head(rows, 128_256, on_gpu=False) == 4  # what stays in a cache
+    assert rows_with_head(rows, 2**20, on_gpu=False) == 1

@@ -13,7 +13,7 @@ from tst_study.config import Config, Model, Parallel
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.superposition.loss_kinds import LINEAR_KINDS
-from tst_study.superposition.row_chunks import CPU_CHUNK_ELEMENTS_WITH_HEAD, GPU_CHUNK_ELEMENTS
+from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,11 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    most = GPU_CHUNK_ELEMENTS if on_gpu else CPU_CHUNK_ELEMENTS_WITH_HEAD
-    chunk = min(positions * vocabulary, most)
     in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
+    if in_one_pass or not on_gpu:
+        chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
+    else:
+        chunk = min(positions * vocabulary, GPU_CHUNK_ELEMENTS)
     # Under bfloat16, chunk and matrix gradient are there in float32 and in the model's type.
     logits = (4 if width == 4 else 8) * chunk + (
         0 if in_one_pass else width * positions * vocabulary

@@ -16,7 +16,7 @@ from tst_study.cost.compute import count_flops
 from tst_study.cost.devices import Device
 from tst_study.cost.memory import held_parameters
 from tst_study.cost.parallel_layout import data_ranks, layout_of
-from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS
+from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS_WITH_HEAD
 
 PRODUCTS = 0.7
 """Of the peak: what large products in bfloat16 reach, their reads and writes counted apart."""
@@ -255,7 +255,7 @@ def _tensor_messages(model: Model, parallel: Parallel, positions: int, device: D
 
 def _head(model: Model, parallel: Parallel, positions: int) -> Load:
     vocabulary = model.vocabulary_size / parallel.tensor
-    chunks = max(1.0, positions * vocabulary / GPU_CHUNK_ELEMENTS)
+    chunks = max(1.0, positions * vocabulary / GPU_CHUNK_ELEMENTS_WITH_HEAD)
     passes = LOGIT * positions * vocabulary
     passes += HEAD_GRADIENT * chunks * vocabulary * model.hidden_size
     return _product(positions, model.hidden_size, vocabulary).plus(Load(memory=passes))

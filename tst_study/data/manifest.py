@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import written_atomically
 from tst_study.data.token_file import idx_path
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -112,7 +112,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"{path}: no such file; `tst-study data prepare` makes prepared folders"
         ) from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -12,11 +12,7 @@ from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_, bag_targets
 from tst_study.superposition.losses import weighted_targets
-from tst_study.superposition.row_chunks import (
-    CPU_CHUNK_ELEMENTS_WITH_HEAD,
-    GPU_CHUNK_ELEMENTS,
-    row_chunks,
-)
+from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
 
 
@@ -71,8 +67,7 @@ class _LinearMultiHot(torch.autograd.Function):
         wants_gradients = any(ctx.needs_input_grad[:2])
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         vocabulary = weight.shape[0]
-        elements = GPU_CHUNK_ELEMENTS if hidden.is_cuda else CPU_CHUNK_ELEMENTS_WITH_HEAD
-        size = max(1, min(hidden.shape[0], elements // vocabulary))
+        size = rows_with_head(hidden.shape[0], vocabulary, on_gpu=hidden.is_cuda)
         loss = hidden.new_zeros((), dtype=dtype)
         grad_hidden = torch.empty_like(hidden) if wants_gradients else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if wants_gradients else None

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 import zstandard
 
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
 from tst_study.text import is_whole
 
 HUGGING_FACE = "hf://"
@@ -213,8 +213,7 @@ def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[byt
     except UserError:
         raise
     except Exception as error:  # network, unknown names, broken files: the library has many
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise UserError(f"source {name}: cannot be streamed ({reason})") from error
+        raise UserError(f"source {name}: cannot be streamed ({first_line(error)})") from error
 
 
 def _hashed(path: Path, reading: Reading) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tst_study.data.preparation.word_cache import CachedWords, splits_at_spaces
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
 
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -170,10 +170,10 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     try:
         path = Path(hf_hub_download(name, "tokenizer.json"))
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
-            f"tokenizer {name}: is not a local file and cannot be fetched from the hub ({reason});"
-            " check the name, log in with `hf auth login`, or give a local tokenizer.json"
+            f"tokenizer {name}: is not a local file and cannot be fetched from the hub "
+            f"({first_line(error)}); check the name, log in with `hf auth login`, or give a "
+            "local tokenizer.json"
         ) from error
     if end is None:
         # Only for the name of the end-of-sequence token; without it the usual names are tried.
