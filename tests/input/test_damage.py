@@ -19,8 +19,11 @@ from pathlib import Path
 import pytest
 import torch
 import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.tiny_runs import last_tensors, run
+from tst_study.checkpoints.pickles import read_description
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.data.preparation.text_sources import Reading, find_sources, records
 from tst_study.errors import UserError
@@ -91,6 +94,20 @@ def test_a_damaged_checkpoint_is_one_that_the_one_before_replaces(
         expected, found = last_tensors(stopped / "whole"), last_tensors(folder / "run")
         assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert "step-00000004: cannot be read" in capsys.readouterr().err
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_no_description_of_a_checkpoint(
+    stopped: Path, tmp_path: Path, content: bytes, behind: bool
+) -> None:
+    whole = (checkpoint_place(stopped / "run", 4) / ".metadata").read_bytes()
+    middle = len(whole) // 2
+    (tmp_path / ".metadata").write_bytes(whole[:middle] + content if behind else content)
+    with pytest.raises(UserError, match=r"\.metadata: "):
+        read_description(tmp_path)
 
 
 TEXT = b"".join(

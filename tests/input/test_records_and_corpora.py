@@ -271,7 +271,7 @@ REQUESTS = [
     (["--source", "good.txt", "--limit-bytes", "0"], "--limit-bytes"),
     (["--source", "good.txt", "--workers", "0"], "--workers"),
     (["--source", "good.txt", "--to", "good.txt"], "good.txt: is a file; choose a folder"),
-    (["--source", "good.txt", "--to", "full"], "full: holds files that are no prepared corpus"),
+    (["--source", "good.txt", "--to", "full"], "full: holds files that are"),
 ]  # fmt: skip
 
 

@@ -98,11 +98,13 @@ def test_a_node_on_which_a_run_crashed_twice_is_avoided(cluster: Cluster, tmp_pa
     wait_until((tmp_path / "bad_node").exists)
     bad = (tmp_path / "bad_node").read_text()
     others = ",".join(node for node in cluster.nodes if node != bad)
+    (tmp_path / "drained").touch()
     cluster.run("scontrol", "update", f"NodeName={others}", "State=drain", "Reason=test")
     try:
         wait_until(lambda: launches(tmp_path) == {"bad-node": 2})
     finally:
         cluster.run("scontrol", "update", f"NodeName={others}", "State=resume")
+    (tmp_path / "drained").unlink()
     (folder,) = tmp_path.glob("bad-node-*")
     wait_until((folder / "job" / "avoided").exists)
     # Back in the queue, it stays there for as long as somebody looks at it.

@@ -289,6 +289,8 @@ def main() -> NoReturn:
             # What the system refuses of a path: a folder that is a file, a loop, no permission.
             reason = f"{os.fsdecode(error.filename)}: {error.strerror}; name another place"
             _end(f"error: {_rank()}{reason}", 2, debug)
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+            _end(f"error: {_rank()}{error}; name another place", 2, debug)  # `Path.resolve`'s own
         text = f"{type(error).__name__}: {error}"
         _end(f"error: {_rank()}{text} (--debug shows where)", 1, debug)
     sys.exit(status)

@@ -92,7 +92,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
 
 
 def _die_on_the_bad_node(folder: Path) -> None:
-    """After three seconds, in which a test can do something."""
+    """After three seconds, and again when the other nodes are back, for as long as the test keeps
+    them away."""
     import os
     import signal
     import time
@@ -102,6 +103,8 @@ def _die_on_the_bad_node(folder: Path) -> None:
         bad.write_text(here)
     if bad.read_text() == here:
         time.sleep(3.0)
+        while (folder / "launches").stat().st_size > 1 and (folder.parent / "drained").exists():
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
