@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,14 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = folder / "documents"
     prepare(Request([str(folder / "texts.jsonl")], "bytes"), to, workers=1, progress=False)
     return to
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """SIGHUP ends what is started here, as from a terminal, though the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["analyse", "chinchilla", "--table", "runs.csv"])
     assert done.exit_code == 0, done.output
     assert "L = E + A N^−α + B D^−β" in done.output
-    assert Path("runs/analysis/chinchilla-runs.json").is_file()
+    assert Path("analysis/chinchilla.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,9 @@ def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ImportError('torch is blocked')")
     path = os.pathsep.join([str(blocked.parent), str(root)])
+    asked = ["analyse", "mutual-information", "--published", "--json", "answer.json"]
     done = subprocess.run(
-        [sys.executable, "-m", "tst_study", "analyse", "mutual-information", "--published"],
+        [sys.executable, "-m", "tst_study", *asked],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -149,5 +150,5 @@ def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "C0 = 3.625, a = 1.355, k = -1.246" in done.stdout
-    written = tmp_path / "runs" / "analysis" / "mutual-information-published.json"
+    written = tmp_path / "answer.json"
     assert json.loads(written.read_text())["question"] == "mutual-information"

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_steps
@@ -75,6 +77,7 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
     assert_same_run(folder, tmp_path / "unbroken")
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_terminal_that_hangs_up_stops_a_run_with_a_checkpoint(
     words: Path, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_of_a_first_rank_that_was_ended_outright_its_launcher_says_so(
     assert status["step"] > 0
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
     words: Path, tmp_path: Path, number: signal.Signals
