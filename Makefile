@@ -40,7 +40,7 @@ test-slurm: $(ready)
 	$(run) -m pytest -m slurm
 
 test-input: $(ready)
-	$(run) -m pytest -m input tests/input --durations=5
+	$(run) -m pytest -m input tests/input -n logical --maxprocesses 8
 
 check: $(ready)
 	$(run) -m ruff check .

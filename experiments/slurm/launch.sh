@@ -85,7 +85,8 @@ tst_give_up() { # WHY: the run's last word, which no rank is left to say
 }
 
 tst_requeue() {
-  local said try
+  local bad said try
+  bad=$(tst_bad_nodes)
   for try in $(seq 60); do
     said=$(scontrol requeue "$TST_JOB" 2>&1) && break
     case $said in
@@ -96,24 +97,26 @@ tst_requeue() {
         ;;
     esac
   done
-  tst_avoid
-  # The controller ends this job now; an exit before that would have it noted as failed.
+  # Only a job in the queue can be told which nodes to leave out, and by now the controller ends
+  # this one: what must still be done is deaf to it.
+  [ -z "$bad" ] || (
+    trap '' TERM
+    scontrol update JobId="$TST_JOB" ExcNodeList="${TST_EXCLUDED:+$TST_EXCLUDED,}$bad" &&
+      echo "$bad" >"$TST_RUN/job/avoided"
+  )
+  # An exit before the controller's signal would have the job noted as failed.
   for try in $(seq 60); do
     [ -z "$tst_told" ] || exit 69
     sleep 1
   done
 }
 
-tst_avoid() { # nodes on which this run crashed twice, as long as enough others are left
+tst_bad_nodes() { # those on which this run crashed twice, as long as enough others are left
   local bad others
   bad=$(awk '$2 == "crash" && $5 != "-" { n[$5]++ }
     END { for (node in n) if (n[node] > 1) print node }' "$TST_RUN/job/launches")
   [ -n "$bad" ] || return 0
   others=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N \
     --states=idle,mixed,allocated,completing | sort -u | grep -cvxF "$bad")
-  if [ "$others" -ge "$SLURM_JOB_NUM_NODES" ]; then
-    bad=$(echo "$bad" | paste -sd ,)
-    scontrol update JobId="$TST_JOB" ExcNodeList="${TST_EXCLUDED:+$TST_EXCLUDED,}$bad" &&
-      echo "$bad" >"$TST_RUN/job/avoided"
-  fi
+  [ "$others" -lt "$SLURM_JOB_NUM_NODES" ] || echo "$bad" | paste -sd ,
 }

@@ -110,6 +110,11 @@ def test_text_of_another_vocabulary_is_refused(
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
+def test_an_unknown_device_is_named(trained: Path) -> None:
+    with pytest.raises(UserError, match="--device 'tpu': is not known; give auto, cpu or cuda"):
+        list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
+
+
 def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:
     list(evaluate_run(open_run(trained), EvaluationOptions()))
     path = trained / "evals.jsonl"

@@ -160,6 +160,19 @@ def test_pickled_weights_are_not_read(llama: Path, documents: Path, tmp_path: Pa
         config_from_model(folder, rest(tmp_path, documents))
 
 
+@pytest.mark.parametrize(
+    "index", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{"]
+)
+def test_an_index_that_is_none_is_named(
+    llama: Path, documents: Path, tmp_path: Path, index: str
+) -> None:
+    folder = shutil.copytree(llama, tmp_path / "indexed")
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(UserError, match="its safetensors files cannot be read") as raised:
+        config_from_model(folder, rest(tmp_path, documents))
+    assert "\n" not in str(raised.value)
+
+
 def test_the_shape_is_the_models_but_the_router_may_be_trained_otherwise(
     documents: Path, tmp_path: Path
 ) -> None:

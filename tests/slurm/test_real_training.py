@@ -94,10 +94,10 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     assert "4 submitted in 3 arrays" in submitted.stdout
     root = tmp_path / "runs" / "reinitialise-smoke"
     waiting = tst_study("status", *study, cwd=tmp_path).stdout
-    assert waiting.splitlines()[0].strip() == "runs/reinitialise-smoke"
+    assert waiting.splitlines()[0].startswith("runs/reinitialise-smoke: ")
     wait_for_end(root, 600.0)  # five real jobs, on whatever else the machine has to do
     ended = tst_study("status", *study, cwd=tmp_path).stdout
-    assert ended.splitlines()[-1] == "4 done", ended
+    assert ended.splitlines()[0] == "runs/reinitialise-smoke: 4 done", ended
     collected = json.loads((root / "report" / "collected.json").read_text())
     assert (len(collected["over"]), collected["missing"]) == (4, {})
     assert (root / "report" / "report.html").exists()
@@ -109,7 +109,7 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     )
     cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
     assert "every branch has forked from this trunk" in cleaned
-    assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[-1] == "4 done"
+    assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[0] == ended.splitlines()[0]
 
 
 def test_more_than_a_node_has_is_refused_before_anything_is_submitted(

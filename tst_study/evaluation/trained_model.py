@@ -60,6 +60,8 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[TrainedMode
 
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {device!r}: is not known; give auto, cpu or cuda")
     execution = Execution.model_validate({"device": device})
     config = run.config.model_copy(update={"execution": execution})
     with process_groups(config) as ranks:

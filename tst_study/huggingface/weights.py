@@ -88,8 +88,11 @@ def files_of_tensors(folder: Path) -> dict[str, Path]:
     single = folder / "model.safetensors"
     try:
         if (folder / INDEX).exists():
-            index = json.loads((folder / INDEX).read_bytes())["weight_map"]
-            return {name: folder / Path(file).name for name, file in index.items()}
+            index = json.loads((folder / INDEX).read_bytes())
+            files = index.get("weight_map") if isinstance(index, dict) else None
+            if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+                raise ValueError(f"{INDEX}: weight_map must give each tensor's file")
+            return {name: folder / Path(file).name for name, file in files.items()}
         with safe_open(single, framework="pt") as file:
             return dict.fromkeys(file.keys(), single)
     except FileNotFoundError:
