@@ -19,6 +19,7 @@ import tst_study
 from analysis import published
 from analysis.runs.run_row import rows_of
 from tst_study.atomic_files import written_atomically
+from tst_study.text import in_csv
 
 Verdict = Literal[
     "agrees", "disagrees", "undecided", "mechanism only", "not measured", "not in the paper"
@@ -135,7 +136,8 @@ def plain_numbers(value: Any) -> Any:
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
-    return table.to_csv(index=False, lineterminator="\n", float_format="%.10g").encode()
+    safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
+    return safe.to_csv(index=False, lineterminator="\n", float_format="%.10g").encode()
 
 
 def write_bytes(path: Path, content: bytes) -> bool:

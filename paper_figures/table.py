@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.runs.run_row import rows_of
 from analysis.wording import gain
 from paper_figures.item import Item
+from tst_study.text import in_markdown
 
 Row = dict[str, Any]
 
@@ -118,7 +119,7 @@ def markdown(table: Table) -> str:
     parts = [f"# {table.title}\n", f"{table.caption}\n"]
     for grid in table.grids:
         if grid.title:
-            parts.append(f"**{grid.title}**\n")
+            parts.append(f"**{in_markdown(grid.title)}**\n")
         parts.append(markdown_grid(grid))
     return "\n".join(parts)
 
@@ -130,7 +131,7 @@ def markdown_grid(grid: Grid) -> str:
         ("---:" if grid.is_numeric(place) else "---" for place in places),
     ]
     lines += [(f"**{e.text}**" if e.best else e.text for e in row) for row in grid.rows]
-    clean = ((cell.replace("|", "/") for cell in line) for line in lines)
+    clean = (map(in_markdown, line) for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in clean)
 
 

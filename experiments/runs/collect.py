@@ -9,6 +9,7 @@ from experiments.runs.status import StatusRow, rows_below
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.run_record import FINAL_STATES
+from tst_study.text import in_csv
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ def collect(root: Path) -> Collected:
     report = root / "report"
     report.mkdir(exist_ok=True)
     table = load(root)
-    table.to_csv(report / "runs.csv", index=False)
+    safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
+    safe.to_csv(report / "runs.csv", index=False)
     table.to_parquet(report / "runs.parquet", index=False)
     write_json(
         report / "collected.json",

@@ -11,6 +11,7 @@ import pytest
 from analysis import published
 from paper_figures.build import build
 from paper_figures.catalogue import find
+from paper_figures.item import csv_bytes
 from paper_figures.paper.headline_runs import runs_table
 from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, number_entry
@@ -189,5 +190,10 @@ def test_cells_are_escaped_and_empty_ones_stay_empty() -> None:
     grid = Grid("", ("x", "y", "z"), (row,))
     assert r"a \& b\_1 &  & $-$0.50 \\" in latex_grid(grid)
     assert markdown_grid(grid).splitlines()[2] == "| a & b_1 |  | −0.50 |"
+    hostile = Grid("", ("x",), ((Entry("<script>|\nx"),),))
+    assert markdown_grid(hostile).splitlines()[2:] == ["| &lt;script>/ x |"]
+    assert csv_bytes(pd.DataFrame({"x": ["=cmd()", "−1"], "y": [-1.5, 2]})) == (
+        "x,y\n'=cmd(),-1.5\n−1,2\n".encode()
+    )
     assert number_entry(-0.00001, 3, sign=True).text == "0.000"
     assert asdict(number_entry(12_311, 0))["text"] == "12,311"

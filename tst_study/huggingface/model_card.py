@@ -12,6 +12,7 @@ from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run_record import Evaluation, RunRecord, measures
+from tst_study.text import in_markdown
 
 CITATION = """\
 @article{peng2026token,
@@ -219,4 +220,4 @@ def _licence(path: str) -> str:
 
 def _table(head: tuple[str, ...], rows: Any) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(in_markdown, line))} |" for line in lines)
