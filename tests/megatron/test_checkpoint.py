@@ -239,3 +239,15 @@ def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Pat
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     run(words, folder, EVERY_FIVE)
     assert_same_run(folder, finished)
+
+
+@pytest.mark.parametrize("kilobytes", [88, 230, 256, 400, 452, 640])
+def test_wherever_a_disk_becomes_full_the_disk_is_named(
+    words: Path, small_disk: Path, kilobytes: int
+) -> None:
+    """torch's zip writer, refused a write, says `unexpected pos`; a person wants to hear of the
+    disk."""
+    resized = f"remount,size={kilobytes}k"
+    subprocess.run(["mount", "-o", resized, str(small_disk)], check=True)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); free"):
+        run(words, small_disk / "run", EVERY_FIVE, "execution.keep_checkpoints=4")
