@@ -152,3 +152,13 @@ def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
     assert "C0 = 3.625, a = 1.355, k = -1.246" in done.stdout
     written = tmp_path / "answer.json"
     assert json.loads(written.read_text())["question"] == "mutual-information"
+
+
+def test_a_folder_without_runs_is_refused_and_nothing_written_there(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    command = [sys.executable, "-m", "tst_study", "analyse", "--runs", "other"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: other: no run folder there; name the folder that holds the runs\n"
+    assert not list((tmp_path / "other").iterdir())

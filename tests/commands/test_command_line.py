@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.analysis.made_runs import config as made_config
+from tests.analysis.made_runs import write_run
 from tests.examples import example
 from tst_study.atomic_files import write_json
 from tst_study.config import from_dict, to_toml
@@ -263,7 +265,7 @@ def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
 
 def test_answers_lie_beside_their_runs(tmp_path: Path) -> None:
     """Not in the `runs/` of wherever the command was typed."""
-    (tmp_path / "named" / "study").mkdir(parents=True)
+    write_run(tmp_path / "named" / "study", made_config(0), 3.5)
     shown = tst_study("analyse", "--runs", "named/study", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "named" / "study" / "analysis" / "comparison.json").exists()

@@ -204,7 +204,7 @@ def test_an_export_of_another_run_or_of_pickles_is_refused(
     pickled = shutil.copytree(trained[1], tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     for export, complaint in (
-        (other, "is not an export of step 6 of"),
+        (other, "exported: is not of step 6 of"),
         (pickled, "since they can hold code"),
         (tmp_path / "nowhere", "model.safetensors: missing"),
     ):

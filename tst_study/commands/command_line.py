@@ -177,10 +177,13 @@ def analyse(
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
+    from tst_study.run_record import find_run_folders
 
     answer = ask(
         question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
     )
+    if runs is not None and runs.is_dir() and not find_run_folders(runs):
+        raise UserError(f"{runs}: no run folder there; name the folder that holds the runs")
     for line in answer.lines():
         print(line)
     named = runs or table or tokens
