@@ -62,7 +62,7 @@ def _configs(count: int) -> list[Config]:
 
 def _study(count: int) -> Study:
     configs = _configs(count)
-    return Study("large", "benchmark", "Large", "Nothing.", (), lambda results: configs)
+    return Study("large", "benchmark", "Large", "Nothing.", {}, lambda results: configs)
 
 
 def _plan(count: int, root: Path) -> list[object]:

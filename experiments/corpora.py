@@ -8,28 +8,23 @@ from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
 BOOKS_WORDS = 1024
-_made_in = PREPARED
-
-
-def make_in(folder: Path) -> None:
-    """Where corpora are made from now on; what is whole in `prepared/` is read from there."""
-    global _made_in
-    _made_in = folder
-
-
-def _place(name: str) -> Path:
-    whole = (PREPARED / name / "manifest.json").exists()
-    return (PREPARED if whole else _made_in) / name
 
 
 class Recipe(Protocol):
     """A corpus that a study reads, and how to make it."""
 
     @property
-    def folder(self) -> Path: ...
+    def name(self) -> str:
+        """Of its folder."""
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         """Make the folder, or go on making it; returns at once where it is whole."""
+
+
+def place(recipe: Recipe, made_in: Path) -> Path:
+    """The corpus' folder: in `prepared/` where it is whole there, else in `made_in`."""
+    whole = (PREPARED / recipe.name / "manifest.json").exists()
+    return (PREPARED if whole else made_in) / recipe.name
 
 
 @dataclass(frozen=True)
@@ -40,16 +35,16 @@ class Books:
     """The first of the five files only; all by default."""
 
     @property
-    def folder(self) -> Path:
+    def name(self) -> str:
         part = f"-first{self.shards}" if self.shards else ""
-        return _place(f"books-bpe{BOOKS_WORDS}{part}")
+        return f"books-bpe{BOOKS_WORDS}{part}"
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
         books = bundled_books(self.shards)
-        prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), self.folder)
+        prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), folder)
 
 
 @dataclass(frozen=True)
@@ -61,21 +56,21 @@ class BooksPart:
     """Of records; prose has about 3.4 bytes a token at this vocabulary."""
 
     @property
-    def folder(self) -> Path:
-        return _place(f"{Books().folder.name}-{self.megabytes}MB")
+    def name(self) -> str:
+        return f"{Books().name}-{self.megabytes}MB"
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
-        whole = Books()
-        whole.prepare()
+        whole = place(Books(), folder.parent)
+        Books().prepare(whole)
         part = replace(
             bundled_books(),
-            tokenizer=str(whole.folder / "tokenizer.json"),
+            tokenizer=str(whole / "tokenizer.json"),
             limit_bytes=self.megabytes * 1_000_000,
         )
-        prepare(part, self.folder)
+        prepare(part, folder)
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,12 @@ class HubText:
     tokenizer: str
     limit_bytes: int | None = None
 
-    @property
-    def folder(self) -> Path:
-        return _place(self.name)
-
-    def prepare(self) -> None:
-        if not (self.folder / "manifest.json").exists():
+    def prepare(self, folder: Path) -> None:
+        if not (folder / "manifest.json").exists():
             limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
             raise UserError(
-                f"{self.folder}: not prepared; first: tst-study data prepare --source "
-                f"{self.source} --to {self.folder} --tokenizer {self.tokenizer}{limit}"
+                f"{folder}: not prepared; first: tst-study data prepare --source "
+                f"{self.source} --to {folder} --tokenizer {self.tokenizer}{limit}"
             )
 
 
@@ -110,11 +101,11 @@ class TopicalLanguage:
     validation_tokens: int = 262_144
 
     @property
-    def folder(self) -> Path:
-        return _place(f"topical-{self.words}-{self.tokens // 1000}k")
+    def name(self) -> str:
+        return f"topical-{self.words}-{self.tokens // 1000}k"
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
         language = LanguageParameters(self.words)
-        generate(self.folder, self.tokens, self.validation_tokens, language)
+        generate(folder, self.tokens, self.validation_tokens, language)

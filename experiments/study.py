@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from experiments.corpora import PREPARED, Recipe, make_in
+from experiments.corpora import PREPARED, Recipe, place
 from tst_study.config import Config
 from tst_study.errors import UserError
 
@@ -38,12 +38,18 @@ class Study:
     title: str
     claims: str
     """One sentence: what this scale can show, and what it cannot."""
-    corpora: Sequence[Recipe]
+    corpora: Mapping[Path, Recipe]
+    """By the folders where its runs read them."""
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """Where its run folders lie."""
     published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     """What a paper says that its runs took, by role."""
+
+    def prepare(self) -> None:
+        """Make the corpora that are not whole. Raises `UserError` for one of the hub."""
+        for folder, recipe in self.corpora.items():
+            recipe.prepare(folder)
 
 
 STUDIES = {
@@ -80,29 +86,53 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     chosen = scale_of(known(scale, names, "scale", f" of study {name!r}"))
     usual = Path("runs") / f"{name}-{scale}"
     elsewhere = runs is not None and runs.resolve() != usual.resolve()
-    make_in(runs / PREPARED if runs is not None and elsewhere else PREPARED)
+    made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = module.parts(chosen)
-    corpora = {recipe.folder: recipe for part in parts for recipe in part.corpora()}
+    recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
+    if device is not None:
+        known(device, ("auto", "cpu", "cuda"), "--device")
+    folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
+    here = _Here({str(PREPARED / name): str(folders[name]) for name in folders}, device)
     return Study(
         name=name,
         scale=scale,
         title=f"{module.TITLE} ({scale})",
         claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
-        corpora=tuple(corpora.values()),
+        corpora={folders[name]: recipe for name, recipe in recipes.items()},
         runs=lambda results: [
-            _on(device, run) for part in parts for run in part.runs(name, results)
+            here(run) for part in parts for run in part.runs(name, _Of(here, results))
         ],
         folder=runs or usual,
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
 
 
-def _on(device: str | None, run: Config) -> Config:
-    if device is None:
-        return run
-    wanted = known(device, ("auto", "cpu", "cuda"), "--device")
-    execution = run.execution.model_copy(update={"device": wanted})
-    return run.model_copy(update={"execution": execution})
+@dataclass(frozen=True)
+class _Here:
+    """A run as the study lists it, with its corpora where they lie and on the device asked for."""
+
+    corpora: Mapping[str, str]
+    device: str | None
+
+    def __call__(self, run: Config) -> Config:
+        moved = (
+            one.model_copy(update={"path": self.corpora.get(one.path, one.path)})
+            for one in run.data.corpora
+        )
+        data = run.data.model_copy(update={"corpora": tuple(moved)})
+        execution = {} if self.device is None else {"device": self.device}
+        return run.model_copy(update={"data": data}).executed(**execution)
+
+
+@dataclass(frozen=True)
+class _Of:
+    """`Results` of the runs as they are trained."""
+
+    here: Callable[[Config], Config]
+    results: Results
+
+    def held_out(self, config: Config) -> float | None:
+        return self.results.held_out(self.here(config))
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

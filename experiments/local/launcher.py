@@ -43,8 +43,7 @@ class Local:
         options, console = self._options, Console(highlight=False)
         began = time.monotonic()
         _say(console, study.title, study.claims)
-        for corpus in study.corpora:
-            corpus.prepare()
+        study.prepare()
         if _leaves_a_gpu_alone(Planner(study, root, options.share)):
             _say(console, "On processors; --device cuda takes the GPU that is here.")
         report = root / "report"

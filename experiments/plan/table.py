@@ -194,7 +194,7 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[
 
 
 def _unprepared(study: Study) -> list[str]:
-    missing = [str(recipe.folder) for recipe in study.corpora if not recipe.folder.is_dir()]
+    missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if not missing:
         return []
     return [f"Not prepared yet, so that ids are provisional: {', '.join(missing)}"]

@@ -42,8 +42,7 @@ class Slurm:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
         options, profile = self._options, self.profile
         call("sbatch", "--version")  # preparing data may take hours: not without Slurm
-        for corpus in study.corpora:
-            corpus.prepare()
+        study.prepare()
         done = submit_to_slurm(
             study,
             root,

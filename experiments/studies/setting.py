@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from experiments.corpora import Recipe
+from experiments.corpora import PREPARED, Recipe
 from tst_study.config import Config, Parallel, Superposition, apply_override, from_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
@@ -56,7 +56,7 @@ class Setting:
             "model": {"preset": self.model},
             "superposition": superposition.model_dump(),
             "data": {
-                "corpora": [{"path": str(recipe.folder)} for recipe in self.corpora],
+                "corpora": [{"path": str(PREPARED / recipe.name)} for recipe in self.corpora],
                 "validation_tokens": self.validation_tokens,
             },
             "batch": {"sequences": self.sequences, "sequence_length": self.sequence_length},

@@ -51,7 +51,7 @@ def study_of(*configs: Config) -> Study:
 
 
 def planned_study(runs: Callable[[Results], list[Config]]) -> Study:
-    return Study("fake", "test", "A fake study", "Shows nothing.", (), runs)
+    return Study("fake", "test", "A fake study", "Shows nothing.", {}, runs)
 
 
 def submit(study: Study, root: Path, parallel: int = 2) -> Queue:

@@ -58,7 +58,7 @@ def seeded(count: int) -> list[Config]:
 
 
 def study_of(configs: list[Config]) -> Study:
-    return Study("s", "test", "Title", "Claims.", (), lambda results: configs)
+    return Study("s", "test", "Title", "Claims.", {}, lambda results: configs)
 
 
 def listed(text: list[str]) -> list[str]:

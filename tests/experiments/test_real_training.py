@@ -29,7 +29,7 @@ def config(name, s):
 
 if __name__ == "__main__":
     runs = [config("pair-s1", 1), config("pair-s4", 4)]
-    study = Study("tiny", "test", "Tiny", "Nothing.", (), lambda results: runs)
+    study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs)
     queue = launch(study, Path(sys.argv[1]), processes=int(sys.argv[2]))
     assert not queue.failed, queue.failed
     assert "torch" not in sys.modules

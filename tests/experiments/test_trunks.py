@@ -28,7 +28,7 @@ def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:
-    return Planner(Study("s", "test", "S", "", (), lambda results: list(configs)), root, share)
+    return Planner(Study("s", "test", "S", "", {}, lambda results: list(configs)), root, share)
 
 
 def one(s: int, r: float, *more: str) -> Config:

@@ -158,7 +158,7 @@ def test_a_line_of_set_up_that_fails_ends_the_job_and_is_named(tmp_path: Path) -
 
 def test_a_job_with_gpus_does_not_train_without_one(words: Path, tmp_path: Path) -> None:
     """The cluster's GPUs are pretended: a driver that is not there."""
-    study = Study("real", "test", "Real", "", (), lambda results: [tiny(words, "name=gpu")])
+    study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, "name=gpu")])
     submit(study, tmp_path, Profile(resources=Resources(time="10", gpus_per_node=1)))
     wait_for_end(tmp_path)
     row = the_row(study, tmp_path)

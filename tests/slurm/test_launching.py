@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_dat
 
 def study_of(*configs: Config) -> Study:
     return Study(
-        "fake", "test", "A fake study", "Shows nothing.", (), lambda results: list(configs)
+        "fake", "test", "A fake study", "Shows nothing.", {}, lambda results: list(configs)
     )
 
 
@@ -200,7 +200,7 @@ def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path)
         tried = [run for runs in sweep.values() for run in runs]
         return [*tried, *([config("pair", "seed=3")] if best else [])]
 
-    study = Study("fake", "test", "A fake study", "Shows nothing.", (), runs)
+    study = Study("fake", "test", "A fake study", "Shows nothing.", {}, runs)
     first = submit(study, tmp_path)
     assert (len(first.new), first.undecided) == (2, 1)
     assert "1 more hang on their results: submit again then" in first.lines()

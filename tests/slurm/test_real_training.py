@@ -26,7 +26,7 @@ def test_two_nodes_of_two_ranks_train_what_one_process_trains(
 ) -> None:
     """TP2 × DP2 across the switch, on pretended GPUs; tensor ranks share a node."""
     config = tiny(words, "execution.parallel.tensor=2", "execution.device=cpu", "name=four")
-    study = Study("real", "test", "Real", "", (), lambda results: [config])
+    study = Study("real", "test", "Real", "", {}, lambda results: [config])
     four = Resources(nodes=2, tasks_per_node=2, gpus_per_node=2, time="10")
     submit(study, tmp_path / "runs", Profile(resources=four))
     alone = run(words, tmp_path / "alone", "name=four")
@@ -48,7 +48,7 @@ def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(
 ) -> None:
     """Told to stop by the signal that Slurm sends before a job's time is up."""
     settings = ("schedule.steps=600", "execution.log_every=10", "name=long")
-    study = Study("real", "test", "Real", "", (), lambda results: [tiny(words, *settings)])
+    study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, *settings)])
     submit(study, tmp_path / "runs", Profile(resources=Resources(time="10")))
     run(words, tmp_path / "alone", *settings)
     (folder,) = (tmp_path / "runs").glob("long-*")

@@ -42,7 +42,7 @@ class Soak:
 
     def __init__(self, cluster: Cluster, configs: list[Config], root: Path) -> None:
         self.cluster, self.root = cluster, root
-        self.study = Study("soak", "test", "Soak", "", (), lambda results: configs)
+        self.study = Study("soak", "test", "Soak", "", {}, lambda results: configs)
         self.profile = Profile(resources=Resources(time="30"), retries=20, parallel=4)
         self.dice = random.Random(0)
         self.killed: Counter[str] = Counter()
