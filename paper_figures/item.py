@@ -135,9 +135,10 @@ def plain_numbers(value: Any) -> Any:
     return number if abs(number) < float("inf") else None
 
 
-def csv_bytes(table: pd.DataFrame) -> bytes:
+def csv_bytes(table: pd.DataFrame, numbers: str | None = "%.10g") -> bytes:
+    """`numbers`: their format; None for every digit."""
     safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
-    return safe.to_csv(index=False, lineterminator="\n", float_format="%.10g").encode()
+    return safe.to_csv(index=False, lineterminator="\n", float_format=numbers).encode()
 
 
 def write_bytes(path: Path, content: bytes) -> bool:

@@ -9,7 +9,6 @@ from experiments.runs.status import StatusRow, rows_below
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.run_record import FINAL_STATES
-from tst_study.text import in_csv
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ def collect(root: Path) -> Collected:
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     from analysis.run_table import load
     from paper_figures.build import build
+    from paper_figures.item import csv_bytes, write_bytes
 
     rows = rows_below(root)
     over = [one for one in rows if one.state in FINAL_STATES]
@@ -38,8 +38,7 @@ def collect(root: Path) -> Collected:
     report = root / "report"
     report.mkdir(exist_ok=True)
     table = load(root)
-    safe = table.map(lambda cell: in_csv(cell) if isinstance(cell, str) else cell)
-    safe.to_csv(report / "runs.csv", index=False)
+    write_bytes(report / "runs.csv", csv_bytes(table, numbers=None))
     table.to_parquet(report / "runs.parquet", index=False)
     write_json(
         report / "collected.json",

@@ -176,10 +176,9 @@ def retry(
     from experiments.study import load
 
     chosen = load(study, scale, runs, device)
-    root = chosen.folder
     options = Options(parallel, processes, profile, not no_share)
-    wanted = stopped(chosen, root, pattern, share=not no_share)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, root, wanted))
+    wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
+    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder, wanted))
 
 
 def status(
