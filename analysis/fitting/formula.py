@@ -17,10 +17,12 @@ LossFormula = Callable[[Mapping[str, Any], Columns], Any]
 
 
 class Formula:
-    """Loss = formula(parameters, columns).
+    """Loss = level of the row + formula(parameters, columns).
 
     `linear`: parameters in which the loss is linear when all others are held; a start's own values
-    for them do not matter, for they are solved for.
+    for them do not matter, for they are solved for. `levels`: by name, the rows that have it, shape
+    (n,), as ones among zeros; each is a linear parameter of the model, before those of the formula,
+    which is not slowed by them.
     """
 
     def __init__(
@@ -29,40 +31,44 @@ class Formula:
         formula: LossFormula,
         columns: Columns,
         linear: tuple[str, ...] = (),
+        levels: Mapping[str, Floats] | None = None,
     ) -> None:
-        self.parameters, self.formula, self.linear = parameters, formula, linear
+        self.levels = levels or {}
+        self.parameters = (*self.levels, *parameters)
+        self.formula, self.linear = formula, linear
         self.columns = {name: np.asarray(values) for name, values in columns.items()}
+        self._design = np.array([*self.levels.values()]).reshape(len(self.levels), len(self)).T
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def loss(self, theta: Floats) -> Floats:
-        """Shape (n,), nats per token."""
+    def loss(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Nats per token, shape (n,), and its derivative, shape (n, p)."""
+        own = len(self.levels)
         with np.errstate(all="ignore"):
-            value: Floats = self.formula(
-                dict(zip(self.parameters, theta, strict=True)), self.columns
-            )
-        return value
+            rest = self.formula(dual.parameters(self.parameters[own:], theta[own:]), self.columns)
+            slope = np.broadcast_to(rest.slope, (len(theta) - own, len(self))).T
+            return self._design @ theta[:own] + rest.value, np.hstack([self._design, slope])
 
     def log_loss(self, theta: Floats) -> tuple[Floats, Floats]:
         with np.errstate(all="ignore"):
-            loss = self.formula(dual.parameters(self.parameters, theta), self.columns)
-            return np.log(loss.value), (loss.slope / loss.value).T
+            loss, slope = self.loss(theta)
+            return np.log(loss), slope / loss[:, None]
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Formula:
         columns = {name: values[chosen] for name, values in self.columns.items()}
-        return Formula(self.parameters, self.formula, columns, self.linear)
+        levels = {name: values[chosen] for name, values in self.levels.items()}
+        own = self.parameters[len(levels) :]
+        return Formula(own, self.formula, columns, self.linear, levels)
 
     def improved(self, theta: Floats, observed: Floats) -> Floats:
         """The start with its linear parameters solved for, by least squares on the loss."""
-        own = [self.parameters.index(name) for name in self.linear]
+        own = [self.parameters.index(name) for name in (*self.levels, *self.linear)]
         if not own:
             return theta
         improved = theta.copy()
         improved[own] = 0.0
-        with np.errstate(all="ignore"):
-            loss = self.formula(dual.parameters(self.parameters, improved), self.columns)
-        slopes = np.broadcast_to(loss.slope, (len(theta), len(self)))[own]
-        if np.isfinite(slopes).all() and np.isfinite(loss.value).all():
-            improved[own] = np.linalg.lstsq(slopes.T, observed - loss.value, rcond=None)[0]
+        loss, slope = self.loss(improved)
+        if np.isfinite(slope[:, own]).all() and np.isfinite(loss).all():
+            improved[own] = np.linalg.lstsq(slope[:, own], observed - loss, rcond=None)[0]
         return improved

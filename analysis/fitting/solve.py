@@ -157,4 +157,6 @@ def _failures(found: Fit, values: Floats) -> list[str]:
 
 
 def _shown(found: Fit) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in found.values.items())
+    """The last ten: levels, of which there may be hundreds, stand before what a law is about."""
+    shown = [f"{name} {value:.5g}" for name, value in found.values.items()]
+    return ", ".join(["…"] * (len(shown) > 10) + shown[-10:])

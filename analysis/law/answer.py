@@ -104,16 +104,18 @@ def _parameters(law: Law) -> pd.DataFrame:
     spread = Spread.of(law.fit)
     half = spread.quantile * np.linalg.norm(spread.root, axis=1)
     known = dict(zip(law.fit.problem.model.parameters, half, strict=True))
+    levels = set(law.rows["level"])
+    ordered = sorted(law.values, key=lambda name: name in levels)
     return pd.DataFrame(
         [
             {
                 "parameter": name.replace("_", " "),
-                "value": value,
-                "low": value - known[name] if name in known else None,
-                "high": value + known[name] if name in known else None,
+                "value": law.values[name],
+                "low": law.values[name] - known[name] if name in known else None,
+                "high": law.values[name] + known[name] if name in known else None,
                 "held": law.held.get(name, ""),
             }
-            for name, value in law.values.items()
+            for name in ordered
         ]
     )
 

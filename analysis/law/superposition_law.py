@@ -211,15 +211,13 @@ def _fitted(
     strict: bool,
 ) -> Law:
     levels = list(dict.fromkeys(rows["level"]))
-    table = columns(rows, units)
-    for level in levels:
-        table[level] = rows["level"].eq(level).to_numpy(dtype=float)
-
-    def loss(p: Mapping[str, Any], c: Columns) -> Any:
-        return sum(p[level] * c[level] for level in levels) - gain(p, c)
-
-    names = (*levels, *LINEAR, *BOX)
-    model: Model = Formula(names, loss, table, linear=(*levels, *LINEAR))
+    model: Model = Formula(
+        (*LINEAR, *BOX),
+        lambda p, c: -gain(p, c),
+        columns(rows, units),
+        LINEAR,
+        {level: np.asarray(rows["level"] == level, dtype=float) for level in levels},
+    )
     values = {name: value for name, (value, _) in held.items()}
     if values:
         model = Fixed(model, values)

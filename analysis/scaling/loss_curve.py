@@ -150,7 +150,7 @@ def fit_loss_curve(log: pd.DataFrame) -> LossCurve:
     observed = points["loss"].to_numpy(dtype=float)
     found, noise = fit_shared(model, observed, list(points["run"].astype(str)), starts)
     longest = max(schedules.values(), key=lambda schedule: float(schedule.steps[-1]))
-    points = points[list(_POINT)].assign(predicted=model.loss(found.theta))
+    points = points[list(_POINT)].assign(predicted=np.exp(model.log_loss(found.theta)[0]))
     return LossCurve(found, noise, unit, longest, points)
 
 
