@@ -451,7 +451,7 @@ class RunWriter:
         with disk_errors_named(self.folder / name):
             if name not in self._files:
                 self._files[name] = _open_for_append(self.folder / name)
-            self._files[name].write(_line(row).encode())
+            self._files[name].write(line_of(row).encode())
             self._files[name].flush()
 
 
@@ -468,12 +468,12 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
     whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
     for row in whole:
         _EVALUATION.validate_python(row)
-    lines = "".join(map(_line, whole))
+    lines = "".join(map(line_of, whole))
     with disk_errors_named(path), _open_for_append(path) as file:
         file.write(lines.encode())
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def line_of(row: Mapping[str, Any]) -> str:
     """JSON has neither infinity nor NaN: both become null."""
     try:
         text = json.dumps(row, separators=(",", ":"), allow_nan=False)

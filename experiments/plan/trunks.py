@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from experiments.plan.planned_run import Identities, PlannedRun, has_checkpoint, is_over, state
+from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config import Config, ForkPoint
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run.trunk import prefix_form, shared_until
@@ -49,6 +50,9 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
             if not _has_begun(by_fingerprint[fingerprint])
         }
         there = state(trunk.run)
+        if there == "done":  # of a record or a cleaned folder, checkpoints may be gone
+            kept = checkpoint_steps(trunk.run.folder)
+            open_ = {one: (trunk, step) for one, (_, step) in open_.items() if step in kept}
         # Nothing forks from a trunk that diverged: each branch says by itself that it does.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             trunk_of |= open_

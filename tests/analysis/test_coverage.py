@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis import fit_chinchilla
 from analysis.compare.comparison import compare
 from analysis.compare.matched import matched
 from analysis.scaling.data_constrained import winners_of_runs
@@ -83,3 +84,26 @@ def test_of_ten_settings_without_effect_hardly_ever_is_one_said_to_have_one(seed
             wrong[name] += bool(table["verdict"].isin(["better", "worse"]).any())
     for name, count in wrong.items():
         assert stats.binomtest(count, MADE, 0.05, "greater").pvalue > 0.01, (name, count)
+
+
+@pytest.mark.slow
+def test_a_floor_of_zero_is_named_and_hardly_ever_given_an_interval() -> None:
+    """An interval of log E cannot hold E = 0; one that is given all the same starts next to it."""
+    random = np.random.default_rng(9)
+    params, tokens = (
+        part.ravel() for part in np.meshgrid(np.geomspace(5e7, 1e10, 6), np.geomspace(1e9, 3e11, 5))
+    )
+    rows = []
+    for _ in range(MADE):
+        loss = 480 * params**-0.35 + 2085 * tokens**-0.37
+        loss = loss * np.exp(0.003 * random.standard_normal(len(loss)))
+        frame = pd.DataFrame({"params": params, "tokens": tokens, "loss": loss})
+        rows.append(fit_chinchilla(frame.assign(model=frame.index), draws=40).summary().iloc[0])
+    floors = pd.DataFrame(rows)
+    given = floors["low"].notna()
+    assert (floors["value"] < 1e-3).mean() > 0.5
+    assert floors["note"][~given].str.startswith("E not determined").all()
+    assert not given[floors["value"] < 1e-3].any()
+    assert stats.binomtest(int(given.sum()), MADE, 0.05, "greater").pvalue > 0.01
+    assert floors["low"][given].max() < 0.01
+    assert (floors["high"] > floors["low"])[given].all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from experiments.study import Study
 from tests.examples import example
 from tests.run.test_record import DATA
 from tst_study import run_record
+from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config import Config
 from tst_study.data import run_data
 from tst_study.run.header import header_of
@@ -110,7 +112,8 @@ def test_lengths_of_a_baseline_share_what_is_stable_of_the_second_longest() -> N
 def begin(run: PlannedRun, state: run_record.State) -> None:
     writer = RunWriter(run.folder, header_of(run.config, DATA))
     writer.status(state, 1)
-    (run.folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+    for step in (1, *run.config.execution.keep_steps):
+        checkpoint_place(run.folder, step).mkdir(parents=True)
 
 
 def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
@@ -138,3 +141,19 @@ def test_branches_of_a_diverged_trunk_are_trained_alone(tmp_path: Path) -> None:
     planning = planner(one(4, 0.2), one(4, 0.5), root=tmp_path)
     begin(planning.decided()[0], "diverged")
     assert [run.trunk for run in planning.decided()] == [None, None]
+
+
+def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_path: Path) -> None:
+    planning = planner(one(4, 0.2), one(4, 0.3), one(4, 0.5), root=tmp_path)
+    trunk = planning.decided()[0]
+    begin(trunk, "done")
+    assert [run.trunk == trunk for run in planning.decided()[1:]] == [True] * 3
+    checkpoint_place(trunk.folder, 20).rmdir()
+    assert {run.config.name: bool(run.trunk) for run in planning.decided()} == {
+        trunk.config.name: False,
+        "s4-r0.2-": False,
+        "s4-r0.3-": True,
+        "s4-r0.5-": True,
+    }
+    shutil.rmtree(checkpoint_folder(trunk.folder))
+    assert [run.trunk for run in planning.decided()] == [None] * 3

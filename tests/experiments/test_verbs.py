@@ -8,13 +8,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis import run_table
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect
+from experiments.runs.keep import keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
 from tests.examples import example
-from tests.run.test_record import evaluation, open_run
+from tests.run.test_record import evaluation, metrics, open_run
 from tst_study import run_record
+from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import to_toml
 from tst_study.errors import UserError
 
@@ -45,6 +48,30 @@ def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None
 def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:
     open_run(tmp_path / "b").status("failed", 3, "disk full")
     assert "No run is over yet." in collect(tmp_path).lines()
+
+
+def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Path) -> None:
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    writer = open_run(runs / "a")
+    segment = writer.start_segment(None, {"code": {"commit": "a" * 40, "dirty": False}})
+    for step in range(1, 501):
+        writer.metrics(metrics(segment, step, 4.0))
+    for step in (77, 500):
+        writer.evaluation({**evaluation(segment, step, 3.0), "annealed": step == 500})
+    writer.status("done", 500)
+    writer.close()
+    checkpoint_place(runs / "a", 500).mkdir(parents=True)
+    open_run(runs / "b", "seed=1").status("failed", 3, "disk full")
+    assert keep(runs, kept) == [kept / "a"]
+    assert keep(runs, kept) == [kept / "a"]
+    assert not checkpoint_steps(kept / "a")
+    whole, record = run_record.read(runs / "a"), run_record.read(kept / "a")
+    assert (record.header, record.evals, record.status) == (whole.header, whole.evals, whole.status)
+    assert 100 <= len(record.metrics) <= 104
+    assert [row for row in whole.metrics if row in record.metrics] == record.metrics
+    assert {1, 77, 500} <= {row["step"] for row in record.metrics}
+    before = run_table.load(runs / "a").drop(columns="folder")
+    pd.testing.assert_frame_equal(run_table.load(kept).drop(columns="folder"), before)
 
 
 def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:

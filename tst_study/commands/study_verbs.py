@@ -241,11 +241,23 @@ def logs(
         print(text)
 
 
-def collect(study: StudyOrFolder, scale: ScaleName = "quick", runs: RunsFolder = None) -> None:
+def collect(
+    study: StudyOrFolder,
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Also keep what is over there: without checkpoints."),
+    ] = None,
+) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
+    from experiments.runs.keep import keep
 
-    print(*collect_runs(_folder(study, scale, runs)).lines(), sep="\n")
+    root = _folder(study, scale, runs)
+    print(*collect_runs(root).lines(), sep="\n")
+    if record is not None:
+        print(f"{len(keep(root, record))} records: {record}/")
 
 
 def clean(
