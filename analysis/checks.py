@@ -24,20 +24,29 @@ def needs_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> Non
 
 
 def numbers(
-    values: ArrayLike | pd.Series, name: str, *, above: float = -np.inf, below: float = np.inf
+    values: ArrayLike | pd.Series,
+    name: str,
+    *,
+    above: float = -np.inf,
+    least: float = -np.inf,
+    below: float = np.inf,
+    most: float = np.inf,
+    whole: bool = False,
 ) -> Floats:
-    """Values as floats. Raises `UserError` for the first that is no number, not finite, or not
-    between `above` and `below`, both excluded; a table's row goes by its label."""
+    """Values as floats. Raises `UserError` for the first that is no number, not finite, not more
+    than `above`, less than `least`, not less than `below`, more than `most`, or, where it must be,
+    not `whole`; a table's row goes by its label."""
     series = values if isinstance(values, pd.Series) else pd.Series(np.ravel(np.asarray(values)))
     found = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
-    bad = np.flatnonzero(~((found > above) & (found < below)))
+    good = np.isfinite(found) & (found > above) & (found >= least)
+    good &= (found < below) & (found <= most)
+    bad = np.flatnonzero(~(good & (np.floor(found) == found) if whole else good))
     if len(bad):
         place = int(bad[0])
-        wanted = "a finite number"
-        if np.isfinite(above):
-            wanted = f"a number between {above:g} and {below:g}"
-        if below == np.inf and above == 0:
-            wanted = "a finite number above 0"
+        bounds = {" above": above, " of at least": least, " below": below, " of at most": most}
+        wanted = "a whole number" if whole else "a finite number"
+        said = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
+        wanted += " and".join(said)
         raise UserError(
             f"column {name}, row {series.index[place]}: {series.iloc[place]} is not {wanted}; "
             "correct it or leave that row out"

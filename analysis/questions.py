@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.checks import one_of
 from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import Tables, read_tables
 from analysis.summary import summarise_tables
@@ -36,10 +36,7 @@ def ask(
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
     """
-    if question not in QUESTIONS:
-        near = get_close_matches(question, QUESTIONS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(QUESTIONS)}"
-        raise UserError(f"question {question!r} is not known; {hint}")
+    one_of(question, QUESTIONS, "question")
     if question == "mutual-information":
         return _mutual_information(tokens, of_published)
     if tokens is not None:
@@ -105,6 +102,14 @@ def _matched(source: Source) -> Answer:
     return matched_answer(source.runs, fingerprints(source))
 
 
+def _set_ups(source: Source) -> Answer:
+    from analysis.compare.set_ups import set_ups_answer
+
+    if source is None:
+        raise UserError("set-ups needs --runs or --table: the paper ran each set-up once")
+    return set_ups_answer(compare(source.runs), fingerprints(source))
+
+
 def _bag_size(source: Source) -> Answer:
     from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
 
@@ -134,7 +139,7 @@ def _chinchilla(source: Source) -> Answer:
     from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
 
     if source is None:
-        raise UserError("chinchilla: of --runs or --table; the paper has too few baselines")
+        raise UserError("chinchilla needs --runs or --table: the paper has too few baselines")
     points, excluded = points_of_runs(source.runs)
     return replace(chinchilla_answer(points, fingerprints(source)), excluded=excluded)
 
@@ -143,7 +148,7 @@ def _loss_curve(source: Source) -> Answer:
     from analysis.scaling.loss_curve_answer import loss_curve_answer
 
     if source is None:
-        raise UserError("loss-curve: of --runs or --table; the paper states no learning rates")
+        raise UserError("loss-curve needs --runs or --table: the paper states no learning rates")
     return loss_curve_answer(source, fingerprints(source))
 
 
@@ -167,7 +172,7 @@ def _disagreements(source: Source) -> Answer:
     from analysis.paper.disagreements import disagreements_answer
 
     if source is not None:
-        raise UserError("disagreements: of the paper with itself; name --published")
+        raise UserError("disagreements compares the paper with itself: give --published")
     return disagreements_answer()
 
 
@@ -192,6 +197,7 @@ def _readable(found: Comparison) -> pd.DataFrame:
 QUESTIONS: dict[str, Callable[[Source], Answer]] = {
     "comparison": _comparison,
     "matched": _matched,
+    "set-ups": _set_ups,
     "bag-size": _bag_size,
     "law": _law,
     "compute": _compute,

@@ -48,6 +48,9 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     every = [item for found in made.values() for item in found]
     items = [item for item in every if isinstance(item, Item)]
     missing = [item for item in every if isinstance(item, Missing)]
+    names = [item.name for item in items]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two items have one name: {sorted(names)}")
     kinds = {entry.name for entry in wanted.entries}
     chosen = {item.name: item for item in items if item.kind in kinds}
     chosen |= _single(wanted, sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,11 +82,16 @@ class Group:
 
     @functools.cached_property
     def slug(self) -> str:
-        """Part of a file name: corpus and steps, and the group where that is not enough."""
-        runs = self.summary.tables.runs.drop_duplicates("group")
-        names = [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows_of(runs)]
-        mine = f"{file_part(self.members['corpus'].iloc[0])}-{self.steps}"
-        return mine if names.count(mine) == 1 else f"{mine}-{self.rows['group'].iloc[0][:6]}"
+        """Part of a file name: corpus and steps, and whatever else tells it from other groups."""
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(KEY))))
+        names = told_apart(
+            [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
+            [row["group"][:6] for row in rows],
+            [f"lr{row['learning_rate']:g}" for row in rows],
+            [file_part(row["eval_set"]) for row in rows],
+        )
+        own = [tuple(row[name] for name in KEY) for row in rows]
+        return names[own.index(tuple(self.rows[list(KEY)].iloc[0]))]
 
     def only(self, rows: pd.DataFrame) -> Group:
         return replace(self, rows=rows.reset_index(drop=True))
@@ -158,6 +163,16 @@ def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
     """Which runs have the paper's model (by its number of weights) and length."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)
+
+
+def told_apart(names: Sequence[str], *details: Sequence[str]) -> list[str]:
+    """Each name with as many of its details, in order, as make it the only one of its kind."""
+    found = list(names)
+    for more in details:
+        known = Counter(found)
+        pairs = zip(found, more, strict=True)
+        found = [name if known[name] == 1 else f"{name}-{detail}" for name, detail in pairs]
+    return found
 
 
 def file_part(words: str) -> str:

@@ -1,4 +1,4 @@
-"""What this package makes: pictures and tables, each with what it was made from, and what lacks.
+"""What this package makes: pictures and tables, each with its sources, and what is missing.
 
 The data comes first and is cheap; the drawing is made only when data, caption or code changed.
 All files of an item are the same bytes for the same inputs.
@@ -90,9 +90,7 @@ class Item(ABC):
         ):
             return []
         files = {**self.contents(), ".csv": csv_bytes(self.data), ".json": text.encode()}
-        for suffix, content in files.items():
-            write_bytes(paths[suffix], content)
-        return list(paths.values())
+        return [paths[suffix] for suffix in files if write_bytes(paths[suffix], files[suffix])]
 
     def trace(self, runs: pd.DataFrame) -> str:
         """What it was made from, as JSON for the file beside it."""

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLUMN = 3.4
-"""Inches: one column of a two-column page, and a telephone's width."""
+"""Inches: one column of a two-column page, and a phone's width."""
 PAGE = 7.0
 """Inches: the full width of a page."""
 

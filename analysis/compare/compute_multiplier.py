@@ -77,7 +77,7 @@ def compute_multiplier(
             }
         )
     table = pd.DataFrame(rows)
-    table.attrs["note"] = note
+    table.attrs["note"] = "; ".join(filter(None, (note, one.note, two.note)))
     return table
 
 
@@ -102,7 +102,9 @@ def compute_answer(
         label = str(keys[0])
         if baseline["steps"].nunique() >= 2:
             said.append(_power_law_sentence(label, baseline))
-        for name, found in _multipliers(baseline, family[family["method"] != "baseline"]):
+        for name, _, found in multipliers_of(
+            baseline, family[family["method"] != "baseline"], losses=3
+        ):
             note = found if isinstance(found, str) else found.attrs["note"]
             if note:
                 said.append(f"{label}, {name}: {note}.")
@@ -145,10 +147,12 @@ def compute_answer(
     )
 
 
-def _multipliers(
-    baseline: pd.DataFrame, superposed: pd.DataFrame
-) -> list[tuple[str, pd.DataFrame | str]]:
-    found: list[tuple[str, pd.DataFrame | str]] = []
+def multipliers_of(
+    baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
+) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
+    """Label, runs and multipliers at so many losses (or why there are none) of every setting that
+    was run at two or more lengths; intervals hold for all that have several seeds together."""
+    found: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
     keys = [name for name in SETTING if name != "superposed_steps"]
     rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
     several = [
@@ -156,13 +160,14 @@ def _multipliers(
         for _, members in rounded.groupby(keys, sort=False, dropna=False)
         if members["steps"].nunique() > 1
     ]
+    question = max(1, sum(members["seed"].nunique() > 1 for members in several))
     for members in several:
         name = SuperpositionSetting.of_row(next(rows_of(members))).label
         try:
-            table = compute_multiplier(baseline, members, losses=3, comparisons=len(several))
-            found.append((name, table))
+            table = compute_multiplier(baseline, members, losses, question)
+            found.append((name, members, table))
         except UserError as error:
-            found.append((name, str(error)))
+            found.append((name, members, str(error)))
     return found
 
 
@@ -204,14 +209,9 @@ def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _left_out(points: pd.DataFrame) -> pd.DataFrame:
-    parametric(points)  # says what is missing, if something is
-    return leave_one_size_out(points)
-
-
 _APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "approach 1": lambda points: _of_frontier(envelope(points)),
     "approach 2": lambda points: _of_frontier(isoflop(points)),
     "approach 3": _approach_3,
-    "approach 3 predicting each size from the others": _left_out,
+    "approach 3 predicting each size from the others": leave_one_size_out,
 }

@@ -72,15 +72,19 @@ def speed_up(
         return {**nothing, "note": str(error)}
     losses = own.to_numpy(dtype=float).ravel()
     ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
+    notes = [note for note in (said, curve.note) if note]
+    beyond = ""
     if loss > curve.means[0]:
-        return {**nothing, "note": f"worse than the shortest baseline ({ends[0]})"}
+        beyond = f"worse than the shortest baseline ({ends[0]})"
     if loss < curve.means[-1]:
-        return {**nothing, "note": f"better than the best baseline ({ends[1]})"}
+        word = "best" if curve.means[-1] <= table.mean(axis=1).min() else "last usable"
+        beyond = f"better than the {word} baseline ({ends[1]})"
+    if beyond:
+        return {**nothing, "note": "; ".join([beyond, *notes])}
     steps = float(own.index[0])
     best, low, high = hull(
         [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
     )
-    notes = [said] if said else []
     if len(losses) < 2:
         notes.append("one seed: no claim")
     return {

@@ -33,13 +33,16 @@ class LengthCurve:
     """Log of length (steps or FLOPs), rising, shape (lengths,)."""
     losses: Floats
     """Nats, shape (seeds, lengths); means fall with length."""
+    note: str = ""
+    """Which lengths were left out, if any."""
 
     @classmethod
     def of(cls, table: pd.DataFrame, name: str) -> LengthCurve:
         """From a table of lengths (index) by seeds (columns) without gaps.
 
-        Lengths after the best one are left out: no length belongs to the losses there. Raises
-        `UserError` for fewer than two that are left.
+        What comes after the first length that a longer run does not improve on is left out, and
+        `note` says so: no single length belongs to the losses there. Raises `UserError` for fewer
+        than two lengths that are left.
         """
         means = table.mean(axis=1).to_numpy()
         falling = int(np.argmax(np.append(np.diff(means) >= 0, True))) + 1
@@ -49,8 +52,14 @@ class LengthCurve:
             raise UserError(
                 f"longer runs of the {name} are not always better, so no length belongs to a loss"
             )
+        note = ""
+        if falling < len(means):
+            last, next_ = (float(table.index[place]) for place in (falling - 1, falling))
+            note = (
+                f"the {name} at {next_:,.6g} is no better than at {last:,.6g}: left out from there"
+            )
         x = np.log(table.index.to_numpy(dtype=float))
-        return cls(x[:falling], table.to_numpy(dtype=float).T[:, :falling])
+        return cls(x[:falling], table.to_numpy(dtype=float).T[:, :falling], note)
 
     @property
     def means(self) -> Floats:

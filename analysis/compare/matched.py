@@ -50,8 +50,12 @@ class Matches:
 
 
 def ledger(runs: pd.DataFrame) -> pd.DataFrame:
-    """Eligible runs with flops, raw_tokens, steps, loss and device hours (NaN where not known)."""
+    """Eligible runs with flops, raw_tokens, steps, loss and device hours (NaN where not known);
+    `seed` names the order of the text, too, where that has a seed of its own: a pair shares both.
+    """
     rows = runs.copy()
+    if "data_seed" in rows and rows["data_seed"].notna().any():
+        rows["seed"] = rows["seed"].astype(str) + " " + rows["data_seed"].astype(str)
     rows["loss"] = rows["nats_per_token"].astype(float)
     if "gpu_hours" in rows:
         rows["hours"] = rows["gpu_hours"].astype(float)
@@ -64,10 +68,10 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
 def matched(runs: pd.DataFrame) -> Matches:
     """All matches among a run table (`run_table.load`, `published.runs`).
 
-    Columns of the table: setting, kind, steps, baseline_steps, seeds; for equal FLOPs and equal
-    data gain, low, high, smallest_detectable, verdict; for equal loss the ratios `steps_ratio`,
-    `flops_ratio`, `hours_ratio` (baseline over superposed) with low and high of the first; `note`
-    says what no number can.
+    Columns of the table: family, learning_rate, eval_set, setting, kind, steps, baseline_steps,
+    seeds; for equal FLOPs and equal data gain, low, high, smallest_detectable, verdict; for equal
+    loss the ratios `steps_ratio`, `flops_ratio`, `hours_ratio` (baseline over superposed) with low
+    and high of the first; `note` says what no number can.
     """
     kept, excluded = eligible(runs)
     book = ledger(kept)
@@ -86,7 +90,7 @@ def matched(runs: pd.DataFrame) -> Matches:
     for members, baselines in settings:
         first = next(rows_of(members))
         named = {
-            "family": first["family"],
+            **{name: first[name] for name in _SAME},
             "corpus": first["corpus"],
             "params": big(first["parameters"]),
             "setting": SuperpositionSetting.of_row(first).label,
@@ -102,7 +106,7 @@ def matched(runs: pd.DataFrame) -> Matches:
 
 
 COLUMNS = (
-    "family",
+    *_SAME,
     "corpus",
     "params",
     "setting",
@@ -134,7 +138,7 @@ def matched_answer(
         raise UserError("no finished superposed run among these: there is nothing to match")
     tables = {
         "Matches (gains in nats; ratios are baseline over superposed)": found.table.drop(
-            columns="family"
+            columns=["family", "eval_set"]
         )
     }
     said = [
@@ -168,11 +172,12 @@ def _equal(
     members: pd.DataFrame, baselines: pd.DataFrame, column: str, kind: Kind, comparisons: int
 ) -> dict[str, Any]:
     target = float(members[column].iloc[0])
-    near = baselines[(baselines[column].astype(float) / target - 1).abs() <= TOLERANCE]
+    away = (baselines[column].astype(float) / target - 1).abs()
+    near = baselines[(away <= TOLERANCE) & (away == away.min())]
     row: dict[str, Any] = {"kind": kind}
     if near.empty:
         return {**row, "note": f"no baseline of {kind}"}
-    pairs = members.merge(near, on="seed", suffixes=("", "_baseline"))
+    pairs = members.merge(near.drop_duplicates("seed"), on="seed", suffixes=("", "_baseline"))
     if pairs.empty:
         return {**row, "note": f"no baseline of {kind} with its seeds"}
     found = paired(list(pairs["loss_baseline"] - pairs["loss"]), comparisons)

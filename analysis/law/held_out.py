@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.fitting.objectives import Floats
 from analysis.law.rows import published_rows
-from analysis.law.superposition_law import Law, fit_law
+from analysis.law.superposition_law import fit_law
 from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
@@ -106,9 +106,7 @@ def _nearest(known: pd.DataFrame, gains: pd.Series, where: tuple[Any, ...]) -> p
     return pd.DataFrame(means.unstack())
 
 
-def held_out(
-    rows: pd.DataFrame | None = None, fitter: Callable[[pd.DataFrame], Law] | None = None
-) -> pd.DataFrame:
+def held_out(rows: pd.DataFrame | None = None) -> pd.DataFrame:
     """Errors of predicted gains, nats (root mean square), of the law and of both nulls.
 
     Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
@@ -117,18 +115,14 @@ def held_out(
     what is predicted; its own noise is in all errors alike.
     """
     rows = published_rows() if rows is None else rows
-    return pd.DataFrame(
-        [_judged(rows, split, fitter or fit_law) for split in splits(rows)], columns=_COLUMNS
-    )
+    return pd.DataFrame([_judged(rows, split) for split in splits(rows)], columns=_COLUMNS)
 
 
 _COLUMNS = ["split", "fitted", "predicted", "law", "copied", "mean"]
 _COLUMNS += ["law_r≤0.5", "copied_r≤0.5", "mean_r≤0.5", "bias", "note"]
 
 
-def predictions(
-    rows: pd.DataFrame, split: Split, fitter: Callable[[pd.DataFrame], Law] = fit_law
-) -> tuple[pd.DataFrame, str]:
+def predictions(rows: pd.DataFrame, split: Split) -> tuple[pd.DataFrame, str]:
     """Rows left out, with observed, law (NaN where refused), copied and mean; and what to know."""
     gains, found, notes = observed_gains(rows), [], []
     for fitted, left in split.parts:
@@ -141,7 +135,7 @@ def predictions(
             mean=float(own.mean()),
         )
         try:
-            law = fitter(known.reset_index(drop=True))
+            law = fit_law(known.reset_index(drop=True))
             table["law"] = law.of_rows(out)
             notes += [f"{name} held: {why}" for name, why in law.held.items()]
         except UserError as error:
@@ -150,10 +144,8 @@ def predictions(
     return pd.concat(found), "; ".join(dict.fromkeys(notes))
 
 
-def _judged(
-    rows: pd.DataFrame, split: Split, fitter: Callable[[pd.DataFrame], Law]
-) -> dict[str, Any]:
-    table, note = predictions(rows, split, fitter)
+def _judged(rows: pd.DataFrame, split: Split) -> dict[str, Any]:
+    table, note = predictions(rows, split)
     row: dict[str, Any] = {
         "split": split.name,
         "fitted": min(int(fitted.sum()) for fitted, _ in split.parts),

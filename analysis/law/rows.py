@@ -76,7 +76,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
         rows[name] = rows.get(name, value)
     positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
     needs_columns(rows, ("step_ratio",), "frame")
-    numbers(rows["step_ratio"], "step_ratio", above=-1e-9, below=1.0)
+    numbers(rows["step_ratio"], "step_ratio", least=0.0, below=1.0)
     rows["weighting"] = rows["weighting"].where(rows["bag_size"] > 1, "uniform")
     if "size" not in rows:
         rows["size"] = [big(params) for params in rows["params"]]

@@ -38,7 +38,7 @@ _CURVES = (
 COLUMNS = ("what", "here", "value", "there", "other", "difference", "allowed", "verdict", "note")
 
 
-def disagreements(law: Law | None = None) -> pd.DataFrame:
+def disagreements() -> pd.DataFrame:
     """One row per check: what is compared, both values with their places, the difference, what
     rounding or reading allows, and `agree`, `disagree`, or `agree too closely` for values that
     ought to differ."""
@@ -47,8 +47,8 @@ def disagreements(law: Law | None = None) -> pd.DataFrame:
         *_curve_ends(curves),
         *_trend_of_3b(curves),
         *_not_annealed(curves),
-        _gain_at_3b(curves, law or published_law()),
-        _unnamed_model(curves, law or published_law()),
+        _gain_at_3b(curves, published_law()),
+        _unnamed_model(curves, published_law()),
         *tables_against_grids(),
         *unrecovered(),
         *hours_per_step(),

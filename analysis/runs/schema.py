@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,23 +29,32 @@ class Column:
     """None: it must be there. The default stands for a whole column that is missing; a cell that is
     missing is an error."""
     words: str
-    least: float | None = None
-    """Of a number, excluded."""
+    bounds: Mapping[str, float] | None = None
+    """Of a number, as `checks.numbers` takes them."""
+    whole: bool = False
+
+
+POSITIVE, NOT_NEGATIVE = {"above": 0.0}, {"least": 0.0}
 
 
 SCHEMA = (
     Column("run", None, "a name of its own"),
-    Column("loss", None, "final held-out next-token loss, nats per token", 0.0),
-    Column("params", None, "parameters; of a mixture those active for a token", 0.0),
-    Column("tokens", "", "trained positions (or give flops): for s tokens a bag, bags", 0.0),
-    Column("flops", "", "of the training; 6 · params · tokens", 0.0),
-    Column("steps", "", "of the optimizer; tokens where it is missing", 0.0),
+    Column("loss", None, "final held-out next-token loss, nats per token", POSITIVE),
+    Column("params", None, "parameters; of a mixture those active for a token", POSITIVE),
+    Column("tokens", "", "trained positions (or give flops): for s tokens a bag, bags", POSITIVE),
+    Column("flops", "", "of the training; 6 · params · tokens", POSITIVE),
+    Column("steps", "", "of the optimizer; tokens where it is missing", POSITIVE),
     Column("annealed", True, "whether the learning rate had decayed when the loss was taken"),
-    Column("seed", 0, "pairs a run with its baseline", -1.0),
-    Column("bag_size", 1, "s, tokens a bag; 1 is a baseline", 0.0),
-    Column("step_ratio", 0.0, "r, the share of the steps that is superposed", -1e-9),
+    Column("seed", 0, "pairs a run with its baseline", NOT_NEGATIVE, whole=True),
+    Column("bag_size", 1, "s, tokens a bag; 1 is a baseline", POSITIVE, whole=True),
+    Column(
+        "step_ratio",
+        0.0,
+        "r, the share of the steps that is superposed",
+        {"least": 0.0, "most": 1.0},
+    ),
     Column("weighting", "uniform", "target weights"),
-    Column("learning_rate", 0.0, "peak", -1e-9),
+    Column("learning_rate", 0.0, "peak", NOT_NEGATIVE),
     Column("corpus", "", "training text: runs of one corpus are compared"),
     Column("eval_set", "", "held-out text: losses on one text are compared"),
     Column("batch", "", "whatever else must be equal for two runs to be compared"),
@@ -74,8 +84,10 @@ def checked(frame: pd.DataFrame) -> pd.DataFrame:
     for column in SCHEMA:
         if column.name not in rows:
             rows[column.name] = column.default
-        elif column.least is not None:
-            rows[column.name] = numbers(rows[column.name], column.name, above=column.least)
+        elif column.bounds is not None:
+            rows[column.name] = numbers(
+                rows[column.name], column.name, **column.bounds, whole=column.whole
+            )
         elif rows[column.name].isna().any():
             where = rows.index[rows[column.name].isna()][0]
             raise UserError(f"column {column.name}, row {where}: is missing; fill it in")

@@ -24,9 +24,7 @@ from analysis.fitting import (
     Bootstrap,
     Fit,
     Huber,
-    Objective,
     Problem,
-    bootstrap,
     fit,
     leave_one_out,
 )
@@ -112,12 +110,25 @@ def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola"
     return _frontier("IsoFLOP", usable, table)
 
 
-def parametric(points: pd.DataFrame, objective: Objective | None = None) -> Fit:
+def parametric(points: pd.DataFrame) -> Fit:
     """Approach 3: E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L.
 
     A bootstrap of the fit draws models: the labels of the column `model`, or without one the sizes.
     A term that the data do not ask for ends at its bound: `Fit.undetermined` names it.
     """
+    problem, _ = _parametric(points)
+    return fit(problem, grid_of_starts(problem.model, _GRID))
+
+
+def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
+    """Errors of each model size predicted by the parametric law of all others
+    (`fitting.leave_one_out`): the largest size's is the one that extrapolates."""
+    problem, sizes = _parametric(points)
+    return leave_one_out(problem, sizes, grid_of_starts(problem.model, _GRID), refine=6)
+
+
+def _parametric(points: pd.DataFrame) -> tuple[Problem, list[float]]:
+    """The law on the points that may be used, and the size of each of them."""
     usable = _annealed(points, "tokens")
     if usable["params"].nunique() < 3 or usable["tokens"].nunique() < 3:
         raise UserError(
@@ -128,34 +139,18 @@ def parametric(points: pd.DataFrame, objective: Objective | None = None) -> Fit:
         raise UserError(
             f"{len(usable)} runs: the parametric law has five parameters and needs {LEAST_RUNS}"
         )
-    problem = _parametric(usable, objective)
-    return fit(problem, grid_of_starts(problem.model, _GRID))
-
-
-def leave_one_size_out(points: pd.DataFrame, objective: Objective | None = None) -> pd.DataFrame:
-    """Errors of each model size predicted by the parametric law of all others
-    (`fitting.leave_one_out`): the largest size's is the one that extrapolates."""
-    usable = _annealed(points, "tokens")
-    problem = _parametric(usable, objective)
-    sizes = [float(size) for size in usable["params"]]
-    return leave_one_out(problem, sizes, grid_of_starts(problem.model, _GRID), refine=6)
-
-
-def _parametric(points: pd.DataFrame, objective: Objective | None) -> Problem:
-    return Problem(
-        chinchilla(points["params"], points["tokens"]),
-        points["loss"].to_numpy(dtype=float),
-        objective or Huber(),
-        models=pd.factorize(points["model" if "model" in points else "params"])[0],
+    problem = Problem(
+        chinchilla(usable["params"], usable["tokens"]),
+        usable["loss"].to_numpy(dtype=float),
+        Huber(),
+        models=pd.factorize(usable["model" if "model" in usable else "params"])[0],
     )
+    return problem, [float(size) for size in usable["params"]]
 
 
-def allocation(
-    found: Fit, flops: Floats, drawn: Bootstrap | None = None, draws: int = 400
-) -> pd.DataFrame:
+def allocation(found: Fit, flops: Floats, drawn: Bootstrap) -> pd.DataFrame:
     """Compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), with 95% intervals
     over models. Columns: flops, params, params_low, params_high, tokens, …, loss, …"""
-    drawn = drawn or bootstrap(found, draws)
     names = list(found.problem.model.parameters)
     others = [Base.of(dict(zip(names, row, strict=True))) for row in drawn.draws[names].to_numpy()]
     rows = []

@@ -23,7 +23,7 @@ from analysis.compare.comparison import Comparison
 from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.fitting.objectives import Floats
-from analysis.law.rows import TOKENS_PER_STEP as TOKENS_PER_STEP
+from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import Law, published_law
 from analysis.runs.run_row import rows_of
 from analysis.scaling.scaling_laws import Base, Repetition

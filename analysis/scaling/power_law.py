@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.checks import numbers
-from analysis.fitting import Fit, Huber, Objective, Problem, bootstrap, fit, grid_of_starts, profile
+from analysis.fitting import Fit, Huber, Problem, fit, grid_of_starts, profile
 from analysis.fitting.objectives import Floats
 from analysis.scaling.scaling_laws import power_law
 from tst_study.errors import UserError
@@ -45,12 +45,8 @@ class PowerLaw:
         low, high = (None if end is None else float(np.exp(end)) for end in ends)
         return low, high
 
-    def exponent_interval(self, draws: int = 400) -> tuple[float | None, float | None]:
-        """95% bootstrap interval of α over runs; None where it is not determined."""
-        return bootstrap(self.fit, draws).interval("alpha")
 
-
-def fit_power_law(compute: Floats, loss: Floats, objective: Objective | None = None) -> PowerLaw:
+def fit_power_law(compute: Floats, loss: Floats) -> PowerLaw:
     """Fit to final losses of annealed runs (nats), shapes (n,).
 
     Raises `UserError` for fewer than four different computes (three identify the law exactly and
@@ -75,4 +71,4 @@ def fit_power_law(compute: Floats, loss: Floats, objective: Objective | None = N
             "alpha": (0.05, 0.15, 0.3, 0.6),
         },
     )
-    return PowerLaw(fit(Problem(model, y, objective or Huber()), starts), unit)
+    return PowerLaw(fit(Problem(model, y, Huber()), starts), unit)

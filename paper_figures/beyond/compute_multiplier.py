@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis import published
 from analysis.compare.compute_multiplier import compute_multiplier as multiplier
+from analysis.compare.compute_multiplier import multipliers_of
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of
@@ -21,7 +22,6 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError
 
 LENGTHS = {4: 20_000, 5: 100_000}
 """Tables of one model at two lengths: 270M."""
@@ -58,7 +58,7 @@ def compute_multiplier(sources: Sources) -> Picture:
         "power law beyond half the highest floor that these two allow), the law of superposition, "
         f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
         measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
-        "differences."
+        "differences, of all settings of one text and model together."
         if used
         else "",
         data=data.reindex(columns=DATA),
@@ -117,26 +117,22 @@ def _points() -> pd.DataFrame:
 def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str]]:
     """Plain settings that were run, like their baseline, at two or more lengths."""
     runs = summary.comparison.eligible
-    runs = runs.assign(
-        loss=runs["nats_per_token"].astype(float), ratio=runs["step_ratio"].astype(float).round(2)
-    )
+    runs = runs.assign(loss=runs["nats_per_token"].astype(float))
     parts: list[pd.DataFrame] = []
     used: set[str] = set()
     reasons: list[str] = []
     for _, family in runs.groupby(["family", "learning_rate", "eval_set"], sort=True):
         baseline = family[family["method"] == "baseline"]
-        superposed = family.loc[
-            [SuperpositionSetting.of_row(row).is_plain for row in rows_of(family)]
-        ]
-        for _, members in superposed.groupby(["bag_size", "ratio"]):
-            if members["steps"].nunique() < 2 or baseline["steps"].nunique() < 2:
-                continue
+        if baseline["steps"].nunique() < 2:
+            continue
+        superposed = family[family["method"] != "baseline"]
+        for name, members, found in multipliers_of(baseline, superposed, losses=9):
             first = next(rows_of(members))
-            label = f"{first['corpus']}, {SuperpositionSetting.of_row(first).label}"
-            try:
-                found = multiplier(baseline, members)
-            except UserError as error:
-                reasons.append(f"{label}: {error}")
+            label = f"{first['corpus']}, {name}"
+            if not SuperpositionSetting.of_row(first).is_plain:
+                continue
+            if isinstance(found, str):
+                reasons.append(f"{label}: {found}")
                 continue
             parts.append(found.assign(panel="measured", label=label, bag_size=first["bag_size"]))
             used |= {*baseline["folder"], *members["folder"]}

@@ -19,6 +19,7 @@ from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
+ALIKE = ["family", "learning_rate", "eval_set"]
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
     "b_equal_loss": ("equal loss", "dense_3b_baseline_36k", "36k"),
@@ -78,12 +79,11 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 def find(summary: Summary) -> Measured | None:
     """The plain setting with most kinds of match; then the one on prose, the longest, the first."""
-    runs = summary.tables.runs
-    if summary.comparison.eligible.empty:
+    runs = summary.comparison.eligible
+    if runs.empty:
         return None
-    done = runs[runs["state"] == "done"]
-    plain = done.loc[[SuperpositionSetting.of_row(row).is_plain for row in rows_of(done)]]
-    key = ["family", "steps", "setting"]
+    plain = runs.loc[[SuperpositionSetting.of_row(row).is_plain for row in rows_of(runs)]]
+    key = [*ALIKE, "steps", "setting"]
     plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
     best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
@@ -102,15 +102,9 @@ def find(summary: Summary) -> Measured | None:
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
-    """Finished baselines of its seeds and rate, of the length nearest to the match."""
-    first = next(rows_of(own))
-    same = runs[
-        (runs["method"] == "baseline")
-        & (runs["state"] == "done")
-        & (runs["family"] == first["family"])
-        & (runs["learning_rate"] == first["learning_rate"])
-        & runs["seed"].isin(own["seed"])
-    ]
+    """Baselines of its seeds, of the length nearest to the match."""
+    alike = (runs[ALIKE] == own[ALIKE].iloc[0]).all(axis=1)
+    same = runs[(runs["method"] == "baseline") & alike & runs["seed"].isin(own["seed"])]
     away = (same["steps"] - match["baseline_steps"]).abs()
     nearest: pd.DataFrame = same[away == away.min()]
     return nearest

@@ -137,7 +137,7 @@ def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants | None]) -> 
 
 def _said(constants: Constants | None, digits: int = 3) -> str:
     if constants is None:
-        return "not to be fitted: too few distances with information above their noise"
+        return "cannot be fitted: too few distances with information above their noise"
     texts = (f"{value:.{digits}f}".replace("-", "−") for value in constants)
     return "C0 = {}, a = {}, k = {}".format(*texts)
 

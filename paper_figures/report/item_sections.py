@@ -15,7 +15,7 @@ from paper_figures.style import COLUMN
 from paper_figures.table import Table
 
 FIRST = "overview"
-"""Its two panels follow one by one, so a telephone leaves it out."""
+"""Its two panels follow one by one, so a phone leaves it out."""
 
 
 def figures(items: Sequence[Item], to: Path) -> str:

@@ -61,9 +61,9 @@ def _seeds(summary: Summary) -> str:
         f"{smallest.min():.3f} (best case) to {smallest.max():.3f} nats (worst case) would be "
         "missed more than one time in five."
     )
-    if len(tested) > 1:
+    if tested["comparisons"].max() > 1:
         text += (
-            f" Of {len(tested)} intervals of 95%, about {max(1, round(len(tested) / 20))} may miss "
-            "the truth by chance; the column 'p, adjusted' corrects for that (Holm)."
+            " Where one baseline was held against several settings, intervals and p allow for all "
+            "of them together (Bonferroni); across different questions nothing is adjusted."
         )
     return text

@@ -36,7 +36,7 @@ def findings(summary: Summary) -> str:
             parts.append(listed)
     doubtful = [sweep for sweep in summary.sweeps if sweep.at_edge or not sweep.followed]
     if doubtful:
-        parts.append("<h3>To be doubted</h3>\n")
+        parts.append("<h3>Doubtful</h3>\n")
         parts.append(bullets(sweep.sentence() for sweep in doubtful))
     return "".join(parts)
 

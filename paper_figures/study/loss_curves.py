@@ -87,7 +87,8 @@ def held_out_data(group: Group) -> pd.DataFrame:
     losses = table.set_index(["folder", "step"])["nats_per_token"]
     base = group.pairs.drop_duplicates("seed")["baseline_folder"]
     level = losses[losses.index.get_level_values("folder").isin(base)].groupby("step").mean()
-    for name, setting in zip(_names(group), group.rows["setting"], strict=True):
+    settings = zip(_names(group), group.rows["setting"], group.rows["comparisons"], strict=True)
+    for name, setting, comparisons in settings:
         pairs = group.pairs[group.pairs["setting"] == setting]
         gains: dict[int, list[float]] = {}
         for pair in rows_of(pairs):
@@ -95,7 +96,8 @@ def held_out_data(group: Group) -> pd.DataFrame:
             for step, gain in both.dropna().items():
                 gains.setdefault(int(step), []).append(gain)
         for step, found in sorted(gains.items()):
-            mean, low, high = mean_interval(found) or (found[0], math.nan, math.nan)
+            known = mean_interval(found, int(comparisons))
+            mean, low, high = known or (found[0], math.nan, math.nan)
             bounds = {"low": level[step] - high, "high": level[step] - low}
             claim = "better" if low > 0 else "worse" if high < 0 else ""
             row = {"step": step, "loss": level[step] - mean, **bounds, "seeds": len(found)}

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.wording import gain
 from paper_figures.drawing import log_axis, means
-from paper_figures.groups import Group, file_part, span
+from paper_figures.groups import Group, file_part, span, told_apart
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -26,20 +26,28 @@ TITLE = "Gain against the number of steps"
 def loss_over_length(sources: Sources) -> list[Item]:
     """One per corpus, model and learning rate with the same setting at two or more lengths."""
     every = Group(sources.summary, sources.summary.comparison.table).plain()
-    found: list[Item] = []
+    found: list[Group] = []
     for _, rows in every.rows.groupby(["family", "learning_rate", "eval_set"], sort=False):
         lengths = rows.groupby("setting")["steps"].transform("nunique")
         if (lengths >= 2).any():
-            found.append(_picture(every.only(rows[lengths >= 2])))
-    return found
+            found.append(every.only(rows[lengths >= 2]))
+    firsts = [group.rows.iloc[0] for group in found]
+    names = told_apart(
+        [file_part(first["corpus"]) for first in firsts],
+        [group.model.split()[0] for group in found],
+        [f"lr{first['learning_rate']:g}" for first in firsts],
+        [file_part(first["eval_set"]) for first in firsts],
+        [first["family"][:6] for first in firsts],
+    )
+    return [_picture(*one) for one in zip(found, names, strict=True)]
 
 
-def _picture(group: Group) -> Picture:
+def _picture(group: Group, name: str) -> Picture:
     columns = ["setting", "bag_size", "step_ratio", "steps", "seeds", "gain", "low", "high"]
     rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
     data, corpus = rows[[*columns, "verdict"]], str(rows["corpus"].iloc[0])
     return Picture(
-        name=f"loss_over_length-{file_part(corpus)}",
+        name=f"loss_over_length-{name}",
         title=f"{TITLE}, {corpus}",
         caption=f"{'; '.join(data['setting'].unique())}. Baseline minus superposition at equal "
         "FLOPs, held-out next-token loss, each point a run of its own whose learning rate was "

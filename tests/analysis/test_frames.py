@@ -174,6 +174,10 @@ def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"loss": "n/a"}, "column 'loss' of frame, row 2: n/a"),
         ({"seed": "a"}, "column seed, row 2: a"),
         ({"weighting": None}, "column weighting, row 2: is missing"),
+        ({"seed": 0.5}, "column seed, row 2: 0.5 is not a whole number of at least 0;"),
+        ({"bag_size": 1.9}, "column bag_size, row 2: 1.9 is not a whole number above 0;"),
+        ({"step_ratio": 30}, "row 2: 30 is not a finite number of at least 0 and of at most 1;"),
+        ({"learning_rate": -5}, "column learning_rate, row 2: -5 is not a finite number of at lea"),
     ],
 )
 def test_a_bad_cell_of_a_table_is_named(change: dict[str, object], complaint: str) -> None:

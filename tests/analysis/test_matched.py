@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import published
+from analysis.compare.comparison import compare
 from analysis.compare.crossings import crossings, published_crossings
 from analysis.compare.matched import matched
 from analysis.paper.disagreements import disagreements, exponent_needed
@@ -79,6 +80,22 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
     # 1.6^(5/6) on a line; both lengths allow more or less of a bend.
     assert found.loc["equal loss", "steps_ratio"] == pytest.approx(1.6 ** (5 / 6), rel=0.03)
     assert found.loc["equal loss", "low"] <= found.loc["equal loss", "steps_ratio"]
+
+
+def test_a_pair_shares_the_order_of_its_text_and_a_rate_has_rows_of_its_own(tmp_path: Path) -> None:
+    """Two seeds in two orders are four pairs, not eight, whoever counts them."""
+    for rate in (1e-3, 2e-3):
+        for seed, order in ((0, 10), (0, 11), (1, 10), (1, 11)):
+            same = {"data_seed": order, "optimizer__learning_rate": rate}
+            write_run(tmp_path, config(seed, **same), 3.5 + 0.01 * seed + 0.001 * (order - 10))
+            write_run(tmp_path, config(seed, 4, 0.2, **same), 3.4 + 10 * rate)
+    runs = load(tmp_path)
+    found = rows_of_kind(matched(runs).table, "equal FLOPs")
+    assert dict(zip(found["learning_rate"], found["seeds"], strict=True)) == {1e-3: 4, 2e-3: 4}
+    compared = compare(runs).table.set_index("learning_rate")
+    assert (compared["seeds"] == 4).all()
+    own = found.set_index("learning_rate")[["gain", "low", "high"]].astype(float)
+    pd.testing.assert_frame_equal(own, compared[["gain", "low", "high"]].astype(float))
 
 
 def test_crossings_are_found_with_the_stretch_that_noise_leaves_open() -> None:

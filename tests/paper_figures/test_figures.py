@@ -18,6 +18,7 @@ from matplotlib.text import Text
 from analysis import published
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE, find
+from paper_figures.groups import told_apart
 from paper_figures.item import Item, Missing
 from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
@@ -216,6 +217,48 @@ def test_the_measured_half_shows_held_out_loss_with_its_interval(tmp_path: Path)
     said = [text.get_text() for text in item.figure().findobj(Text)]
     assert f"TST, 1,000 steps: 3.412 [{tst['low']:.3f}, {tst['high']:.3f}]" in said
     assert "No match of equal loss or of equal data among the runs." in item.caption
+
+
+def test_figure_3_draws_only_runs_that_may_be_compared(tmp_path: Path) -> None:
+    """Of one rate; none that a person took out, nor one on another held-out text."""
+    for rate in (1e-3, 2e-3):
+        for seed in (0, 1, 2, 3):
+            same = {"optimizer__learning_rate": rate}
+            write_run(tmp_path, config(seed, **same), 3.5 + 0.01 * seed)
+            write_run(tmp_path, config(seed, 4, 0.2, **same), 3.4 + 10 * rate + 0.012 * seed)
+    out = write_run(tmp_path, config(4, optimizer__learning_rate=1e-3), 9.0)
+    write_run(tmp_path, config(4, 4, 0.2, optimizer__learning_rate=1e-3), 9.0)
+    (tmp_path / "exclusions.csv").write_text(f"run,reason\n{out.name},a test of the disk\n")
+    same = {"optimizer__learning_rate": 1e-3}
+    other = write_run(tmp_path, config(5, **same), 9.0, eval_set="other-eeeeeeeeeeeeeeee")
+    item = picture("figure3", tmp_path)
+    assert out.name not in str(item.folders)
+    assert other.name not in str(item.folders)
+    assert len(item.folders) == 9  # one superposed run lacks its baseline, and is drawn
+    ends = item.data[item.data["quantity"] == "held_out"].set_index("label")
+    assert ends.loc["baseline, 1,000 steps", "loss"] == pytest.approx(3.515)
+    assert ends.loc["TST, 1,000 steps", "loss"] == pytest.approx(3.428, abs=2e-3)
+
+
+def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
+    names = ["books", "books", "topical", "books"]
+    sizes = ["1M", "2M", "1M", "2M"]
+    assert told_apart(names, sizes) == ["books-1M", "books-2M", "topical", "books-2M"]
+    rates = ["lr1", "lr1", "lr1", "lr2"]
+    expected = ["books-1M", "books-2M-lr1", "topical", "books-2M-lr2"]
+    assert told_apart(names, sizes, rates) == expected
+
+
+def test_lengths_of_two_sizes_on_one_text_are_two_pictures(tmp_path: Path) -> None:
+    for hidden in (64, 128):
+        for steps in (500, 1000):
+            same = {"steps": steps, "model__hidden_size": hidden}
+            write_run(tmp_path, config(0, **same), 3.5)
+            write_run(tmp_path, config(0, 4, 0.2, **same), 3.4)
+    written = build(tmp_path, tmp_path / "figures", only=["loss_over_length"]).written
+    pictures = sorted(path.name for path in written if path.suffix == ".png")
+    assert len(pictures) == 2
+    assert all(name.startswith("loss_over_length-books") for name in pictures)
 
 
 def test_a_hollow_mark_is_no_claim_and_seeds_are_printed(tmp_path: Path) -> None:

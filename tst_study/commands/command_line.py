@@ -151,8 +151,8 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, chinchilla, loss-curve, data, "
-            "mutual-information or disagreements."
+            help="comparison, matched, set-ups, bag-size, law, compute, chinchilla, loss-curve, "
+            "data, mutual-information or disagreements."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,

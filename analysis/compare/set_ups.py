@@ -1,0 +1,116 @@
+"""At which set-up is the baseline at its best, which runs lag, and where is a pair freest of noise?
+
+Asked before a study is paid for (docs/plan-of-runs.md, G0): of baselines and superposed runs that
+differ in rate, schedule or model, at one length and on one text. It says where arms should be
+compared; it makes no claim about superposition.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer
+from analysis.compare.comparison import Comparison
+from analysis.compare.paired import mean_interval
+from analysis.runs.run_row import rows_of
+from tst_study.errors import UserError
+
+LAG = 0.03
+"""Nats above the median of its arm and set-up at which a run lags."""
+_SET_UP = ["group", "learning_rate", "eval_set"]
+
+
+def set_ups(found: Comparison) -> pd.DataFrame:
+    """One row per set-up (data, model, schedule, rate) with superposed runs of one setting.
+
+    Columns: steps, set_up (what of its name differs from the others'), setting, seeds, baseline and
+    superposed (means, nats), above_best with low and high (paired difference of the baseline from
+    the lowest mean baseline of that corpus and length, with its own 95% interval), gain, deviation
+    (of a pair's gain over seeds), lagging_baselines, lagging_superposed, chosen: of the set-ups
+    whose baseline is not shown to be worse than the lowest, the one with the smallest deviation.
+
+    Raises `UserError` where nothing was compared with two seeds or more.
+    """
+    pairs = found.pairs.merge(
+        found.table[[*_SET_UP, "setting", "corpus"]], on=[*_SET_UP, "setting"]
+    )
+    rows: list[dict[str, Any]] = []
+    for (corpus, steps, setting, eval_set), alike in pairs.groupby(
+        ["corpus", "steps", "setting", "eval_set"], sort=True
+    ):
+        members = {key: own for key, own in alike.groupby(_SET_UP) if len(own) > 1}
+        if not members:
+            continue
+        named = _names({key: str(own["baseline_folder"].iloc[0]) for key, own in members.items()})
+        best = min(members.values(), key=lambda own: float(own["baseline"].mean()))
+        shared = {"corpus": corpus, "steps": steps, "setting": setting, "eval_set": eval_set}
+        own_rows = [
+            {**shared, "set_up": named[key], **_row(own, best)} for key, own in members.items()
+        ]
+        # The lowest has no interval of its difference from itself.
+        level = [
+            row
+            for row in own_rows
+            if (row["above_best"] if row["low"] is None else row["low"]) <= 0
+        ]
+        chosen = min(level, key=lambda row: float(row["deviation"]))
+        rows += [{**row, "chosen": row is chosen} for row in own_rows]
+    if not rows:
+        raise UserError("no setting was compared with two seeds or more: nothing to choose by")
+    return pd.DataFrame(rows)
+
+
+def _row(own: pd.DataFrame, best: pd.DataFrame) -> dict[str, Any]:
+    both = own.merge(best[["seed", "baseline"]], on="seed", suffixes=("", "_best"))
+    interval = mean_interval((both["baseline"] - both["baseline_best"]).to_numpy(dtype=float))
+    _, low, high = interval or (None, None, None)
+    return {
+        "seeds": len(own),
+        "baseline": float(own["baseline"].mean()),
+        "superposed": float(own["superposed"].mean()),
+        "above_best": float((both["baseline"] - both["baseline_best"]).mean()),
+        "low": low,
+        "high": high,
+        "gain": float(own["gain"].mean()),
+        "deviation": float(own["gain"].std(ddof=1)),
+        "lagging_baselines": _lagging(own["baseline"]),
+        "lagging_superposed": _lagging(own["superposed"]),
+    }
+
+
+def _lagging(losses: pd.Series) -> int:
+    return int((losses > losses.median() + LAG).sum())
+
+
+def _names(folders: dict[Any, str]) -> dict[Any, str]:
+    """Baselines' names without what all have in common, seed and digits."""
+    words = {
+        key: re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", os.path.basename(folder)).split("-")
+        for key, folder in folders.items()
+    }
+    common = set.intersection(*map(set, words.values()))
+    return {
+        key: " ".join(word for word in own if word not in common) or "as it is"
+        for key, own in words.items()
+    }
+
+
+def set_ups_answer(found: Comparison, inputs: dict[str, str]) -> Answer:
+    """`tst-study analyse set-ups`."""
+    table = set_ups(found)
+    said = []
+    for row in rows_of(table[table["chosen"]]):
+        others = table[(table["corpus"] == row["corpus"]) & (table["steps"] == row["steps"])]
+        lagging = [int(others[f"lagging_{arm}"].sum()) for arm in ("baselines", "superposed")]
+        said.append(
+            f"{row['corpus']}, {row['steps']:,} steps, {row['setting']}: compare at "
+            f"{row['set_up']}: its baseline ({row['baseline']:.4f} nats) is not shown to be worse "
+            f"than the lowest, and a pair's gain deviates least there ({row['deviation']:.4f}). "
+            f"More than {LAG:g} nats above the median of their arm: {lagging[0]} baselines and "
+            f"{lagging[1]} superposed runs of {int(others['seeds'].sum())} each."
+        )
+    return Answer("set-ups", {"Set-ups": table}, tuple(said), inputs, found.excluded)
