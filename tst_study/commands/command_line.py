@@ -61,6 +61,9 @@ def train(
         bool,
         typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
+    time: Annotated[
+        bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
+    ] = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -70,6 +73,7 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config
+    from tst_study.data.manifest import NoTokenFilesError
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
@@ -84,9 +88,20 @@ def train(
     if dry_run:
         from tst_study.commands.dry_run import check_start, describe
 
-        print(describe(resolved))
-        check_start(resolved, folder, processes)
+        try:
+            check_start(resolved, folder, processes)
+        except NoTokenFilesError:  # what the run would cost does not depend on them
+            print(describe(resolved))
+            raise
+        if not time:
+            print(describe(resolved))
+            return
+        from experiments.plan.timing import seconds_per_step
+
+        print(describe(resolved, seconds_per_step(resolved)))
         return
+    if time:
+        raise UserError("--time: only with --dry-run, to estimate how long training takes")
     folder = folder or _run_folder(resolved)
     prepare_for_gpus()
     if processes > 1:
