@@ -82,7 +82,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     state, message = status["state"], status["message"]
     if state not in run_record.FINAL_STATES:
         state, message = _checked(state, message, folder, job)
-    running = state == "running"
+    running, evaluation = state == "running", run_record.last_evaluation(folder)
     return StatusRow(
         run_id=folder.name,
         state=state,
@@ -95,7 +95,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         message=message,
         lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
         job=id,
-        held_out=run_record.last_held_out(folder),
+        held_out=evaluation and evaluation["nats_per_token"],
     )
 
 

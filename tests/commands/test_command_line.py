@@ -310,7 +310,15 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     small = ["--set", "schedule.steps=8", "--set", "schedule.warmup_steps=1", "--folder", "run"]
     shown = tst_study("train", config_file, *small, cwd=tmp_path, without_torch=False)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines()[-1] == "done: run"
+    *_, bar, done, reached, following = shown.stdout.splitlines()
+    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 3,999 tokens", bar)
+    assert done == "done: run"
+    assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 3,", reached)
+    assert following == "next: tst-study analyse --runs ."
+    again = tst_study("train", config_file, *small, cwd=tmp_path)  # and without torch
+    assert again.returncode == 0, again.stderr
+    (line,) = again.stdout.splitlines()
+    assert line.startswith(f"done before: run, {reached}; delete the folder to train it anew")
     assert "8/8" in tst_study("status", ".", cwd=tmp_path).stdout
     shown = tst_study("train", config_file, "--folder", "run", cwd=tmp_path, without_torch=False)
     assert shown.returncode == 2

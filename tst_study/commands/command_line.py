@@ -73,6 +73,7 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config
+    from tst_study.commands import last_words
     from tst_study.data.manifest import NoTokenFilesError
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
@@ -118,12 +119,18 @@ def train(
     check_rank_variables()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = rank_variable("RANK") == 0
+    before = last_words.of_done_before(resolved, folder)
+    if before is not None:
+        if first:
+            print(before)
+        return
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
         state = train_run(resolved, folder)
     if first:
-        print(f"{state}: {folder}")
+        said = last_words.of_done(folder) if state == "done" else [f"{state}: {folder}"]
+        print(*said, sep="\n")
     if state != "done":
         raise typer.Exit(1)
 
