@@ -546,7 +546,7 @@ def _first_problem(error: ValidationError) -> str:
     either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
     first = next((one for one in either if one["type"] == "literal_error"), either[0])
     unknown = {
-        its: near_key(_without_places(its), _keys(Config))
+        its or "config": near_key(_without_places(its), _keys(Config))
         for problem, its in zip(problems, keys, strict=True)
         if problem["type"] == "extra_forbidden"
     }

@@ -219,6 +219,9 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
     width = max(24, min(longest, width - BESIDE_THE_NAME))
     # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    if any(one.lag is not None for one in rows):
+        shown.caption = "lag: time since the run last said anything"
+        shown.caption_justify = "left"
     for name in ("run", "state"):
         shown.add_column(name, no_wrap=True)
     for name in ("step", "training", "held-out", "tokens/s", "left", "lag"):

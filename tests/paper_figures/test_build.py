@@ -55,6 +55,24 @@ def test_ones_own_text_goes_by_its_name(tmp_path: Path) -> None:
     assert "<b>letters</b> (232k parameters, 1,000 steps, 1 seed): s = 4" in lead(summary)
 
 
+def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) -> None:
+    """And one seed is said to be one, not to show no difference."""
+    for bag_size in (1, 4):
+        run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, study="mine")
+        write_run(tmp_path / "runs", run, 3.5)
+    result = build(tmp_path / "runs", tmp_path / "to", only=["study", "report"])
+    assert result.missing == ()
+    assert {item.group for item in result.items} == {"study"}
+    assert "tst-study submit" not in (tmp_path / "to" / "report.html").read_text("utf8")
+    drawn = (tmp_path / "to" / "gains-books-bpe1024-1000.svg").read_text("utf8")
+    assert "one seed: no claim" in drawn
+    assert "no difference shown" not in drawn
+    curves = (tmp_path / "to" / "overview.svg").read_text("utf8")
+    assert "pale: loss of bags" in curves
+    (asked,) = build(tmp_path / "runs", tmp_path / "to", only=["expert_load"]).missing
+    assert "tst-study submit mixture-10b-a1b" in asked.sentence
+
+
 def test_same_runs_give_the_same_bytes(study: Path, built: Built, tmp_path: Path) -> None:
     again = build(study, tmp_path, only=["loss_over_bag_size", "headline_table"])
     assert {path.suffix for path in again.written} >= {".png", ".csv", ".svg", ".pdf", ".tex"}
