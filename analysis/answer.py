@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.run_row import rows_of
+from analysis.wording import left_out
 from tst_study.atomic_files import write_json
 
 
@@ -28,7 +29,7 @@ class Answer:
     inputs: Mapping[str, str]
     """Fingerprints of everything that was read, by name."""
     excluded: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs left out, each with its `reason`: counted on the terminal, listed in the JSON."""
+    """Runs left out, each with its `reason`: all of them are listed in the JSON."""
 
     text: tuple[str, ...] | None = None
     """Printed in place of tables and sentences, where a question has words of its own."""
@@ -40,10 +41,8 @@ class Answer:
         text = [*self.sentences]
         for title, table in self.tables.items():
             text += ["", title, *(f"  {line}" for line in table_lines(table))]
-        if len(self.excluded):
-            counts = self.excluded["reason"].value_counts()
-            text += ["", *(f"Left out, {n:,}: {reason}." for reason, n in counts.items())]
-        return text
+        out = left_out(self.excluded)
+        return [*text, "", *out] if out else text
 
     def write_json(self, path: str | Path) -> None:
         """Tables as lists of rows; numbers as they are, what is missing as null."""

@@ -115,7 +115,9 @@ def _bag_size(source: Source) -> Answer:
 
     if source is None:
         return bag_size_answer()
-    return bag_size_answer(grid_of_runs(compare(source.runs)), fingerprints(source))
+    compared = compare(source.runs)
+    answer = bag_size_answer(grid_of_runs(compared), fingerprints(source))
+    return replace(answer, excluded=compared.excluded)
 
 
 def _law(source: Source, at: str | None = None) -> Answer:

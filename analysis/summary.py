@@ -12,7 +12,7 @@ from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import Tables, read_tables
 from analysis.runs.run_row import rows_of
-from analysis.wording import gain, group_label, number
+from analysis.wording import gain, group_label, left_out, number
 
 VERDICTS = ("better", "worse", "no difference shown", "one seed: no claim")
 
@@ -77,8 +77,7 @@ class Summary:
                     f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times)."
                 )
         text.extend(sweep.sentence() for sweep in self.sweeps)
-        if len(self.comparison.excluded):
-            text.append(f"{number(len(self.comparison.excluded), 'run')} not compared; see report.")
+        text.extend(left_out(self.comparison.excluded))
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
         return text + tables
 

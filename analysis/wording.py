@@ -64,3 +64,22 @@ def signed(value: float, digits: int = 3) -> str:
 
 def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+FEW_REASONS, FEW_NAMES = 8, 4
+"""Lines, and runs in one of them, up to which a terminal names all that was left out."""
+
+
+def left_out(excluded: pd.DataFrame) -> list[str]:
+    """Which runs were left out (columns `run_id` and `reason`), and why: a line for each reason."""
+    if excluded.empty:
+        return []
+    lines = []
+    for reason, rows in excluded.groupby("reason", sort=False):
+        names = [str(name) for name in rows["run_id"]]
+        more = f" and {len(names) - FEW_NAMES:,} more" if len(names) > FEW_NAMES else ""
+        lines.append(f"Left out: {', '.join(names[:FEW_NAMES])}{more}: {reason}.")
+    if len(lines) > FEW_REASONS:
+        rest = f"Left out for other reasons: {len(lines) - FEW_REASONS:,} lines more, in the JSON."
+        lines = [*lines[:FEW_REASONS], rest]
+    return lines

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from experiments.corpora import PREPARED, Recipe, place
 from tst_study.config import Config
 from tst_study.errors import UserError
+from tst_study.run_record import find_run_folders
 
 Key = TypeVar("Key")
 
@@ -136,13 +137,20 @@ class _Of:
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
-    """Where the runs of a study lie, or of any folder of runs that is named in its place. Raises
-    `UserError` where it is neither."""
+    """Where the runs of a study lie, or of any folder of runs that is named in its place, by its
+    path or as one below `runs/`. Raises `UserError` where it is none of these."""
     if runs is not None or study in STUDIES:
         return runs or load(study, scale).folder
-    if not Path(study).exists():
-        raise UserError(f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}")
-    return Path(study)
+    places = dict.fromkeys((Path(study), Path("runs") / study))
+    there = [path for path in places if path.exists()]
+    if not there:
+        own = sorted(path.name for path in Path("runs").glob("*/"))
+        also = f"; in runs/ there are: {', '.join(own)}" if own else ""
+        raise UserError(
+            f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
+        )
+    # A folder of text, say, that happens to have the same name holds no runs.
+    return next((path for path in there[:-1] if find_run_folders(path)), there[-1])
 
 
 def known(name: str, names: Sequence[str] | dict[str, str], kind: str, of: str = "") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paper_figures.catalogue import CATALOGUE, Selection, find
+from paper_figures.catalogue import CATALOGUE, KNOWN_STUDIES, Selection, find
 from paper_figures.item import Item, Missing, write_bytes
 from paper_figures.registration import Entry
 from paper_figures.report import page, reproduction
@@ -44,13 +44,16 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     """
     began = time.perf_counter()
     wanted, sources, to = find(only), Sources(runs), Path(to)
-    made = {entry: entry.items(sources) for entry in _entries(wanted, only, runs is None)}
+    own = bool(only) and runs is not None and _are_own(sources)
+    made = {entry: entry.items(sources) for entry in _entries(wanted, only, runs is None, own)}
     every = [item for found in made.values() for item in found]
     items = [item for item in every if isinstance(item, Item)]
     missing = [item for item in every if isinstance(item, Missing)]
     names = [item.name for item in items]
     if len(set(names)) < len(names):
         raise ValueError(f"two items have one name: {sorted(names)}")
+    if own:  # no study of the package is asked for, unless by its figure's name
+        missing = [item for item in missing if item.kind in (only or ())]
     kinds = {entry.name for entry in wanted.entries}
     chosen = {item.name: item for item in items if item.kind in kinds}
     chosen |= _single(wanted, sources)
@@ -78,14 +81,23 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     )
 
 
-def _entries(wanted: Selection, only: Sequence[str] | None, no_runs: bool) -> list[Entry]:
+def _are_own(sources: Sources) -> bool:
+    """Whether all runs are of a study that no figure knows: one's own."""
+    studies = set(sources.runs["study"])
+    return bool(studies) and not studies & KNOWN_STUDIES
+
+
+def _entries(
+    wanted: Selection, only: Sequence[str] | None, no_runs: bool, own: bool
+) -> list[Entry]:
     """A page tells of everything; that of a study of what runs can have a part in.
 
     A study's own pictures need runs, and are not missed without.
     """
     entries = list(CATALOGUE if wanted.pages else wanted.entries)
     if wanted.pages == {"report"} and not no_runs:
-        entries = [entry for entry in entries if entry.from_runs or entry in wanted.entries]
+        told = [e for e in entries if e.from_runs and (e.group == "study" or not own)]
+        entries = [entry for entry in entries if entry in told or entry in wanted.entries]
     return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
 
 

@@ -30,6 +30,13 @@ def _place(entry: Entry) -> tuple[int, bool, int]:
 
 CATALOGUE: tuple[Entry, ...] = tuple(sorted(REGISTERED.values(), key=_place))
 
+KNOWN_STUDIES = frozenset(
+    study
+    for entry in CATALOGUE
+    for study in re.findall(r"tst-study submit ([\w-]+)", f"{entry.needs} {entry.lacks}")
+)
+"""Studies whose runs some figure asks for."""
+
 
 @dataclass(frozen=True)
 class Selection:

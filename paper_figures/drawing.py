@@ -28,6 +28,7 @@ from paper_figures.style import (
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
 """Verdicts of an interval that excludes zero."""
+ONE_SEED = "one seed: no claim"
 
 
 def lines(
@@ -225,12 +226,15 @@ def switch_line(axes: Axes, x: float, *, bottom: bool = False) -> None:
 
 
 def level_line(
-    axes: Axes, level: float, name: str, colour: str = INK, *, left: bool = False, **look: Any
+    axes: Axes, level: float, name: str, colour: str = INK, *, below: bool = False, **look: Any
 ) -> None:
-    """A line at one loss, named above its right or left end."""
+    """A line at one loss, named above its right end, or below its middle."""
     axes.axhline(level, color=colour, linewidth=0.9, **look)
-    place: Look = {"xycoords": ("axes fraction", "data"), "ha": "left" if left else "right"}
-    note(axes, name, (0.02 if left else 1.0, level), (0 if left else -1, 2), color=colour, **place)
+    place: Look = {"xycoords": ("axes fraction", "data"), "ha": "center" if below else "right"}
+    place["va"] = "top" if below else "bottom"
+    note(
+        axes, name, (0.5 if below else 1.0, level), (-1, -2 if below else 2), color=colour, **place
+    )
 
 
 def note(
@@ -258,7 +262,8 @@ def forest(
             names.append("")
         for row in rows_of(rows):
             mark, place = bag_size_mark(int(row["bag_size"])), len(names)
-            axes.plot(row["ticks"], [place] * len(row["ticks"]), "|", color=MUTED, mew=0.8, ms=5)
+            places = [place] * len(row["ticks"])
+            axes.plot(row["ticks"], places, "|", color=MUTED, mew=0.8, ms=5, zorder=5)
             hollow = row["verdict"] not in CLAIMED
             words = f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
             bar = (row["low"], row["high"])
@@ -269,11 +274,13 @@ def forest(
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel("gain (nats per token)")
     dot = {"marker": "o", "markersize": 4}
+    single = data["verdict"] == ONE_SEED
+    unclaimed = sorted({str(verdict) for verdict in data["verdict"]} - {*CLAIMED})
     entries = {
         "95% interval excludes zero": {**dot, "linestyle": "-"},
-        "no difference shown": {**dot, "markerfacecolor": "none"},
+        ", or ".join(unclaimed): {**dot, "markerfacecolor": "none"},
         tick: {"marker": "|", "markersize": 5},
     }
-    shown = [data["verdict"].isin(CLAIMED).any(), ~data["verdict"].isin(CLAIMED).all(), True]
+    shown = [data["verdict"].isin(CLAIMED).any(), bool(unclaimed), not single.all()]
     kept = {words: look for (words, look), keep in zip(entries.items(), shown, strict=True) if keep}
     key(axes, kept, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.0)

@@ -19,6 +19,8 @@ from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
 KEY = ("group", "learning_rate", "eval_set")
+BOOKS = re.compile(r"books-bpe\d+(-|$)")
+"""Folders of the bundled books, as studies name them."""
 TOLERANCE = 0.1
 """Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
 
@@ -60,8 +62,16 @@ class Group:
 
     @property
     def is_generated(self) -> bool:
-        """Its text was made up to show the mechanism; what it gains, prose need not."""
+        """Its text was made up to show the mechanism; what it gains, natural text need not."""
         return bool(self.members["optimal_nats_per_token"].notna().any())
+
+    @property
+    def text(self) -> str:
+        """What its text is called: `Prose` is the bundled books; one's own goes by its name."""
+        corpus = str(self.members["corpus"].iloc[0])
+        if self.is_generated:
+            return "Made-up language"
+        return "Prose" if all(map(BOOKS.match, corpus.split(" + "))) else corpus
 
     @property
     def seeds(self) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
 from docs import generate
+from tst_study.config import from_dict
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md"))
@@ -46,6 +48,12 @@ def test_the_lines_of_python_in_the_readme_run(
     runpy.run_path("lines.py")
     assert "s = 4, r = 0.2" in capsys.readouterr().out
     assert (tmp_path / "gains.png").stat().st_size > 1000
+
+
+def test_the_run_in_the_readme_is_a_whole_one() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
+    run = from_dict(tomllib.loads(text))
+    assert (run.model.layers, run.schedule.steps, run.superposition.bag_size) == (2, 5000, 4)
 
 
 def test_errors_that_are_explained_are_the_code_s_own() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from tst_study.configuration.near_key import near_key
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.errors import UserError
 from tst_study.superposition import (
@@ -544,8 +545,17 @@ def _first_problem(error: ValidationError) -> str:
     # A key that may be a word or a table has a problem as either: the word is what was meant.
     either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
     first = next((one for one in either if one["type"] == "literal_error"), either[0])
-    if first["type"] == "extra_forbidden":
+    unknown = {
+        its or "config": near_key(_without_places(its), _keys(Config))
+        for problem, its in zip(problems, keys, strict=True)
+        if problem["type"] == "extra_forbidden"
+    }
+    # What is missing may be there under another name.
+    key = next((its for its, meant in unknown.items() if meant == _without_places(key)), key)
+    if key in unknown:
         message = "unknown key; `tst-study train --dry-run` prints every key there is"
+        if unknown[key]:
+            message = f"unknown key; did you mean {unknown[key]}?"
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
@@ -555,6 +565,20 @@ def _first_problem(error: ValidationError) -> str:
             message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
     more = len(set(keys)) - 1
     return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _without_places(key: str) -> str:
+    """`data.corpora.0.path` without its place in the list."""
+    return re.sub(r"\.\d+(?=\.)", "", key)
+
+
+def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted, those of sections before their section's own."""
+    for name, field in section.model_fields.items():
+        inner = section_of(field.annotation)
+        if inner is not None:
+            yield from _keys(inner, f"{prefix}{name}.")
+        yield f"{prefix}{name}"
 
 
 def _key(place: Sequence[int | str], problem: str) -> str:

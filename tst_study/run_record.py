@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
     ConfigDict,
@@ -240,8 +240,8 @@ def read_evaluations(folder: str | Path) -> list[Evaluation]:
     return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
 
 
-def last_held_out(folder: str | Path) -> float | None:
-    """Loss of the last evaluation, read from the end of the file alone: for screens that look at
+def last_evaluation(folder: str | Path) -> Evaluation | None:
+    """The last held-out loss, read from the end of the file alone: for screens that look at
     thousands of runs."""
     try:
         with open(Path(folder) / "evals.jsonl", "rb") as file:
@@ -253,7 +253,7 @@ def last_held_out(folder: str | Path) -> float | None:
         with suppress(ValueError):  # torn, at either end
             row = json.loads(line)
             if "nats_per_token" in row:
-                return float(row["nats_per_token"])
+                return cast(Evaluation, row)
     return None
 
 

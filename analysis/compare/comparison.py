@@ -157,7 +157,7 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
-        ("eval_set", f"evaluated on the same held-out text ({run['eval_set']})"),
+        ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
         ("flops", "of equal FLOPs"),
         ("seed", f"of its seed {run['seed']}"),
         ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
@@ -165,10 +165,29 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
     for column, words in narrowing:
         if column not in run:  # Tables made elsewhere may not know the order of the text.
             continue
-        baselines = [baseline for baseline in baselines if baseline[column] == run[column]]
-        if not baselines:
-            return f"no finished baseline {words}"
+        there = [baseline for baseline in baselines if baseline[column] == run[column]]
+        if not there:
+            near = _nearest(run, baselines) if column == "group" else ""
+            return f"no finished baseline {words}{near}"
+        baselines = there
     return baselines[0]
+
+
+def _held_out(run: dict[str, Any]) -> str:
+    tokens = run.get("eval_tokens")
+    return f"{run['eval_set']}{'' if pd.isna(tokens) else f', {int(tokens):,} tokens'}"
+
+
+def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
+    """What of the baseline that is most like it differs, where the table has it."""
+    shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
+    known = [name for name in shown if name in run]
+    differences = [
+        [f"{name} {one[name]}, not {run[name]}" for name in known if one[name] != run[name]]
+        for one in baselines
+    ]
+    nearest = min(filter(None, differences), key=len, default=[])
+    return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
 
 
 def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:

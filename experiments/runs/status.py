@@ -82,7 +82,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     state, message = status["state"], status["message"]
     if state not in run_record.FINAL_STATES:
         state, message = _checked(state, message, folder, job)
-    running = state == "running"
+    running, evaluation = state == "running", run_record.last_evaluation(folder)
     return StatusRow(
         run_id=folder.name,
         state=state,
@@ -95,7 +95,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         message=message,
         lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
         job=id,
-        held_out=run_record.last_held_out(folder),
+        held_out=evaluation and evaluation["nats_per_token"],
     )
 
 
@@ -219,6 +219,9 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
     width = max(24, min(longest, width - BESIDE_THE_NAME))
     # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    if any(one.lag is not None for one in rows):
+        shown.caption = "lag: time since the run last said anything"
+        shown.caption_justify = "left"
     for name in ("run", "state"):
         shown.add_column(name, no_wrap=True)
     for name in ("step", "training", "held-out", "tokens/s", "left", "lag"):

@@ -136,7 +136,7 @@ def _figure(
         row[0].set_ylabel("step ratio r")
     entries: dict[str, Look] = {
         "best by the law, 95%": {"marker": "o", "markersize": 4, "linestyle": "-"},
-        "lowest published, largest measured": {"marker": "X", "markersize": 5},
+        "best single cell of the grid": {"marker": "X", "markersize": 5},
         f"within {_run_noise():.0f} mnats of the best": {"linestyle": DASHED},
     }
     inked = {words: {"color": INK, **look} for words, look in entries.items()}

@@ -28,7 +28,7 @@ def draw(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> 
         low = float(np.nanmin(mine[["loss", "low"]].astype(float)))
         top = level + 0.35 * abs(level - low)
         _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
-        level_line(whole, level, "baseline", left=True)
+        level_line(whole, level, "baseline", below=True)
         whole.set_title(textwrap.fill(f"{source}: {scale}", 30))
         whole.set_ylabel("final loss (nats per token)")
         _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])

@@ -20,35 +20,39 @@ GLOSSARY = (
     "s = 1 is the baseline. Nats: loss per token with the natural logarithm; a gain is the "
     "baseline's loss less that of superposition, and 0.01 of it is 1% less perplexity."
 )
-KINDS = {False: "Prose", True: "Made-up language"}
 FEW = 3
 """Settings of one kind of text that are all said in words at the top."""
 
 
-def by_kind(summary: Summary) -> list[tuple[str, list[Group]]]:
-    """Groups of natural text, then of language that was made up to show the mechanism."""
-    every = sorted(all_groups(summary), key=lambda group: (group.label, group.steps))
-    split = {name: [g for g in every if g.is_generated is made] for made, name in KINDS.items()}
-    return [(name, found) for name, found in split.items() if found]
+def by_text(summary: Summary) -> list[tuple[str, list[Group]]]:
+    """Groups of each natural text, then of language that was made up to show the mechanism."""
+    split: dict[str, list[Group]] = {}
+    for group in sorted(all_groups(summary), key=lambda g: (g.is_generated, g.label, g.steps)):
+        split.setdefault(group.text, []).append(group)
+    return list(split.items())
 
 
 def lead(summary: Summary) -> str:
     """Scale, question, answers, words."""
-    kinds = by_kind(summary)
+    texts = by_text(summary)
     parts = [paragraph(_facts(summary), "facts"), paragraph(ASKED, "lead")]
-    for name, found in kinds:
+    for name, found in texts:
         words = f"<b>{text(name)}</b> ({text(_scale(found))}): {text(_answer(found))}"
         parts.append(f'<p class="lead answer">{words}</p>\n')
-    if not kinds:
+    if not texts:
         parts.append(paragraph(summary.headline(), "lead"))
     return "".join(parts) + paragraph(GLOSSARY, "note")
 
 
 def _scale(found: list[Group]) -> str:
-    """`232k parameters, books-bpe1024, 1,500 to 20,000 steps, 3 seeds`."""
-    models = " and ".join(dict.fromkeys(group.model for group in found))
+    """`232k parameters, books-bpe1024, 1,500 to 20,000 steps, 3 seeds`: after the text's name."""
+    models = " and ".join(dict.fromkeys(_model(group) for group in found))
     seeds = [count for group in found for count in group.rows["seeds"]]
     return f"{models}, {span([group.steps for group in found], 'step')}, {span(seeds, 'seed')}"
+
+
+def _model(group: Group) -> str:
+    return group.model.removesuffix(f", {group.text}")
 
 
 def _answer(found: list[Group]) -> str:

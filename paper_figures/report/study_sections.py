@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import gain_sentence, number, signed
-from paper_figures.report.answer import by_kind
+from paper_figures.report.answer import by_text
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
 from paper_figures.table import Entry, Grid, Row, gain_entry, number_as, number_entry
@@ -23,8 +23,8 @@ FEW = 8
 
 def findings(summary: Summary) -> str:
     parts = [paragraph(f"Not read: {problem}", "note") for problem in summary.tables.problems]
-    for kind, found in by_kind(summary):
-        parts.append(f"<h3>{text(kind)}</h3>\n")
+    for name, found in by_text(summary):
+        parts.append(f"<h3>{text(name)}</h3>\n")
         for group in found:
             items = "".join(map(_finding, rows_of(group.rows)))
             listed = f"<ul>\n{items}</ul>\n"
@@ -49,7 +49,7 @@ def _finding(row: Row) -> str:
 
 
 def comparisons(summary: Summary) -> str:
-    """Prose and made-up language apart; what was gained first."""
+    """Text by text; what was gained first."""
     note = (
         "Held-out next-token loss in nats per token, both arms at equal FLOPs with annealed "
         "learning rates on the same held-out text, paired by seed. Gain: baseline minus "
@@ -71,11 +71,11 @@ def comparisons(summary: Summary) -> str:
         "corpus and length": lambda row: row["label"],
     }
     parts = []
-    for place, (kind, found) in enumerate(by_kind(summary)):
+    for place, (its_text, found) in enumerate(by_text(summary)):
         rows = pd.concat([group.rows.assign(label=group.label) for group in found])
-        made = Grid.of(rows_of(rows), columns, kind)
+        made = Grid.of(rows_of(rows), columns, its_text)
         name = "comparison-table" if place == 0 else f"comparison-table-{place}"
-        parts.append(table(made, name, f"Comparisons, {kind.lower()}"))
+        parts.append(table(made, name, f"Comparisons, {its_text}"))
     return paragraph(note, "note") + "".join(parts) if parts else ""
 
 

@@ -26,6 +26,8 @@ from paper_figures.style import COLUMN, MUTED, Mark, bag_size_mark, new_figure
 NEAR_END, INSET = 0.75, 2
 """Share of the steps after which an inset shows the curves again, if they are not more than so
 many: the picture of held-out loss has the others apart."""
+INSET_FROM, INSET_ABOVE = 0.4, 0.34
+"""Shares of the axes where its ticks begin: no inset where curves lie there."""
 
 
 @figure("loss_curves", title="Training loss against steps", lacks=PAIR)
@@ -117,8 +119,11 @@ def draw_whole(
     low, high = float(data["loss"].min()), float(late["loss"].max())
     pad = 0.06 * (high - low)
     curves.draw(axes, data, looks, (0, steps), (low - pad, high + pad))
-    axes.set_ylabel("training loss (nats per token)")
-    if len(looks) <= INSET:
+    pale = "\npale: loss of bags, another quantity"
+    bags = bool((data["quantity"] == "bag_loss").any())
+    axes.set_ylabel(f"training loss (nats per token){pale if bags else ''}")
+    reaches = data[data["step"] > INSET_FROM * steps]["loss"].max()
+    if len(looks) <= INSET and reaches < low + INSET_ABOVE * (high - low):
         inset = axes.inset_axes((0.5, 0.42, 0.47, 0.52))
         end = data[data["quantity"] != "bag_loss"]
         window = (NEAR_END * steps, steps)

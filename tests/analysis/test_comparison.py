@@ -13,6 +13,7 @@ from scipy import stats
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
 from analysis.run_table import load
+from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
 from tst_study.statistics import smallest_detectable
@@ -22,6 +23,21 @@ TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
 def compared(folder: Path) -> Comparison:
     return compare(load(folder))
+
+
+def test_a_terminal_names_what_was_left_out_and_why(tmp_path: Path) -> None:
+    """Also which baseline would have done, if only it had had as many steps."""
+    write_run(tmp_path, config(0, steps=900), 3.5)
+    lone = write_run(tmp_path, config(0, 4, 0.2), 3.4)
+    for seed in range(1, 6):
+        write_run(tmp_path, config(seed), 3.5, state="failed")
+    lines = summarise(tmp_path).lines()
+    said = [line for line in lines if line.startswith("Left out: ")]
+    assert said[-1] == (
+        f"Left out: {lone.name}: no finished baseline of the same data, model, steps, batch and "
+        "schedule (the nearest has steps 900, not 1000)."
+    )
+    assert " and 1 more: not finished (failed, step 500 of 1,000)." in said[0]
 
 
 def reasons(comparison: Comparison) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,8 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         "# latent tokens 1,024,000 ",
         "# raw tokens 1,638,400 ",
         "# data multiplier 1.6 = 1 + r(s - 1)",
+        f"# text is read {1_638_400 / 20_000:.3g} times (the text has 20,000 tokens)",
+        "# time not timed; --dry-run --time trains a few steps to estimate it",
         "# memory of one rank",
     ):
         assert part in words
@@ -127,7 +130,36 @@ def test_dry_run_makes_every_check_that_training_makes(
     assert shown.returncode == 2
     (line,) = shown.stderr.splitlines()
     assert complaint in line
-    assert "# FLOPs per step" in " ".join(shown.stdout.split())
+    assert bool(shown.stdout) is ("holds no token files" in complaint)
+
+
+def test_dry_run_estimates_the_time_by_a_few_steps(tmp_path: Path, config_file: Path) -> None:
+    few = ["--dry-run", "--time", "--set", "schedule.steps=1000", "--set", "batch.sequences=2"]
+    shown = tst_study("train", config_file, *few, cwd=tmp_path, without_torch=False)
+    assert shown.returncode == 0, shown.stderr
+    said = re.search(r"time +about (\S+) (s|min) \((\S+) s per step on this mach", shown.stdout)
+    assert said is not None
+    seconds = float(said[1]) * (60 if said[2] == "min" else 1)
+    assert seconds == pytest.approx(1000 * float(said[3]), rel=0.05, abs=1)
+    refused = tst_study("train", config_file, "--time", cwd=tmp_path)
+    assert "error: --time: only with --dry-run" in refused.stderr
+
+
+def test_two_tokenizers_are_told_apart_by_their_vocabularies(
+    tmp_path: Path, config_file: Path
+) -> None:
+    for name, words in (("small", 300), ("large", 310), ("other", 300)):
+        text = "".join(f"{name} has no {k} of its own.\n\n" for k in range(200))
+        (tmp_path / f"{name}.txt").write_text(text)
+        source = ["--source", f"{name}.txt", "--to", name, "--validation", f"{name}.txt"]
+        made = tst_study("data", "prepare", *source, "--tokenizer", f"bpe:{words}", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+    for pair, words in (("large", "large: bpe of 310 tokens)"), ("other", "bpe of 300 tokens (")):
+        corpora = f"data.corpora=[{{path='small'}}, {{path='{pair}'}}]"
+        shown = tst_study("train", config_file, "--dry-run", "--set", corpora, cwd=tmp_path)
+        assert "small: bpe of 300 tokens" in shown.stderr
+        assert words in shown.stderr
+        assert "such as --tokenizer small/tokenizer.json" in shown.stderr
 
 
 def test_the_help_of_a_study_s_verbs_names_the_studies(tmp_path: Path) -> None:
@@ -278,7 +310,15 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     small = ["--set", "schedule.steps=8", "--set", "schedule.warmup_steps=1", "--folder", "run"]
     shown = tst_study("train", config_file, *small, cwd=tmp_path, without_torch=False)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines()[-1] == "done: run"
+    *_, bar, done, reached, following = shown.stdout.splitlines()
+    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 3,999 tokens", bar)
+    assert done == "done: run"
+    assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 3,", reached)
+    assert following == "next: tst-study analyse --runs ."
+    again = tst_study("train", config_file, *small, cwd=tmp_path)  # and without torch
+    assert again.returncode == 0, again.stderr
+    (line,) = again.stdout.splitlines()
+    assert line.startswith(f"done before: run, {reached}; delete the folder to train it anew")
     assert "8/8" in tst_study("status", ".", cwd=tmp_path).stdout
     shown = tst_study("train", config_file, "--folder", "run", cwd=tmp_path, without_torch=False)
     assert shown.returncode == 2

@@ -66,7 +66,7 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
 
     third = launch(file, folder)
     out, error = third.communicate()
-    assert (third.returncode, out.splitlines()[-1], error) == (0, f"done: {folder}", "")
+    assert (third.returncode, out.splitlines()[-3], error) == (0, f"done: {folder}", "")
     record = run_record.read(folder)
     assert [segment["ended"].split()[0] for segment in record.segments] == [
         "lost",
@@ -142,7 +142,7 @@ def test_the_ranks_that_torchrun_starts_train_one_run(words: Path, tmp_path: Pat
     for process in ranks:
         process.join(300)
     assert [process.exitcode for process in ranks] == [0, 0]
-    assert (tmp_path / "0.out").read_text().splitlines()[-1] == f"done: {folder}"
+    assert (tmp_path / "0.out").read_text().splitlines()[-3] == f"done: {folder}"
     assert (tmp_path / "1.out").read_text() == ""
     record = run_record.read(folder)
     assert record.segments[0]["devices"]["count"] == 2

@@ -36,8 +36,15 @@ steps = 100
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("model.hiden_size=64", ["model.hiden_size", "unknown key", "--dry-run"]),
-        ("bag_size=4", ["bag_size", "unknown key"]),
+        ("model.hiden_size=64", ["model.hiden_size: unknown", "did you mean model.hidden_size?"]),
+        ("model.depth=3", ["model.depth", "unknown key", "--dry-run"]),
+        ("bag_size=4", ["bag_size: unknown key", "did you mean superposition.bag_size?"]),
+        ("optimizer.lr=1", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),
+        ("optimizer={lr=1}", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),
+        ("superposition.s=4", ["superposition.s", "did you mean superposition.bag_size?"]),
+        ("model.experts={cuont=4}", ["did you mean model.experts.count?"]),
+        ("execution.parallel.tensr=2", ["did you mean execution.parallel.tensor?"]),
+        ("data.corpora=[{pth='x'}]", ["data.corpora.0.pth", "did you mean data.corpora.path?"]),
         ("model.layers=two", ["model.layers", "'two'", "integer"]),
         ("model.layers=2.0", ["model.layers", "2.0", "integer"]),
         ("schedule.steps=true", ["schedule.steps", "True", "integer"]),

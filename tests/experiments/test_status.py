@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,10 @@ def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
     text = io.StringIO()
     Console(file=text, width=200).print(status.table([row], ""))
     assert "3.900    3.2500" in text.getvalue()
+    assert "lag: " not in text.getvalue()
+    running = replace(row, state="running", lag=4.0)
+    Console(file=text, width=200).print(status.table([running], ""))
+    assert "lag: time since the run last said anything" in text.getvalue()
 
 
 def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from experiments.runs.collect import collect
 from experiments.runs.keep import keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
+from experiments.study import folder_of
 from tests.examples import example
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study import run_record
@@ -43,6 +44,23 @@ def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None
     collected = json.loads((tmp_path / "report" / "collected.json").read_text())
     assert collected == {"over": ["a"], "missing": {"b": "failed disk full"}}
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_study_of_one_s_own_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below `runs/`, as `train` puts it; a folder of text of the same name does not hide it."""
+    monkeypatch.chdir(tmp_path)
+    finished(Path("runs/mine/run"))
+    assert folder_of("mine", "quick") == Path("runs/mine")
+    Path("mine").mkdir()
+    assert folder_of("mine", "quick") == Path("runs/mine")
+    finished(Path("mine/run"))
+    assert folder_of("mine", "quick") == Path("mine")
+    assert folder_of("runs/mine", "quick") == Path("runs/mine")
+    assert folder_of("laptop", "smoke") == Path("runs/laptop-smoke")
+    with pytest.raises(UserError, match=r"yours: no such folder, nor a study; .* there are: mine$"):
+        folder_of("yours", "quick")
 
 
 def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:

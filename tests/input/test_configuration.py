@@ -200,7 +200,7 @@ FILES = {
     "a deep list": (b"seed = " + b"[" * 20_000, "run.toml: not valid TOML: "),
     "a deep table": (b"[" + b".".join([b"a"] * 20_000) + b"]", "run.toml: "),
     "a long number": (b"seed = " + b"9" * 5000, "run.toml: not valid TOML: "),
-    "an unknown section": (b"[modle]\nlayers = 1", "run.toml: model: missing"),
+    "an unknown section": (b"[modle]\nlayers = 1", "modle: unknown key; did you mean model?"),
     "only comments": (b"# seed = 1\n" * 1000, "run.toml: model: missing"),
 }
 

@@ -17,8 +17,9 @@ from paper_figures.build import Built, build
 from paper_figures.item import Missing
 from paper_figures.picture import Picture
 from paper_figures.registration import REGISTERED
+from paper_figures.report.answer import by_text, lead
 from paper_figures.sources import Sources
-from tests.analysis.made_runs import config, write_run
+from tests.analysis.made_runs import BOOKS, config, write_run
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -39,6 +40,37 @@ def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
         for row in trace["runs"]:
             assert row["fingerprint"] == runs.loc[row["run_id"], "fingerprint"]
             assert row["code"] == "0123456789ab"
+
+
+def test_ones_own_text_goes_by_its_name(tmp_path: Path) -> None:
+    """Only the bundled books are called prose: the report cannot know what another text is."""
+    for name in ("books-bpe1024-12MB", "letters", "letters + books-bpe1024"):
+        corpora = [{"path": f"prepared/{part}"} for part in name.split(" + ")]
+        for bag_size in (1, 4):
+            run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, data={"corpora": corpora})
+            data = {**BOOKS, "tokenizer": name}
+            write_run(tmp_path / "runs", run, 3.5, data=data, eval_set=f"validation-{name}")
+    summary = Sources(tmp_path / "runs").summary
+    assert [text for text, _ in by_text(summary)] == ["Prose", "letters + books-bpe1024", "letters"]
+    assert "<b>letters</b> (232k parameters, 1,000 steps, 1 seed): s = 4" in lead(summary)
+
+
+def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) -> None:
+    """And one seed is said to be one, not to show no difference."""
+    for bag_size in (1, 4):
+        run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, study="mine")
+        write_run(tmp_path / "runs", run, 3.5)
+    result = build(tmp_path / "runs", tmp_path / "to", only=["study", "report"])
+    assert result.missing == ()
+    assert {item.group for item in result.items} == {"study"}
+    assert "tst-study submit" not in (tmp_path / "to" / "report.html").read_text("utf8")
+    drawn = (tmp_path / "to" / "gains-books-bpe1024-1000.svg").read_text("utf8")
+    assert "one seed: no claim" in drawn
+    assert "no difference shown" not in drawn
+    curves = (tmp_path / "to" / "overview.svg").read_text("utf8")
+    assert "pale: loss of bags" in curves
+    (asked,) = build(tmp_path / "runs", tmp_path / "to", only=["expert_load"]).missing
+    assert "tst-study submit mixture-10b-a1b" in asked.sentence
 
 
 def test_same_runs_give_the_same_bytes(study: Path, built: Built, tmp_path: Path) -> None:

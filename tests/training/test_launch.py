@@ -60,7 +60,7 @@ def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
 def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     launcher = start(words, folder, "execution.parallel=auto")
-    assert launcher.communicate(timeout=120)[0].splitlines()[-1] == f"done: {folder}"
+    assert f"done: {folder}" in launcher.communicate(timeout=120)[0].splitlines()
     assert launcher.returncode == 0
     segment = run_record.read(folder).segments[0]
     assert segment["devices"]["count"] == 2

@@ -61,6 +61,9 @@ def train(
         bool,
         typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
     ] = False,
+    time: Annotated[
+        bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
+    ] = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -70,6 +73,8 @@ def train(
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study import config
+    from tst_study.commands import last_words
+    from tst_study.data.manifest import NoTokenFilesError
     from tst_study.process.rank_environment import (
         adopt_slurm_ranks,
         check_rank_variables,
@@ -84,9 +89,20 @@ def train(
     if dry_run:
         from tst_study.commands.dry_run import check_start, describe
 
-        print(describe(resolved))
-        check_start(resolved, folder, processes)
+        try:
+            check_start(resolved, folder, processes)
+        except NoTokenFilesError:  # what the run would cost does not depend on them
+            print(describe(resolved))
+            raise
+        if not time:
+            print(describe(resolved))
+            return
+        from experiments.plan.timing import seconds_per_step
+
+        print(describe(resolved, seconds_per_step(resolved)))
         return
+    if time:
+        raise UserError("--time: only with --dry-run, to estimate how long training takes")
     folder = folder or _run_folder(resolved)
     prepare_for_gpus()
     if processes > 1:
@@ -103,12 +119,18 @@ def train(
     check_rank_variables()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = rank_variable("RANK") == 0
+    before = last_words.of_done_before(resolved, folder)
+    if before is not None:
+        if first:
+            print(before)
+        return
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
         state = train_run(resolved, folder)
     if first:
-        print(f"{state}: {folder}")
+        said = last_words.of_done(folder) if state == "done" else [f"{state}: {folder}"]
+        print(*said, sep="\n")
     if state != "done":
         raise typer.Exit(1)
 

@@ -13,11 +13,13 @@ from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.errors import UserError
 from tst_study.run.identity import fingerprint, run_id
 from tst_study.run_record import check_same_run
+from tst_study.units import duration
 
 
-def describe(config: Config) -> str:
+def describe(config: Config, seconds_per_step: float | None = None) -> str:
     """TOML of every key, then, as TOML comments, everything that follows from it."""
-    return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in _costs(config))
+    lines = [*_costs(config), *_time(config, seconds_per_step), "", *_memory(config)]
+    return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def check_start(config: Config, folder: Path | None, processes: int) -> None:
@@ -60,9 +62,28 @@ def _costs(config: Config) -> list[str]:
         _row("latent tokens", f"{plan.latent_tokens(plan.steps):,}"),
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
-        "",
     ]
-    return lines + _memory(config)
+    return lines + _epochs(config)
+
+
+def _epochs(config: Config) -> list[str]:
+    try:
+        stream = open_stream(config)
+    except UserError:
+        return []  # said with the run's id
+    read = f"{stream.epochs(config.schedule.last_step):.3g} times"
+    tokens = sum(corpus.file.token_count for corpus in stream.corpora)
+    several = len(stream.corpora) > 1
+    of = f"{'the corpus read most; all have' if several else 'the text has'} {tokens:,} tokens"
+    return [_row("text is read", f"{read} ({of})")]
+
+
+def _time(config: Config, seconds_per_step: float | None) -> list[str]:
+    if seconds_per_step is None:
+        return [_row("time", "not timed; --dry-run --time trains a few steps to estimate it")]
+    whole = duration(seconds_per_step * config.schedule.last_step)
+    each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
+    return [_row("time", f"about {whole} ({each})")]
 
 
 def _memory(config: Config) -> list[str]:

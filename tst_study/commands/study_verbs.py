@@ -14,7 +14,8 @@ from typer.core import TyperCommand
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
 StudyOrFolder = Annotated[
-    str, typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs.")
+    str,
+    typer.Argument(metavar="STUDY|DIR", help="A study, or a folder of runs, maybe below runs/."),
 ]
 Pattern = Annotated[
     str, typer.Argument(metavar="[RUNS]", help="Part of the runs' names; all by default.")

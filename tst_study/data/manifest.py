@@ -18,6 +18,10 @@ SPLITS = ("train", "validation")
 Count = Annotated[int, Field(ge=0)]
 
 
+class NoTokenFilesError(UserError):
+    """A corpus is not prepared, or lies elsewhere."""
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,6 +94,15 @@ class Manifest(Strict):
     generated: dict[str, Any] | None = None
     """Parameters and entropies of a generated language."""
 
+    @property
+    def tokenizer_name(self) -> str:
+        """`bpe of 1,024 tokens`, `org/name of 49,152 tokens`."""
+        name = self.tokenizer.kind
+        asked = str(self.request.get("tokenizer", ""))
+        if name == "huggingface" and asked and not asked.startswith("sha256:"):
+            name = asked
+        return f"{name} of {self.tokenizer.vocabulary_size:,} tokens"
+
 
 def read_manifest(folder: str | Path) -> Manifest:
     """The manifest of a prepared folder.
@@ -129,14 +142,14 @@ def token_prefix(path: str | Path, split: str = "train") -> Path:
     """The token-file prefix of a split: in a prepared folder, or the path itself if it is one.
 
     Raises:
-        UserError: the path is neither a folder with that split nor the prefix of a `.bin/.idx`.
+        NoTokenFilesError: it is neither a folder with that split nor the prefix of a `.bin/.idx`.
     """
     path = Path(path)
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
     prefix = path / split if path.is_dir() else path
     if not idx_path(prefix).exists():
-        raise UserError(
+        raise NoTokenFilesError(
             f"{path}: holds no token files of the split {split!r}; give a folder made by"
             " `tst-study data prepare`, or the path of a Megatron .bin/.idx pair without its ending"
         )

@@ -7,7 +7,14 @@ from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.integrity import check_sample, fingerprint
-from tst_study.data.manifest import MANIFEST, Manifest, SplitRecord, manifest_of, token_prefix
+from tst_study.data.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    SplitRecord,
+    manifest_of,
+    token_prefix,
+)
 from tst_study.data.token_file import TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
@@ -85,13 +92,7 @@ def fingerprints(config: Config) -> dict[str, Any]:
     corpora = [(corpus.weight, _open(config, corpus.path)) for corpus in config.data.corpora]
     validation = _open_validation(config)
     validation.fingerprint()
-    tokenizers = {split.tokenizer for _, split in corpora} | {validation.tokenizer}
-    known = sorted(name for name in tokenizers if name)
-    if len(known) > 1:
-        raise UserError(
-            "data: corpora and validation were prepared with different tokenizers "
-            f"({', '.join(name[:8] for name in known)}); prepare them with one"
-        )
+    tokenizer = _tokenizer_of([*(split for _, split in corpora), validation])
     held = open_held_out(config)
     return {
         "corpora": [
@@ -107,8 +108,24 @@ def fingerprints(config: Config) -> dict[str, Any]:
             "tokens": held.predicted_tokens,
             **_known_optimum(validation.manifest),
         },
-        "tokenizer": next(iter(known), None),
+        "tokenizer": tokenizer,
     }
+
+
+def _tokenizer_of(splits: list[_Split]) -> str | None:
+    """The fingerprint that all have in common; None where no manifest knows one."""
+    ones = {s.tokenizer: s.manifest for s in splits if s.manifest is not None and s.tokenizer}
+    if len(ones) < 2:
+        return next(iter(ones), None)
+    names = {mark: manifest.tokenizer_name for mark, manifest in ones.items()}
+    alike = len(set(names.values())) < len(names)
+    folders = {s.tokenizer: s.file.prefix.parent for s in reversed(splits) if s.tokenizer}
+    said = [f"{folders[mark]}: {names[mark]}{f' ({mark[:8]})' * alike}" for mark in names]
+    first = folders[next(iter(ones))] / TOKENIZER
+    raise UserError(
+        f"data: corpora and validation were prepared with different tokenizers ({', '.join(said)});"
+        f" prepare them with one, such as --tokenizer {first}"
+    )
 
 
 def _known_optimum(manifest: Manifest | None) -> dict[str, float]:

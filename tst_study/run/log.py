@@ -39,6 +39,11 @@ class Progress(rich.Progress):
         self.update(self._line, facts=facts)
         return facts
 
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """Draw what an evaluation has found, by a row of `Evaluation`."""
+        facts = f"held-out loss {row['nats_per_token']:.4f} over all {row['tokens']:,} tokens"
+        self.update(self._line, facts=facts)
+
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
         step, now = row["step"], time.perf_counter()
@@ -103,6 +108,7 @@ class RunLog:
         if self._writer is None:
             return
         self._writer.evaluation({"segment": self._writer.segment, **row})
+        self._line.evaluated(row)
         self._copy(row, "held_out")
 
     def checkpoint(self, step: int) -> None:

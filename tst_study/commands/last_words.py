@@ -1,0 +1,40 @@
+"""What `tst-study train` says of a run that is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tst_study import run_record
+from tst_study.config import Config
+from tst_study.data.run_data import fingerprints
+from tst_study.run.identity import fingerprint
+
+
+def of_done(folder: Path) -> list[str]:
+    """Where it lies, what it reached, and what to type next."""
+    row = run_record.last_evaluation(folder)
+    reached = [] if row is None else [_reached(row)]
+    study = folder.parent
+    return [f"done: {folder}", *reached, f"next: tst-study analyse --runs {study}"]
+
+
+def of_done_before(config: Config, folder: Path) -> str | None:
+    """One line where the run was done before it was asked for; None where there is work left.
+
+    Raises `UserError` where the folder holds another run.
+    """
+    status = run_record.read_status(folder)
+    if status is None or status["state"] != "done":
+        return None
+    run_record.check_same_run(folder, fingerprint(config, fingerprints(config)))
+    row = run_record.last_evaluation(folder)
+    reached = "" if row is None else f", {_reached(row)}"
+    again = "delete the folder to train it anew, or --set seed=… for another seed"
+    return f"done before: {folder}{reached}; {again}"
+
+
+def _reached(row: run_record.Evaluation) -> str:
+    return (
+        f"held-out loss {row['nats_per_token']:.4f} nats per token after step {row['step']:,}, "
+        f"over {row['tokens']:,} tokens"
+    )
