@@ -35,7 +35,7 @@ MESSAGE = 3e-5
 GPUS_PER_NODE = 8
 LAYER_STARTS = {False: 1e-3, True: 4e-4}
 """Seconds of Python and launches per layer and micro-batch, forward and backward; compiled or not.
-With experts half a millisecond more: sizes of the exchange go to the host."""
+With experts half a millisecond more: the router, and sizes of messages that go to the host."""
 
 # Bytes per element, read and written, forward and backward, in bfloat16; by reading the kernels.
 NORMS_AND_RESIDUALS = {False: 48, True: 28}
