@@ -22,6 +22,10 @@ LAUNCHERS = {
     "slurm": "experiments.slurm.launcher:Slurm",
 }
 
+RETRIES = 3
+"""Launches of a run in a row that may end, stopped or crashed, without a new checkpoint and are
+made again; one more, and it is given up."""
+
 
 @dataclass(frozen=True)
 class Job:

@@ -233,12 +233,17 @@ def tables() -> dict[str, list[str]]:
     }
 
 
-def written_anew(text: str) -> str:
-    for head, rows in tables().items():
+def with_tables(text: str, tables: dict[str, list[str]]) -> str:
+    """The guide with these rows below the heads that end in the keys."""
+    for head, rows in tables.items():
         table = re.compile(rf"({re.escape(head)}\n\|[-| :]+\|\n)((?:\|.*\n)*)")
         text, found = table.subn(lambda match, rows=rows: match[1] + "\n".join(rows) + "\n", text)
         assert found == 1, f"{GUIDE}: no table whose head ends in {head}"
     return text
+
+
+def written_anew(text: str) -> str:
+    return with_tables(text, tables())
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ OF_THE_LAUNCH = {
     "seconds",
     "step_seconds",
     "training_seconds",
+    "compile_seconds",
     "tokens_per_second",
     "peak_memory",
 }

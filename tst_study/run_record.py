@@ -103,7 +103,9 @@ class Metrics(_Counters):
     step_seconds: float
     """Mean over the steps since the row before."""
     training_seconds: float
-    """Since the run began, over all its launches, without evaluation and checkpoints."""
+    """Since the run began, over all its launches, without evaluation, checkpoints, compiling."""
+    compile_seconds: NotRequired[float]
+    """In which layers were compiled since the row before; no part of the seconds above."""
     tokens_per_second: float
     """Raw tokens."""
     mfu: float | None

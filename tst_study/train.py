@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ from tst_study.megatron.process_groups import (
     with_layout,
 )
 from tst_study.process.memory_reuse import keep_freed_memory
+from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
 from tst_study.process.timed_events import TimedEvents
@@ -91,7 +94,8 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         ):
             ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
             trainer = _Trainer(config, folder, ranks, log, data, held_out)
-            return _run(trainer, stop, why_layout)
+            with closing(trainer):
+                return _run(trainer, stop, why_layout)
 
 
 def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
@@ -174,6 +178,10 @@ class _Trainer:
         self.micro_batch = execution.micro_batch or self.share
         torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
         self.stream = open_stream(config)
+        self.ahead: ReadAhead[list[Tensor]] | None = None
+        if _reads_ahead(ranks.device):
+            last = config.schedule.last_step
+            self.ahead = ReadAhead(self._read, last, partial(_use, ranks.device))
         self.model = build_model(config)
         if execution.compiles(on_gpu=ranks.device.type == "cuda"):
             compile_layers(self.model.decoder.layers)
@@ -226,14 +234,25 @@ class _Trainer:
 
     def _batch(self, step: int) -> list[MicroBatch]:
         """This rank's sequences of a step, folded, with what makes the step's mean loss exact."""
-        objective, start = self.objective(step), self.ranks.data_rank * self.share
-        ids, labels = (
-            torch.from_numpy(array).to(self.ranks.device)
-            for array in self.stream.batch(step, start, start + self.share)
-        )
+        objective = self.objective(step)
+        sequences = self.ahead(step) if self.ahead else self._read(step)
+        ids, labels = (x.to(self.ranks.device, non_blocking=True) for x in sequences)
         # An offset's mean is over its valid targets in the whole step, not over a micro-batch's.
         valid_counts = self.ranks.sum_over_data(objective.count_targets(labels))
         return micro_batches(ids, labels, objective, valid_counts, self.micro_batch)
+
+    def _read(self, step: int) -> list[Tensor]:
+        """Ids and labels on the host, where a GPU can copy them while it computes."""
+        start = self.ranks.data_rank * self.share
+        arrays = self.stream.batch(step, start, start + self.share)
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return [x.pin_memory() for x in tensors] if self.ranks.device.type == "cuda" else tensors
+
+    def close(self) -> None:
+        """End the thread that reads ahead."""
+        if self.ahead:
+            self.ahead.close()
+            self.ahead = None  # no cycle of references outlives the run
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: _Due) -> str | None:
         """Log the last step where that is due; returns what is wrong with its loss, if anything."""
@@ -307,6 +326,17 @@ def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> 
         optimizer.copy_from_model()
     if config.superposition.optimizer_at_switch == "reset":
         optimizer.reset()
+
+
+def _reads_ahead(device: torch.device) -> bool:
+    """On processors the thread would take the time that it saves."""
+    return device.type == "cuda"
+
+
+def _use(device: torch.device) -> None:
+    """In a new thread, which else would pin memory for the first GPU and take a part of it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def _be_deterministic() -> None:

@@ -2,7 +2,9 @@
 
 Truth is in the run folders. The launcher holds nothing that a second launcher, or the next call
 of this one, could not read there: what is done is skipped, what was interrupted resumes from its
-checkpoint, what failed is tried again, what another live process trains is waited for.
+checkpoint, what failed is tried again, what another live process trains is waited for. A run that
+was stopped or has crashed is started again at once, as on Slurm: `RETRIES` times in a row without
+a new checkpoint, and never where the same error would come again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from experiments.launcher import Allocation
+from experiments.launcher import RETRIES, Allocation
 from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, run
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
@@ -60,9 +62,11 @@ class Queue:
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Done or diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
-    """Failed in this call, or preempted without having got any further, and why."""
+    """Failed in this call, or given up, and why."""
     begun_at: dict[str, int] = field(default_factory=dict)
-    """Step from which each run of this call was last started."""
+    """Checkpoint from which each run of this call was last started."""
+    idle: dict[str, int] = field(default_factory=dict)
+    """Launches in a row that brought no new one."""
     slots: int = 1
     processes: int = 1
     """Ranks of each run."""
@@ -156,7 +160,7 @@ def _start(
             if one.trunk.fingerprint in queue.failed:
                 queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         elif len(children) < queue.slots:
-            queue.begun_at[one.fingerprint] = _step(one)
+            queue.begun_at[one.fingerprint] = _checkpoint(one)
             children[one.fingerprint] = _ranks(one, queue.processes, target)
             queue.running[one.fingerprint] = one
 
@@ -188,17 +192,26 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedR
             over.append(one)
         elif cancel_mark(one.folder).exists():
             queue.failed[key] = (one, "cancelled")
-        elif state(one) != "preempted" or _step(one) <= queue.begun_at[key]:
+        elif code == Exit.FAILED:
             queue.failed[key] = (one, _reason(one, code))
-        # What was preempted after a checkpoint waits for its next turn.
+        else:
+            is_new = _checkpoint(one) > queue.begun_at[key]
+            queue.idle[key] = 0 if is_new else queue.idle.get(key, 0) + 1
+            reason = _reason(one, code)
+            if queue.idle[key] > RETRIES:
+                said = f"given up: launches in a row without a new checkpoint: {queue.idle[key]}"
+                run_record.mark(one.folder, one.config, "failed", f"{said} ({reason})")
+                queue.failed[key] = (one, f"{said} ({reason})")
+            # Else it waits for its next turn.
     return over
 
 
 def _ended(ranks: list[BaseProcess]) -> int | None:
-    """Exit status of a run: of the first rank that did not end well, else of rank 0; None while
-    one runs. Ranks cannot go on without each other."""
+    """Exit status of a run: of a rank that failed for good, else of the first that did not end
+    well, else of rank 0; None while one runs. Ranks cannot go on without each other."""
     codes = [rank.exitcode for rank in ranks]
     bad = next((code for code in codes if code not in (None, Exit.OVER, Exit.PREEMPTED)), None)
+    bad = Exit.FAILED if Exit.FAILED in codes else bad
     if None in codes:
         if bad is not None:
             for rank in ranks:
@@ -209,9 +222,9 @@ def _ended(ranks: list[BaseProcess]) -> int | None:
     return codes[0] if bad is None or codes[0] == Exit.HELD else bad
 
 
-def _step(one: PlannedRun) -> int:
+def _checkpoint(one: PlannedRun) -> int:
     status = run_record.read_status(one.folder)
-    return status["step"] if status else 0
+    return (status["last_checkpoint"] if status else None) or 0
 
 
 def _reason(one: PlannedRun, code: int) -> str:

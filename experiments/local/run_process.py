@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tst_study import run_record
 from tst_study.config import Config, to_toml
-from tst_study.errors import UserError
+from tst_study.errors import OtherRankError, UserError
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.run import lock as run_lock
 
@@ -98,7 +98,8 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         traceback.print_exc()
         if speaks:
             run_record.mark(folder, config, "failed", one_line(error))
-        return Exit.FAILED if isinstance(error, UserError) else Exit.CRASHED
+        would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
+        return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 

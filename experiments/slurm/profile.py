@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from experiments.launcher import RETRIES
 from tst_study.config import NotNegative, Positive, PositiveFloat, Strict
 from tst_study.errors import UserError
 
@@ -82,9 +83,8 @@ class Profile(Strict):
     exclude: str | None = None
     signal_seconds: Positive = 300
     """How long before the end of its time a run is told to write its checkpoint."""
-    retries: NotNegative = 3
-    """Launches in a row that may end, stopped or crashed, without a new checkpoint and are made
-    again; one more, and the run is given up."""
+    retries: NotNegative = RETRIES
+    """Launches in a row that may end without a new checkpoint before the run is given up."""
     parallel: Positive = 64
     """Runs of one array at a time."""
     gpu_option: Literal["gpus-per-node", "gres"] = "gpus-per-node"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu_guide import GUIDE, PUBLISHED, gpu, layout, written_anew
+from tests.gpu_guide import GUIDE, PUBLISHED, SLOW_H100, gpu, layout, written_anew
 from tst_study.config import Config
 from tst_study.configuration.presets import PRESETS
 from tst_study.cost.devices import DEVICES, device_named
@@ -21,10 +21,15 @@ def test_the_guides_tables_are_what_the_code_says_today() -> None:
     assert written_anew(text) == text
 
 
-def test_published_speeds_are_met_within_some_half_and_most_within_a_quarter() -> None:
-    ratios = [one.expected()[0] / one.speed for one in PUBLISHED]
-    assert all(1 / 1.55 <= ratio <= 1.55 for ratio in ratios), ratios
-    assert median(max(ratio, 1 / ratio) for ratio in ratios) <= 1.25
+def test_published_speeds_are_met_within_a_third_and_most_within_a_quarter() -> None:
+    """With experts, and on GPUs that ran at less than their power, within some half: the guide
+    says why."""
+    ratios = {one.name: one.expected()[0] / one.speed for one in PUBLISHED}
+    wide = {one.name for one in PUBLISHED if one.config.model.experts or one.device == SLOW_H100}
+    assert len(wide) == 4
+    for name, ratio in ratios.items():
+        assert max(ratio, 1 / ratio) <= (1.55 if name in wide else 1.35), name
+    assert median(max(ratio, 1 / ratio) for ratio in ratios.values()) <= 1.25
 
 
 def dense(**more: Any) -> Config:

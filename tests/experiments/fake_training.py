@@ -44,6 +44,13 @@ def _train(config: Config, folder: Path, *, progress: bool) -> str:
         raise ZeroDivisionError("division\nby zero")
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "hops":
+        # Killed in every second launch after a new checkpoint, in the others without one.
+        launches = len((folder / "launches").read_text())
+        if launches <= int(argument):
+            writer.status("running", launches, last_checkpoint=launches // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        argument = ""
     if behaviour == "diverge":
         writer.status("diverged", 2, "loss nan")
         return "diverged"
@@ -52,8 +59,9 @@ def _train(config: Config, folder: Path, *, progress: bool) -> str:
     if behaviour == "preempt":
         launches = len((folder / "launches").read_text())
         if launches < 3 or argument == "always":
-            # A machine that is taken away: after two steps each time, or again and again at one.
-            writer.status("preempted", 1 if argument == "always" else 2 * launches, "SIGTERM")
+            # A machine that is taken away: after two steps each time, or always before the first.
+            done = 0 if argument == "always" else 2 * launches
+            writer.status("preempted", done, "SIGTERM", last_checkpoint=done)
             return "preempted"
         argument = ""
     loss = float(argument or 3.0)

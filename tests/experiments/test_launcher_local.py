@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from experiments.launcher import Options, launcher_of
+from experiments.launcher import RETRIES, Options, launcher_of
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch, report_failures
+from experiments.local.run_process import Exit, train_rank
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan.select import stopped
@@ -31,7 +33,7 @@ from tests.run.test_record import DATA
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.data import run_data
-from tst_study.errors import UserError
+from tst_study.errors import OtherRankError, UserError
 from tst_study.run import lock as run_lock
 from tst_study.run.launch_facts import cores
 
@@ -100,6 +102,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     reasons = "\n".join(report_failures(queue))
     assert "corpus: too short; give more text" in reasons
     assert "ZeroDivisionError: division by zero" in reasons
+    assert "given up: launches in a row without a new checkpoint: 4 (its process was" in reasons
     assert "killed by SIGKILL" in reasons
     assert all(status(tmp_path, name)["state"] == "failed" for name in ("fail", "bug", "killed"))
     (log,) = tmp_path.glob("bug-*/job/log.txt")
@@ -107,7 +110,8 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     (tmp_path / "healed").touch()
     queue = submit(study, tmp_path)
     assert [run.config.name for run, _ in queue.failed.values()] == ["killed"]
-    assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
+    in_vain = RETRIES + 1
+    assert launches(tmp_path) == {"fail": 2, "bug": in_vain + 1, "killed": 2 * in_vain, "good": 1}
 
 
 def test_diverged_run_is_over(tmp_path: Path) -> None:
@@ -234,12 +238,53 @@ def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
     assert again in capsys.readouterr().out
 
 
-def test_a_preempted_run_is_taken_up_again_as_long_as_it_gets_on(tmp_path: Path) -> None:
-    queue = submit(
-        study_of(config("preempt", "seed=0"), config("preempt_always", "seed=1")), tmp_path
-    )
-    assert [run.config.name for run in queue.over.values()] == ["preempt"]
-    assert launches(tmp_path) == {"preempt": 3, "preempt_always": 2}
+def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
+    tmp_path: Path,
+) -> None:
+    names = ("preempt", "preempt_always", "hops_9")
+    queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), tmp_path)
+    assert [run.config.name for run in queue.over.values()] == ["preempt", "hops_9"]
+    assert launches(tmp_path) == {"preempt": 3, "preempt_always": RETRIES + 1, "hops_9": 10}
+    assert status(tmp_path, "preempt_always")["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UserError("corpus: too short"), Exit.FAILED),
+        (OtherRankError("rank 1: all_reduce did not come to its end"), Exit.CRASHED),
+        (ZeroDivisionError(), Exit.CRASHED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_only_what_would_happen_again_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: Exit
+) -> None:
+    def fail(*unused: object, **more: object) -> None:
+        raise error
+
+    fake = ModuleType("tst_study.train")
+    fake.train = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tst_study.train", fake)
+    (tmp_path / "job").mkdir()
+    assert train_rank(config("one"), tmp_path, 0) == status
+
+
+def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
+    class Ended:
+        def __init__(self, exitcode: int) -> None:
+            self.exitcode = exitcode
+
+        def close(self) -> None:
+            pass
+
+    def ended(*codes: int) -> int | None:
+        return local_queue._ended([Ended(code) for code in codes])  # type: ignore[misc]
+
+    assert ended(-signal.SIGKILL, Exit.FAILED) == Exit.FAILED
+    assert ended(Exit.CRASHED, -signal.SIGKILL) == Exit.CRASHED
+    assert ended(Exit.HELD, Exit.FAILED) == Exit.HELD
+    assert ended(Exit.OVER, Exit.OVER) == Exit.OVER
 
 
 def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ MESSAGE = 3e-5
 GPUS_PER_NODE = 8
 LAYER_STARTS = {False: 1e-3, True: 4e-4}
 """Seconds of Python and launches per layer and micro-batch, forward and backward; compiled or not.
-With experts half a millisecond more: sizes of the exchange go to the host."""
+With experts half a millisecond more: the router, and sizes of messages that go to the host."""
 
 # Bytes per element, read and written, forward and backward, in bfloat16; by reading the kernels.
 NORMS_AND_RESIDUALS = {False: 48, True: 28}
@@ -46,8 +46,11 @@ SWIGLU = {False: 32, True: 16}
 PERMUTATION = 36
 """Per element of a position's copy on its way to an expert and back."""
 LOGIT = 34
-HEAD_GRADIENT = 12
-"""Per weight of the head and chunk of rows."""
+HEAD_GRADIENT = 16
+"""Per weight of the head and chunk of rows: its products read it twice and write a gradient, which
+is added to the one in float32."""
+HEAD_ONCE = 12
+"""Per weight of the head: that gradient zeroed, scaled and rounded, beside one chunk's products."""
 GRADIENT = 10
 """Per weight and micro-batch: added to the float32 buffer."""
 UPDATE = 46
@@ -257,7 +260,7 @@ def _head(model: Model, parallel: Parallel, positions: int) -> Load:
     vocabulary = model.vocabulary_size / parallel.tensor
     chunks = max(1.0, positions * vocabulary / GPU_CHUNK_ELEMENTS_WITH_HEAD)
     passes = LOGIT * positions * vocabulary
-    passes += HEAD_GRADIENT * chunks * vocabulary * model.hidden_size
+    passes += (HEAD_GRADIENT * chunks + HEAD_ONCE) * vocabulary * model.hidden_size
     return _product(positions, model.hidden_size, vocabulary).plus(Load(memory=passes))
 
 

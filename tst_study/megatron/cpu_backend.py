@@ -73,6 +73,8 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (torch.cuda, "synchronize", lambda device=None: None),
     # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for.
     (torch.cuda, "current_stream", lambda device=None: None),
+    # Torch's optimizers ask in every step for an accelerator, and for its stream where one is.
+    (torch.accelerator, "current_accelerator", lambda check_available=False: None),
     # The sizes of the token exchange go to the host on a side stream; here they are there already.
     (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream", object()),
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _sizes_are_on_the_host),

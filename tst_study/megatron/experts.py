@@ -61,7 +61,7 @@ class RoutingLog:
             row[: self.experts] += chosen.sum(dim=0)
             row[self.experts :] += torch.stack(
                 [
-                    torch.tensor(float(len(logits)), device=row.device),
+                    torch.full((), float(len(logits)), device=row.device),
                     entropies.sum(),
                     log_sums.square().sum(),
                     torch.zeros((), device=row.device),

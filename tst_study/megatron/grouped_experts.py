@@ -62,7 +62,8 @@ class GroupedExperts(MegatronModule):
         self, hidden: Tensor, tokens_per_expert: Tensor, probabilities: Tensor
     ) -> tuple[Tensor, None]:
         """hidden (n, d), sorted by expert; tokens_per_expert (experts,); probabilities (n,)."""
-        ends = tokens_per_expert.to(hidden.device).cumsum(0).to(torch.int32)
+        counts = tokens_per_expert.to(hidden.device, non_blocking=True)
+        ends = counts.cumsum(0).to(torch.int32)
         inner = swiglu(grouped_product(hidden, self.linear_fc1, ends))
         weighted = (inner * probabilities.unsqueeze(1)).to(inner.dtype)
         return grouped_product(weighted, self.linear_fc2, ends), None

@@ -24,6 +24,7 @@ from torch import Tensor
 from tst_study.config import Config, Superposition
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.cpu_backend import cuda_means_cpu
+from tst_study.megatron.dispatcher import wait_less_for_sizes
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.kernels.rotary import RotaryTable
 from tst_study.megatron.layers import block_specification
@@ -273,5 +274,6 @@ def empty_model(config: Config) -> SuperposedGPT:
         if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
             # Megatron leaves this mark where it draws the weights, which `initialize` does here.
             module.weight.tensor_model_parallel = True
+    wait_less_for_sizes(model.decoder.layers)
     keep_less_for_backward(model.decoder.layers, config.execution.recompute)
     return model

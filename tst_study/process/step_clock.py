@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from tst_study.cost.devices import peak_flops
 
 
 class StepClock:
-    """Counts the seconds of training, without evaluation and checkpoints, over all launches."""
+    """Counts the seconds of training over all launches, without evaluation, checkpoints and the
+    compiling of layers."""
 
     def __init__(
         self, device: torch.device, world_size: int, flops_per_step: int, dtype: str
@@ -27,7 +29,7 @@ class StepClock:
         if device.type == "cuda":
             of_one = peak_flops(torch.cuda.get_device_name(device), dtype)
             self._peak_flops = of_one * world_size if of_one else None
-        self._seconds = 0.0
+        self._seconds = self._compiling = 0.0
         self._steps = 0
 
     @contextmanager
@@ -40,16 +42,19 @@ class StepClock:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Times what belongs to the steps before it, such as reading their loss off a GPU."""
-        began = time.perf_counter()
+        began, compiled = time.perf_counter(), _compile_seconds()
         yield
-        seconds = time.perf_counter() - began
+        compiling = _compile_seconds() - compiled
+        seconds = time.perf_counter() - began - compiling
+        self._compiling += compiling
         self._seconds += seconds
         self.training_seconds += seconds
 
     def speed(self, plan: PhasePlan, done: int) -> dict[str, Any]:
-        """Of the steps since the last call, the last of which was step number `done`."""
-        seconds, steps = self._seconds, self._steps
-        self._seconds, self._steps = 0.0, 0
+        """Of the steps since the last call, the last of which was step number `done`; without the
+        time in which layers were compiled, which is told beside them where there was any."""
+        seconds, compiling, steps = self._seconds, self._compiling, self._steps
+        self._seconds, self._compiling, self._steps = 0.0, 0.0, 0
         flops = self.flops_per_step * steps
         return {
             "step_seconds": seconds / steps,
@@ -57,9 +62,17 @@ class StepClock:
             "tokens_per_second": (plan.raw_tokens(done) - plan.raw_tokens(done - steps)) / seconds,
             "mfu": flops / seconds / self._peak_flops if self._peak_flops else None,
             "peak_memory": self._peak_memory(),
-        }
+        } | ({"compile_seconds": compiling} if compiling else {})
 
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _compile_seconds() -> float:
+    """That torch.compile has taken in this process so far."""
+    tracer = sys.modules.get("torch._dynamo.utils")  # there once something is compiled
+    if tracer is None:
+        return 0.0
+    return float(sum(tracer.compilation_time_metrics.get("_compile.compile_inner", ())))

@@ -51,6 +51,8 @@ class Progress(rich.Progress):
         seconds_per_step = (now - began) / (step - first) if step > first else None
         facts = f"{row['phase']}  {row['loss_name']} {row['loss']:.4f}  "
         facts += f"{row['tokens_per_second']:,.0f} tokens/s"
+        if "compile_seconds" in row:
+            facts += f"  compiled in {row['compile_seconds']:.0f} s"
         self.update(self._line, completed=step, facts=facts)
         return {
             **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},

@@ -135,7 +135,8 @@ def weighted_targets(
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
     dtype = torch.promote_types(dtype, torch.float32)
-    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype, device=targets.device)
+    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
+    g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for the device
     g = torch.where(counts > 0, g, 0.0)
     return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
 

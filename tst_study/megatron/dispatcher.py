@@ -1,0 +1,68 @@
+"""Positions to their experts and back, without asking the device how many go where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from torch import Tensor
+
+
+class Dispatcher(MoEAlltoAllTokenDispatcher):
+    """Megatron's, but the host waits for the device only where positions go to other ranks, once.
+
+    Megatron's waits for the sizes of two selections, which are known (every position goes to the
+    same number of experts), and hands the positions of each expert over on the host, from where
+    grouped products bring them back. The sizes of messages have to be on the host.
+    """
+
+    @property
+    def _has_all_experts(self) -> bool:
+        """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
+        return self.ep_size == self.tp_size == 1
+
+    def dispatch_preprocess(
+        self, hidden_states: Tensor, routing_map: Tensor, probs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """hidden_states (l, b, d); choices and their weights (positions, experts) -> copies of the
+        positions sorted by expert (positions · experts per position, d), and their weights."""
+        self.hidden_shape = hidden_states.shape
+        self.probs, self.routing_map = probs, routing_map
+        self.tokens_per_expert = self.preprocess(routing_map)
+        self._maybe_dtoh_and_synchronize("before_permutation_1")
+        rows = hidden_states.view(-1, self.hidden_shape[-1])
+        self.hidden_shape_before_permute = rows.shape
+        copies = rows.shape[0] * self.config.moe_router_topk
+        places = torch.nonzero_static(routing_map.T.contiguous().view(-1), size=copies).squeeze(1)
+        self.reversed_local_input_permutation_mapping = places % rows.shape[0]
+        copied = rows.index_select(0, self.reversed_local_input_permutation_mapping)
+        return copied, probs.T.reshape(-1).index_select(0, places)
+
+    def dispatch_postprocess(self, rows: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._has_all_experts:
+            result: tuple[Tensor, Tensor, Tensor] = super().dispatch_postprocess(rows, probs)
+            return result
+        positions, self.tokens_per_expert = self.tokens_per_expert, None
+        return rows, positions, probs
+
+    def combine_preprocess(self, rows: Tensor) -> Tensor:
+        return rows if self._has_all_experts else super().combine_preprocess(rows)
+
+    def _maybe_dtoh_and_synchronize(
+        self, point: str, tokens_per_expert: Tensor | None = None
+    ) -> Tensor | None:
+        """Megatron's hook: sizes of messages to the host, but not the positions of each expert."""
+        if not self._has_all_experts:
+            super()._maybe_dtoh_and_synchronize(point)
+        return tokens_per_expert
+
+
+def wait_less_for_sizes(layers: Iterable[Any]) -> None:
+    """Ours in the place of Megatron's exchange of all with all, which its layers make themselves
+    by its name."""
+    for layer in layers:
+        dispatcher = getattr(layer.mlp, "token_dispatcher", None)
+        if isinstance(dispatcher, MoEAlltoAllTokenDispatcher):
+            dispatcher.__class__ = Dispatcher  # of the same state

@@ -1,0 +1,34 @@
+"""The next step's batch, read by a thread while the device works on this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ReadAhead(Generic[T]):
+    """`read(step)` for one step after another, each begun when the one before it is taken.
+
+    What `read` raises is raised where its step is asked for.
+    """
+
+    def __init__(
+        self, read: Callable[[int], T], end: int, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """`end`: the step before which it stops. `prepare`: called first, in the thread."""
+        self._read, self._end = read, end
+        self._thread = ThreadPoolExecutor(1, "batches", initializer=prepare)
+        self._begun: dict[int, Future[T]] = {}
+
+    def __call__(self, step: int) -> T:
+        begun = self._begun.pop(step, None) or self._thread.submit(self._read, step)
+        if step + 1 < self._end:
+            self._begun = {step + 1: self._thread.submit(self._read, step + 1)}
+        return begun.result()
+
+    def close(self) -> None:
+        """Wait for the thread's end; what it has read for a step to come is dropped."""
+        self._thread.shutdown(cancel_futures=True)
