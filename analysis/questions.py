@@ -52,6 +52,8 @@ def ask(
     if table is not None:
         return _of_table(question, table, at)
     source = None if runs is None else read_tables(runs, cache)
+    if source is not None and source.runs.empty:
+        raise UserError(source.problems[0])
     return _law(source, at) if question == "law" else QUESTIONS[question](source)
 
 

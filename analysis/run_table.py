@@ -90,7 +90,9 @@ def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
         table_cache.save(Path(cache), parts, {f: s for f, s in stamps.items() if f in good})
     problems = list(tables.problems)
     if tables.runs.empty and not problems:
-        problems.append(f"{_shown(folders)}: no run folder there (a folder with a run.json)")
+        problems.append(
+            f"{_shown(folders)}: no run folder there; name the folder that holds the runs"
+        )
     return _with_exclusions(tables, _roots(folders), problems)
 
 

@@ -1,7 +1,7 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
-`docs/config.md` from the config's types and docstrings, the table of studies in `docs/slurm.md`;
-a test fails where they are not what this would write.
+`docs/config.md` from the config's types and docstrings, the table of studies in `docs/slurm.md`,
+the tables of `docs/findings.md` from the records; a test fails where they are not what this writes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from docs.findings import with_tables
 from experiments.studies.scales import SCALES
 from experiments.study import STUDIES
 from tst_study import config
@@ -75,8 +76,12 @@ def with_studies(page: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    slurm = DOCS / "slurm.md"
-    return {DOCS / "config.md": config_page(), slurm: with_studies(slurm.read_text("utf8"))}
+    slurm, found = DOCS / "slurm.md", DOCS / "findings.md"
+    return {
+        DOCS / "config.md": config_page(),
+        slurm: with_studies(slurm.read_text("utf8")),
+        found: with_tables(found.read_text("utf8")),
+    }
 
 
 def _schema(schema: dict[str, Any], name: str) -> dict[str, Any]:

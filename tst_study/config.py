@@ -53,7 +53,7 @@ def _fit_for_a_folder(name: str) -> str:
 
 def _fit_for_a_path(path: str) -> str:
     if not path or not path.isprintable():
-        raise ValueError("is no path: it is empty or holds control characters")
+        raise ValueError("is not a path: it is empty or holds control characters")
     return path
 
 

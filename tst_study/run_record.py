@@ -21,7 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
@@ -247,7 +247,8 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
     thousands of runs."""
     try:
         with open(Path(folder) / "evals.jsonl", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**14))
+            # Far enough back for what may follow it: a row with values by position is long.
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**20))
             lines = file.read().splitlines()
     except FileNotFoundError:
         return None
@@ -282,8 +283,11 @@ def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 def read_header(folder: str | Path) -> RunHeader:
     path = Path(folder) / "run.json"
-    try:
-        values = from_json(path.read_bytes())
+    with _damage_named(path):
+        try:
+            values = from_json(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path}: missing; {folder} is not a run folder") from None
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version not in (SCHEMA_VERSION, None):
             raise UserError(
@@ -291,31 +295,30 @@ def read_header(folder: str | Path) -> RunHeader:
                 f"{SCHEMA_VERSION}; use the version that wrote it"
             )
         return _HEADER.validate_python(values)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing; {folder} is not a run folder") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
 
 
 def read_status(folder: str | Path) -> Status | None:
     """The run's own word on its state, or None before it said any."""
     path = Path(folder) / "status.json"
-    try:
-        status: Status = from_json(path.read_bytes())
+    with _damage_named(path):
+        try:
+            status: Status = from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
         _STATUS.validate_python(status)  # for its errors: what it does not know stays as it is
-    except FileNotFoundError:
-        return None
+        return status
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
-    return status
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:

@@ -3,7 +3,11 @@
 
 def is_whole(text: str) -> bool:
     """Whether every character of it has UTF-8; half a pair of surrogates has none."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def printable(text: str) -> str:
@@ -14,7 +18,7 @@ def printable(text: str) -> str:
 
 def in_markdown(text: str) -> str:
     """As a cell of a Markdown table: no HTML, no further cell, no further line."""
-    return " ".join(text.replace("<", "&lt;").replace("|", "/").split("\n"))
+    return " ".join(text.replace("<", "&lt;").replace("|", "/").splitlines())
 
 
 def in_csv(text: str) -> str:

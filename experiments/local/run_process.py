@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tst_study import run_record
 from tst_study.config import Config, to_toml
-from tst_study.errors import OtherRankError, UserError
+from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.run import lock as run_lock
 
@@ -101,13 +101,6 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
-
-
-def one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, UserError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def send_output_to(path: Path) -> None:

@@ -34,8 +34,7 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     adopt_slurm_ranks()
     resolved = config.load(folder / "job" / "config.toml")
     if on_gpu and resolved.execution.device == "auto":
-        execution = resolved.execution.model_copy(update={"device": "cuda"})
-        resolved = resolved.model_copy(update={"execution": execution})
+        resolved = resolved.executed(device="cuda")
     try:
         ended = train_rank(resolved, folder, rank, lock_seconds=LOCK_SECONDS)
     except Stopped as stopped:

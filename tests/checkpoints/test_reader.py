@@ -125,8 +125,8 @@ WHERE = {
     "poison_common": "damaged, or not to be trusted",
     "poison_tensor": "damaged, or not to be trusted",
     "poison_common_state": "damaged, or not to be trusted",
-    "lead_out_of_the_folder": "which is no file of this folder; it is refused",
-    "add_an_object": ".metadata: object is no tensor",
+    "lead_out_of_the_folder": "which is not a file of this folder; it is refused",
+    "add_an_object": ".metadata: object is not a tensor",
 }
 
 

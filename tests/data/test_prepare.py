@@ -21,14 +21,14 @@ import zstandard
 from tests.data.test_text_tokenizers import decoded
 from tests.data.token_files import documents_of
 from tst_study import atomic_files
-from tst_study.data import shards
 from tst_study.data.integrity import fingerprint, verify
 from tst_study.data.manifest import manifest_of, read_manifest, token_prefix
+from tst_study.data.preparation import shards
 from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.prepared_folder import UNFINISHED
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_sources import Reading, Source, records
 from tst_study.data.preparation.text_tokenizers import read_tokenizer
-from tst_study.data.prepared_folder import UNFINISHED
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
@@ -183,7 +183,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, monkeypatch):
 
 KILLED = """
 import sys, time
-from tst_study.data import shards
+from tst_study.data.preparation import shards
 from tst_study.data.preparation import prepare
 from tst_study.data.preparation import request
 from tst_study.data.preparation import workers

@@ -257,7 +257,7 @@ REQUESTS = [
     (["--source", "empty"], "empty: no such file, or a folder without text"),
     (["--source", "["], "[: no such file"),
     (["--source", ""], "no such file, or a folder without text"),
-    (["--source", "good.txt", "--tokenizer", "bpe:"], "after 'bpe:' belongs the size"),
+    (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
     (["--source", "good.txt", "--tokenizer", "bpe:x"], "bpe:x"),
     (["--source", "good.txt", "--tokenizer", "bpe:1"], "bpe:1"),
     (["--source", "good.txt", "--tokenizer", "bpe:-5"], "bpe:-5"),

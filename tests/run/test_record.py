@@ -14,6 +14,7 @@ from tst_study import run_record
 from tst_study.errors import UserError
 from tst_study.evaluation import trained_run
 from tst_study.run.header import header_of
+from tst_study.run.log import Progress, RunLog
 from tst_study.run_record import RunWriter
 
 DATA = {
@@ -234,3 +235,34 @@ def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
         open_run(tmp_path / name).close()
     (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
     assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
+
+
+def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: Path) -> None:
+    """Losses by position of hundreds of sequences, appended after training."""
+    launch(tmp_path, None, range(1, 3), loss=3.5)
+    values = [[round(0.001 * place, 3) for place in range(9)] for _ in range(2000)]
+    counters = {name: value for name, value in _counters(0, 2).items() if name != "epochs"}
+    whole = {
+        **counters,
+        "annealed": True,
+        "task": "loss_by_position",
+        "data": "books-cd",
+        "metrics": {"nats": 3.0},
+        "samples": 2000,
+        "details": {"values": values},
+        "seconds": 1.0,
+    }
+    run_record.append_task_results(tmp_path, [whole])
+    assert (tmp_path / "evals.jsonl").stat().st_size > 2**16
+    found = run_record.last_evaluation(tmp_path)
+    assert found is not None
+    assert (found["step"], found["nats_per_token"]) == (2, 3.5)
+    assert len(run_record.read_task_results(tmp_path)) == 1
+
+
+def test_a_failure_of_several_lines_is_one_line_of_the_status(tmp_path: Path) -> None:
+    log = RunLog(open_run(tmp_path), Progress("made", 100, enabled=False))
+    log.failed(ValueError("first\n  second"))
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert status["message"] == "ValueError: first second"

@@ -156,7 +156,7 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
 
 def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is no number"):
+    with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is not a number"):
         rank_variable("WORLD_SIZE")
 
 

@@ -83,12 +83,12 @@ def read_description(place: str | Path) -> Metadata:
         raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
     for name, value in found.state_dict_metadata.items():
         if not isinstance(value, TensorStorageMetadata) and not _is_common_state(name, value):
-            raise UserError(f"{path}: {name} is no tensor; no checkpoint of ours has others")
+            raise UserError(f"{path}: {name} is not a tensor; no checkpoint of ours has others")
     for index, stored in found.storage_data.items():
         if Path(stored.relative_path).name != str(stored.relative_path):
             raise UserError(
-                f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is no file of "
-                "this folder; it is refused, and nothing in this folder is to be trusted"
+                f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is not a file "
+                "of this folder; it is refused, and nothing in this folder is to be trusted"
             )
     for index, stored in found.storage_data.items():
         if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):

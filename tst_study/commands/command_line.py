@@ -199,13 +199,10 @@ def analyse(
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
-    from tst_study.run_record import find_run_folders
 
     answer = ask(
         question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
     )
-    if runs is not None and runs.is_dir() and not find_run_folders(runs):
-        raise UserError(f"{runs}: no run folder there; name the folder that holds the runs")
     for line in answer.lines():
         print(line)
     named = runs or table or tokens
@@ -322,7 +319,7 @@ def main() -> NoReturn:
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run a command; its exit status. Raises `UserError` for arguments that are none."""
+    """Run a command; its exit status. Raises `UserError` for bad arguments."""
     for argument in arguments:
         if not is_whole(argument):
             raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")

@@ -103,7 +103,8 @@ def plan(
     planner = Planner(chosen, chosen.folder, not no_share, unprepared=True)
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
-    prices = Prices(device or usual.device, mfu or usual.mfu, price or usual.per_gpu_hour)
+    price = usual.per_gpu_hour if price is None else price
+    prices = Prices(device or usual.device, mfu or usual.mfu, price)
     gpu = prices.gpu()
     memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
 

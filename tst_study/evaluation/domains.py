@@ -57,6 +57,7 @@ def evaluate_domains(
         began = time.perf_counter()
         prefix = token_prefix(path, "validation")
         held = held_out(prefix, trained.run.sequence_length, tokens, name)
+        held.check_vocabulary(trained.run.model.vocabulary_size)
         losses = trained.losses(held.ids, held.labels)
         metrics, documents = _by_document(losses, held, TokenFile(prefix))
         for measure, value in list(metrics.items()):
@@ -83,7 +84,7 @@ def _by_document(
     starts = file.document_starts(0, file.document_count)
     document = np.searchsorted(starts, tokens, side="right") - 1
     document -= document[0]
-    sums = np.bincount(document, losses.ravel()[counted]).astype(np.float64)
+    sums = np.bincount(document, losses.ravel()[counted])
     counts = np.bincount(document)
     sums, counts = sums[counts > 0], counts[counts > 0]
     mean, error = mean_per_token(sums, counts)

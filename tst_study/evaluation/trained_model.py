@@ -39,9 +39,10 @@ class TrainedModel:
 
         Raises `UserError` for ids of another vocabulary.
         """
-        if int(ids.max()) >= self.run.model.vocabulary_size:
+        highest = int(max(ids.max(), labels.max()))
+        if highest >= self.run.model.vocabulary_size:
             raise UserError(
-                f"token id {int(ids.max())} is beyond the model's vocabulary of "
+                f"token id {highest} is beyond the model's vocabulary of "
                 f"{self.run.model.vocabulary_size}; name held-out text of the model's tokenizer"
             )
         at_once = max(1, POSITIONS_AT_ONCE // ids.shape[1])

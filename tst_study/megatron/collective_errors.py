@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tst_study.errors import OtherRankError, UserError
+from tst_study.errors import OtherRankError, UserError, first_line
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def collectives_named(rank: int) -> Iterator[None]:
         if name is None:
             raise
         # Without the source line that it came from, and without advice.
-        reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0]).split(". ")[0]
+        reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
         raise OtherRankError(
             f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
             f"what that one said comes first ({reason})"

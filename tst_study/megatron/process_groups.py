@@ -57,7 +57,7 @@ class Ranks:
         return tensor
 
     def largest(self, numbers: list[int]) -> list[int]:
-        """Of each number, over all ranks."""
+        """The largest value of each number over all ranks."""
         if self.world_size == 1:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self.device)
@@ -85,7 +85,10 @@ class Ranks:
         dist.barrier()
 
     def wait_at_most(self, seconds: float) -> None:
-        """For each other, in every group, from now on; all ranks together."""
+        """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
+
+        By names that torch keeps to itself: it has no public ones for groups that are there.
+        """
         self.barrier()  # none may still be waiting for a slow one
         for group in dist.distributed_c10d._world.pg_map:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)

@@ -45,11 +45,13 @@ def rank_variables(
 def rank_variable(name: str, default: int | None = None) -> int:
     """RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE; what holds of a process alone by default.
 
-    Raises `UserError` where the variable is no number.
+    Raises `UserError` where the variable is not a number.
     """
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
     if not re.fullmatch("[0-9]{1,7}", text):
-        raise UserError(f"{name} = {text!r}: is no number of ranks; torchrun sets it, or unset it")
+        raise UserError(
+            f"{name} = {text!r}: is not a number of ranks; torchrun sets it, or unset it"
+        )
     return int(text)
 
 
@@ -77,22 +79,22 @@ def check_rank_variables() -> None:
             )
     port, address = os.environ.get("MASTER_PORT", ""), os.environ.get("MASTER_ADDR", "")
     if ranks > 1 and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise UserError(f"MASTER_PORT = {port!r}: is no port; torchrun sets it")
+        raise UserError(f"MASTER_PORT = {port!r}: is not a port; torchrun sets it")
     if ranks > 1 and not re.fullmatch(r"[\w.:%-]+", address):
-        raise UserError(f"MASTER_ADDR = {address!r}: is no address; torchrun sets it")
+        raise UserError(f"MASTER_ADDR = {address!r}: is not an address; torchrun sets it")
 
 
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, say in torchrun's variables what Slurm says in its own.
 
     Variables that are set already win. A job's script itself, outside `srun`, stays one process.
-    Raises `UserError` where a variable is no number.
+    Raises `UserError` where a variable is not a number.
     """
 
     def number(name: str, default: str = "") -> int:
         text = re.split(r"[(,]", environment.get(name, default))[0]  # of "2(x4)", 2
         if not re.fullmatch("[0-9]+", text):
-            raise UserError(f"{name} = {text!r}: is no number; srun sets it, or unset SLURM_*")
+            raise UserError(f"{name} = {text!r}: is not a number; srun sets it, or unset SLURM_*")
         return int(text)
 
     tasks = number("SLURM_STEP_NUM_TASKS", "1")

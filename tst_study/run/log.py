@@ -9,7 +9,7 @@ from typing import Any
 from rich import progress as rich
 
 from tst_study.config import Config
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_line
 from tst_study.run.header import header_of
 from tst_study.run.launch_facts import launch_facts
 from tst_study.run_record import RunWriter, State, read
@@ -125,10 +125,9 @@ class RunLog:
     def failed(self, error: BaseException) -> None:
         if self._writer is None:
             return
-        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         with suppress(UserError):  # on a full disk `error` says more than these would
-            self._writer.status("failed", self._writer.last_step, message)
-            self._writer.end_segment(message)
+            self._writer.status("failed", self._writer.last_step, one_line(error))
+            self._writer.end_segment(one_line(error))
 
     def _copy(self, row: Mapping[str, Any], prefix: str) -> None:
         """For TensorBoard. Loss is filed by its name: a bag loss and a next-token loss are two

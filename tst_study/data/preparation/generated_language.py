@@ -26,7 +26,7 @@ from tst_study.data.manifest import (
     TokenizerRecord,
     write_manifest,
 )
-from tst_study.data.prepared_folder import finished, refuse_other_files
+from tst_study.data.preparation.prepared_folder import finished, refuse_other_files
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
 

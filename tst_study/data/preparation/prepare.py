@@ -31,12 +31,9 @@ from tst_study.data.manifest import (
     write_manifest,
 )
 from tst_study.data.preparation import text_tokenizers
+from tst_study.data.preparation.prepared_folder import UNFINISHED, finished, open_unfinished
 from tst_study.data.preparation.request import Job, Request
-from tst_study.data.preparation.text_sources import Reading, Source, records, text_of_record
-from tst_study.data.preparation.text_tokenizers import Tokenizer
-from tst_study.data.preparation.workers import Submit, shard_workers
-from tst_study.data.prepared_folder import UNFINISHED, finished, open_unfinished
-from tst_study.data.shards import (
+from tst_study.data.preparation.shards import (
     SHARD_BYTES,
     Work,
     count_documents,
@@ -45,6 +42,9 @@ from tst_study.data.shards import (
     read_counts,
     read_part,
 )
+from tst_study.data.preparation.text_sources import Reading, Source, records, text_of_record
+from tst_study.data.preparation.text_tokenizers import Tokenizer
+from tst_study.data.preparation.workers import Submit, shard_workers
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
 from tst_study.run.launch_facts import cores
@@ -132,8 +132,9 @@ def _progress(shown: bool) -> Progress:
 def _share_of_one(shards: list[Path]) -> float | None:
     """The share that holds out the one document whose hash is lowest, where none is held out so
     far and there are two at least."""
-    counts = [count_documents(path) for path in shards]
-    if any(count["validation"] for count in counts) or sum(c["train"] for c in counts) < 2:
+    if any(count_documents(path)["validation"] for path in shards):
+        return None  # most corpora have one in their first shard
+    if sum(count_documents(path)["train"] for path in shards) < 2:
         return None
     lowest = min(lowest_hash(path) for path in shards)
     return math.nextafter(lowest / 2**64, 1.0)
@@ -227,8 +228,8 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     elif trained:
         if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
             raise UserError(
-                f"tokenizer {name}: after 'bpe:' belongs the size of the vocabulary, 257 to "
-                f"{MOST_WORDS:,}"
+                f"tokenizer {name}: the size of the vocabulary, 257 to {MOST_WORDS:,}, belongs "
+                "after 'bpe:'"
             )
         sample = _training_sample(request, jobs, int(size) * TRAINING_BYTES_PER_WORD)
         made = text_tokenizers.train_byte_pair_tokenizer(sample, int(size))
@@ -249,7 +250,7 @@ def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> 
     for source in (source for split, source in jobs if split == "train"):
         for number, record in enumerate(records(source, Reading(), request.text_field)):
             text = text_of_record(record, source, request.text_field, number)
-            encoded = text.encode(errors="surrogatepass")
+            encoded = text.encode()
             if share is not None and is_held_out(hashlib.sha256(encoded).digest(), share):
                 continue
             yield text

@@ -184,7 +184,10 @@ def text_of_record(record: bytes, source: Source, text_field: str, number: int) 
         )
     text = str(document[text_field])
     if not is_whole(text):
-        raise UserError(f"{place}: its text has half a character (a lone surrogate); mend it")
+        raise UserError(
+            f"{place}: its text holds half a character (a lone surrogate), which has no UTF-8; "
+            "remove it"
+        )
     return text
 
 

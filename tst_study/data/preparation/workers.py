@@ -8,8 +8,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
+from tst_study.data.preparation.shards import Work, make_shard
 from tst_study.data.preparation.text_tokenizers import Tokenizer
-from tst_study.data.shards import Work, make_shard
 from tst_study.errors import UserError
 
 Submit = Callable[[Work], None]

@@ -85,7 +85,7 @@ def make_shard(work: Work, tokenizer: Tokenizer) -> None:
         if not text:
             empty += 1
             continue
-        encoded = text.encode(errors="surrogatepass")
+        encoded = text.encode()
         digest = hashlib.sha256(encoded).digest()
         split = work.split
         if work.validation_share is not None and is_held_out(digest, work.validation_share):

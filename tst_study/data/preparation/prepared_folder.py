@@ -10,7 +10,7 @@ from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.data.integrity import file_sha256, is_intact
 from tst_study.data.manifest import MANIFEST, SPLITS, TOKENIZER, Manifest, read_manifest
 from tst_study.data.preparation.request import Job
-from tst_study.data.shards import SHARD_BYTES
+from tst_study.data.preparation.shards import SHARD_BYTES
 from tst_study.errors import UserError
 
 UNFINISHED = ".unfinished"
