@@ -72,7 +72,9 @@ class Progress:
         self._console.print(Text(line), soft_wrap=True)
 
     def _headline(self, queue: Queue) -> str:
-        total = max(len(queue.whole), len(queue.decided))
+        # A trunk is no longer planned once its last branch has begun.
+        trunks = queue.over.keys() - {one.fingerprint for one in queue.decided}
+        total = max(len(queue.whole), len(queue.decided)) + len(trunks)
         parts = [
             duration(time.monotonic() - self._started),
             f"{len(queue.over)} of {total} runs over",
