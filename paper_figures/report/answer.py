@@ -27,7 +27,7 @@ FEW = 3
 def by_text(summary: Summary) -> list[tuple[str, list[Group]]]:
     """Groups of each natural text, then of language that was made up to show the mechanism."""
     split: dict[str, list[Group]] = {}
-    for group in sorted(all_groups(summary), key=lambda g: (g.is_generated, g.label, g.steps)):
+    for group in sorted(all_groups(summary), key=lambda g: (g.is_generated, g.model, g.steps)):
         split.setdefault(group.text, []).append(group)
     return list(split.items())
 
