@@ -177,11 +177,11 @@ def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"seed": 0.5}, "column seed, row 2: 0.5 is not a whole number of at least 0;"),
         ({"bag_size": 1.9}, "column bag_size, row 2: 1.9 is not a whole number above 0;"),
         ({"step_ratio": 30}, "row 2: 30 is not a finite number of at least 0 and of at most 1;"),
-        ({"learning_rate": -5}, "column learning_rate, row 2: -5 is not a finite number of at lea"),
+        ({"learning_rate": -5}, "column learning_rate, row 2: -5 is not a finite number"),
     ],
 )
 def test_a_bad_cell_of_a_table_is_named(change: dict[str, object], complaint: str) -> None:
-    rows = grid().assign(weighting="uniform").astype(object)
+    rows = grid().assign(weighting="uniform", learning_rate=1e-3).astype(object)
     for name, value in change.items():
         rows.loc[2, name] = value
     with pytest.raises(UserError, match=complaint):

@@ -100,7 +100,9 @@ def test_text_of_another_vocabulary_is_refused(
     words: Path, documents: Path, tmp_path: Path
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
-    with pytest.raises(UserError, match="beyond the model's vocabulary of 64"):
+    with pytest.raises(
+        UserError, match="other: has token ids up to 256, but the model's vocabulary has 64"
+    ):
         list(
             evaluate_run(
                 open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
