@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tst_study import run_record
@@ -23,6 +24,8 @@ def of_done_before(config: Config, folder: Path) -> str | None:
 
     Raises `UserError` where the folder holds another run.
     """
+    if not os.path.isfile(folder / "status.json"):  # also where nothing could lie: said later
+        return None
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":
         return None
