@@ -14,6 +14,7 @@ from analysis.law.rows import published_rows
 from analysis.law.superposition_law import fit_law
 from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
+from tst_study.units import big
 
 CHOSEN_FROM = 0.5
 """The r up to which anybody would look for the best one; beyond, the debt is large and errors with
@@ -35,7 +36,7 @@ def splits(rows: pd.DataFrame) -> list[Split]:
     found = []
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
-        "tokens": "{:.3g} tokens".format,
+        "tokens": lambda tokens: f"{big(tokens)} tokens",
         "weighting": _words,
     }
     for name, label in factors.items():

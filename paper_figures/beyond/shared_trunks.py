@@ -123,7 +123,8 @@ def _measured(runs: pd.DataFrame) -> list[dict[str, Any]]:
             columns = zip(same["superposed_steps"], same["stable"], same["steps"], strict=True)
             shared += shared_steps(Path(*path) for path in columns)
         steps = int(family["steps"].sum())
-        name = f"{big(first['parameters'])}, {first['corpus']}"
+        runs_of_it = number(len(family), "run")
+        name = f"{big(first['parameters'])}, {first['corpus']}, {runs_of_it}"
         rows.append(_row("measured", name, len(family), per_step * steps, per_step * shared))
     return rows
 
