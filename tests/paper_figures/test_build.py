@@ -51,7 +51,7 @@ def test_ones_own_text_goes_by_its_name(tmp_path: Path) -> None:
             data = {**BOOKS, "tokenizer": name}
             write_run(tmp_path / "runs", run, 3.5, data=data, eval_set=f"validation-{name}")
     summary = Sources(tmp_path / "runs").summary
-    assert [text for text, _ in by_text(summary)] == ["Prose", "letters + books-bpe1024", "letters"]
+    assert [text for text, _ in by_text(summary)] == ["Prose", "letters", "letters + books-bpe1024"]
     assert "<b>letters</b> (232k parameters, 1,000 steps, 1 seed): s = 4" in lead(summary)
 
 
