@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 from experiments.corpora import PREPARED, Recipe, place
-from tst_study.config import Config
+from tst_study.config import Config, DeviceName
 from tst_study.errors import UserError
 from tst_study.run_record import find_run_folders
 
@@ -91,7 +91,7 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     parts = module.parts(chosen)
     recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
     if device is not None:
-        known(device, ("auto", "cpu", "cuda"), "--device")
+        known(device, get_args(DeviceName), "--device")
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     here = _Here({str(PREPARED / name): str(folders[name]) for name in folders}, device)
     return Study(

@@ -37,6 +37,7 @@ from tst_study.superposition import (
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
+DeviceName = Literal["auto", "cpu", "cuda"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -344,7 +345,7 @@ class Execution(Strict):
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processor threads per rank; by default torch's own choice."""

@@ -7,8 +7,8 @@ compared; it makes no claim about superposition.
 
 from __future__ import annotations
 
-import os.path
 import re
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -89,7 +89,7 @@ def _lagging(losses: pd.Series) -> int:
 def _names(folders: dict[Any, str]) -> dict[Any, str]:
     """Baselines' names without what all have in common, seed and digits."""
     words = {
-        key: re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", os.path.basename(folder)).split("-")
+        key: re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", Path(folder).name).split("-")
         for key, folder in folders.items()
     }
     common = set.intersection(*map(set, words.values()))

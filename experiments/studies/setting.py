@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from experiments.corpora import PREPARED, Recipe
-from tst_study.config import Config, Parallel, Superposition, apply_override, from_dict
+from tst_study.config import (
+    Config,
+    DeviceName,
+    Parallel,
+    Superposition,
+    apply_override,
+    from_dict,
+)
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
@@ -34,7 +41,7 @@ class Setting:
     """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceName = "auto"
     evaluations: int = 8
     """Of the held-out text, over a run."""
     changes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tst_study.checkpoints.reader import CheckpointReader
-from tst_study.config import Execution
+from tst_study.config import DeviceName, Execution
 from tst_study.errors import UserError
 from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
 from tst_study.evaluation.trained_run import TrainedRun
@@ -61,7 +62,7 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[TrainedMode
 
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
-    if device not in ("auto", "cpu", "cuda"):
+    if device not in get_args(DeviceName):
         raise UserError(f"--device {device!r}: is not known; give auto, cpu or cuda")
     execution = Execution.model_validate({"device": device})
     config = run.config.model_copy(update={"execution": execution})
