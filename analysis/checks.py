@@ -77,12 +77,3 @@ def truths(values: pd.Series, name: str) -> NDArray[np.bool_]:
                 "read the column as booleans"
             )
     return values.to_numpy(dtype=bool)
-
-
-def one_of(value: str, known: Iterable[str], name: str) -> None:
-    """Raises `UserError` for a value that is not among those known, with the nearest of them."""
-    names = list(known)
-    if value not in names:
-        near = get_close_matches(str(value), names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-        raise UserError(f"{name} {value!r} is not known; {hint}")

@@ -10,11 +10,10 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.checks import one_of
 from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import Tables, read_tables
 from analysis.summary import summarise_tables
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 
 Source = Tables | None
 """Runs, or None for the published numbers."""

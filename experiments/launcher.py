@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from experiments.plan.planned_run import PlannedRun
-from experiments.study import Study, known
+from experiments.study import Study
 from tst_study.cost.devices import DEVICES, Device, device_named
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 
 LAUNCHERS = {
     "local": "experiments.local.launcher:Local",
@@ -122,7 +122,7 @@ class Options:
 
 def launcher_of(name: str, options: Options = Options()) -> Launcher:
     """Raises `UserError` for a name that does not exist."""
-    module, _, kind = LAUNCHERS[known(name, LAUNCHERS, "launcher")].partition(":")
+    module, _, kind = LAUNCHERS[one_of(name, LAUNCHERS, "launcher")].partition(":")
     made: Launcher = getattr(import_module(module), kind)(options)
     return made
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
 from experiments.corpora import PREPARED, Recipe, place
 from tst_study.config import Config, DeviceName
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.run_record import find_run_folders
 
 Key = TypeVar("Key")
@@ -82,16 +81,16 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     too. Raises `UserError` for names that do not exist."""
     from experiments.studies.scales import SCALES, scale_of
 
-    module = import_module(f"experiments.studies.{STUDIES[known(name, STUDIES, 'study')]}")
+    module = import_module(f"experiments.studies.{STUDIES[one_of(name, STUDIES, 'study')]}")
     names = getattr(module, "SCALES", SCALES)
-    chosen = scale_of(known(scale, names, "scale", f" of study {name!r}"))
+    chosen = scale_of(one_of(scale, names, "scale", f" of study {name!r}"))
     usual = Path("runs") / f"{name}-{scale}"
     elsewhere = runs is not None and runs.resolve() != usual.resolve()
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = module.parts(chosen)
     recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
     if device is not None:
-        known(device, get_args(DeviceName), "--device")
+        one_of(device, get_args(DeviceName), "--device")
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     here = _Here({str(PREPARED / name): str(folders[name]) for name in folders}, device)
     return Study(
@@ -151,14 +150,6 @@ def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
         )
     # A folder of text, say, that happens to have the same name holds no runs.
     return next((path for path in there[:-1] if find_run_folders(path)), there[-1])
-
-
-def known(name: str, names: Sequence[str] | dict[str, str], kind: str, of: str = "") -> str:
-    if name in names:
-        return name
-    near = get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-    raise UserError(f"{kind} {name!r}{of} is not known; {hint}")
 
 
 def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:

@@ -6,11 +6,10 @@ import pkgutil
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 
 from paper_figures.registration import REGISTERED, Entry
-from tst_study.errors import UserError
+from tst_study.errors import one_of
 
 FOLDERS = ("paper", "beyond", "study")
 PAGES = ("report", "reproduction")
@@ -58,7 +57,7 @@ def find(names: Sequence[str] | None) -> Selection:
     pictures = {name: entry for name in names if (entry := _maker(name)) is not None}
     for name in names:
         if name not in pictures and name not in PAGES and not any(_is(e, name) for e in CATALOGUE):
-            raise UserError(_unknown(name))
+            one_of(name, [*(e.name for e in CATALOGUE), *PAGES, *GROUPS], "--only: table or figure")
     entries = tuple(entry for entry in CATALOGUE if any(_is(entry, name) for name in names))
     return Selection(entries, frozenset(PAGES) & set(names), pictures)
 
@@ -73,10 +72,3 @@ def _maker(name: str) -> Entry | None:
 def _is(entry: Entry, name: str) -> bool:
     of_paper = entry.group == "paper" and name == re.sub(r"\d+$", "s", entry.name)
     return of_paper or name in (entry.name, entry.group)
-
-
-def _unknown(name: str) -> str:
-    known = [*(entry.name for entry in CATALOGUE), *PAGES, *GROUPS]
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"--only {name}: no such table or figure; {hint}"

@@ -1,4 +1,7 @@
-"""The one exception that a user is meant to see."""
+"""The one exception that a user is meant to see, and how its messages are worded."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(Exception):
@@ -10,6 +13,16 @@ class UserError(Exception):
 
 class OtherRankError(UserError):
     """This rank could not go on because another one failed or hangs."""
+
+
+def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
+    """`value` where it is among those known; otherwise raises `UserError` with the nearest."""
+    names = list(known)
+    if isinstance(value, str) and value in names:
+        return value
+    near = get_close_matches(str(value), names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+    raise UserError(f"{what} {value!r}{of} is not known; {hint}")
 
 
 def first_line(error: BaseException) -> str:

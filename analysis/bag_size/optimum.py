@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import interpolate, stats
 
-from analysis.checks import numbers, one_of
+from analysis.checks import numbers
 from analysis.fitting.objectives import Floats
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
 Along = Literal["bag_size", "step_ratio"]

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
-from analysis.checks import one_of, positive, truths
+from analysis.checks import positive, truths
 from analysis.fitting import (
     Bootstrap,
     Fit,
@@ -31,7 +31,7 @@ from analysis.fitting import (
 from analysis.fitting.objectives import Floats
 from analysis.fitting.solve import grid_of_starts
 from analysis.scaling.scaling_laws import Base, chinchilla
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
 SAME_BUDGET = 0.1

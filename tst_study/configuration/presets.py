@@ -8,10 +8,9 @@ its training library does when the number is not set), so `270m`, `600m` and `3b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from tst_study.errors import UserError
+from tst_study.errors import one_of
 
 LLAMA3_VOCABULARY = 128_256
 QWEN3_VOCABULARY = 151_936
@@ -88,11 +87,7 @@ def expand_preset(model: Mapping[str, Any], source: str = "config") -> dict[str,
     if "preset" not in given:
         return given
     name = given.pop("preset")
-    if not isinstance(name, str) or name not in PRESETS:
-        near = get_close_matches(str(name), PRESETS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
-        raise UserError(f"{source}: model.preset: {name!r} is not known; {hint}")
-    shape = {**PRESETS[name]}
+    shape = {**PRESETS[one_of(name, PRESETS, f"{source}: model.preset:")]}
     if isinstance(given.get("experts"), Mapping) and isinstance(shape.get("experts"), Mapping):
         given["experts"] = {**shape["experts"], **given["experts"]}
     return {**shape, **given}
