@@ -9,11 +9,16 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.compare.comparison import compare
+from analysis.compare.paired import paired
 from analysis.compare.set_ups import LAG, set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
+from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS, STEPS
+from experiments.studies.grid import SMALL_MAIN
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 RECORDS = Path(__file__).parent / "records"
+MAIN = SuperpositionSetting.from_config(SMALL_MAIN.model_dump(), STEPS).label
 
 
 def gate() -> str:
@@ -27,7 +32,8 @@ def gate() -> str:
     ]
     for row in rows_of(table):
         name = f"**{row['set_up']}** (chosen)" if row["chosen"] else row["set_up"]
-        above = "–" if row["low"] is None or pd.isna(row["low"]) else _interval(row)
+        known = row["low"] is not None and not pd.isna(row["low"])
+        above = _with_interval(row["above_best"], row["low"], row["high"]) if known else "–"
         lines.append(
             f"| {name} | {row['seeds']} | {row['baseline']:.4f} | {above} | "
             f"{row['superposed']:.4f} | {_signed(row['gain'])} | {row['deviation']:.4f} | "
@@ -43,15 +49,36 @@ def gate() -> str:
     return "\n".join(lines)
 
 
-def _interval(row: dict[str, float]) -> str:
-    return f"{_signed(row['above_best'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return _signed(value)
+    return f"{_signed(value)} [{_signed(low)}, {_signed(high)}]"
 
 
 def _signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"gate": gate}
+def lengths(records: Path = RECORDS / "lengths") -> str:
+    """G1: gains at equal FLOPs over lengths, intervals that allow for all four of them."""
+    pairs = compare(load(records)).pairs
+    planned = (*LENGTHS, HELD_OUT_STEPS)
+    lines = [
+        "| steps | seeds | baseline | superposed | gain | deviation | found four times of five "
+        "| verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for steps, own in pairs[pairs["setting"] == MAIN].groupby("steps"):
+        found = paired(list(own["gain"]), comparisons=len(planned))
+        lines.append(
+            f"| {steps:,} | {found.seeds} | {own['baseline'].mean():.4f} | "
+            f"{own['superposed'].mean():.4f} | {_with_interval(found.mean, found.low, found.high)} "
+            f"| {found.deviation:.4f} | {found.smallest_detectable:.4f} | {found.verdict} |"
+        )
+    return "\n".join(lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"gate": gate, "lengths": lengths}
 
 
 def with_tables(page: str) -> str:

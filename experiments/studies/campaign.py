@@ -4,6 +4,7 @@ All stand in one study, so that they share baselines and trunks; a run's name be
 that asked for it first.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.corpora import BooksPart
@@ -13,8 +14,9 @@ from tst_study.config import Superposition
 
 STEPS = 20_000
 """Of every grid but the lengths and the sizes."""
-LENGTHS = (5_000, 10_000, STEPS, 28_000)
-"""Superposed, the longest reads the bundled books once."""
+LENGTHS = (STEPS, 10_000, 5_000)
+HELD_OUT_STEPS = 28_000
+"""The length that laws have to predict; superposed, it reads the bundled books once."""
 EQUAL_DATA_STEPS = 35_000
 """A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
@@ -28,37 +30,37 @@ ABLATIONS: tuple[dict[str, object], ...] = (
     {"mode": "output_only"},
     {"weighting": "power_law"},
 )
-SIZES, SIZES_STEPS, SWEEP_STEPS = ("laptop-32", "laptop-128"), 10_000, 5_000
+SMALLER, LARGER, SIZES_STEPS, SWEEP_STEPS = "laptop-32", "laptop-128", 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
 LITTLE_TEXT = BooksPart(9)
 
 
 def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
-    """Every grid at the gate's set-up, most important first."""
+    """Every grid at the gate's set-up; what laws have to predict comes after what they are fitted
+    to."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
     four = range(first_seed, first_seed + SEEDS_OF_GRIDS)
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
     bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
     return [
-        *lengths(setting, eight),
-        Part((at_length.in_grid("bag-sizes"),), tuple(bag_sizes), four),
+        _lengths(setting, LENGTHS, (BASELINE, main), eight),
         Part((at_length.in_grid("step-ratios"),), tuple(step_ratios), four),
+        Part((at_length.in_grid("bag-sizes"),), tuple(bag_sizes), four),
+        _size(setting, SMALLER, four),
+        _lengths(setting, (HELD_OUT_STEPS,), (BASELINE, main), eight),
+        _lengths(setting, (EQUAL_DATA_STEPS,), (BASELINE,), eight),
+        _size(setting, LARGER, four),
         Part((at_length.in_grid("ablations"),), tuple(_ablations()), four),
-        *(_size(setting, model, four) for model in SIZES),
         _little_text(setting, four),
     ]
 
 
-def lengths(setting: Setting, seeds: range) -> list[Part]:
-    """G1: the primary length first."""
-    grid = setting.in_grid("lengths")
-    ordered = sorted(LENGTHS, key=lambda steps: steps != STEPS)
-    settings = tuple(grid.with_steps(steps) for steps in ordered)
-    return [
-        Part(settings, (BASELINE, SMALL_MAIN), seeds),
-        Part((grid.with_steps(EQUAL_DATA_STEPS),), (BASELINE,), seeds),
-    ]
+def _lengths(
+    setting: Setting, lengths: Sequence[int], arms: tuple[Superposition, ...], seeds: range
+) -> Part:
+    of_grid = setting.in_grid("lengths")
+    return Part(tuple(of_grid.with_steps(steps) for steps in lengths), arms, seeds)
 
 
 def _ablations() -> list[Superposition]:
