@@ -1,8 +1,8 @@
 """The gate of the campaign: what makes a baseline lag, and where is it at its best?
 
 First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
-normed queries and keys. Both arms throughout, so that the spread of a pair's difference is known
-before a study is paid for (docs/plan-of-runs.md, G0).
+normed queries and keys, these at twice the rate as well. Both arms throughout, so that the spread
+of a pair's difference is known before a study is paid for (docs/plan-of-runs.md, G0).
 """
 
 from dataclasses import replace
@@ -46,6 +46,7 @@ def parts(scale: Scale) -> list[Choice]:
             "model.head_size=16",
         )
         normed = best.changed("qknorm", "model.qk_norm=true")
-        return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed)]
+        faster = normed.with_rate(2 * normed.learning_rate)
+        return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed, faster)]
 
     return [Choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]

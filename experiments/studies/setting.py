@@ -92,7 +92,8 @@ class Setting:
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
     def with_rate(self, learning_rate: float) -> Setting:
-        return replace(self, learning_rate=learning_rate, tags=(*self.tags, f"lr{learning_rate:g}"))
+        others = (tag for tag in self.tags if not tag.startswith("lr"))
+        return replace(self, learning_rate=learning_rate, tags=(*others, f"lr{learning_rate:g}"))
 
     def changed(self, tag: str, *changes: str) -> Setting:
         """With overrides; `tag` says so in the names, where it is not empty."""

@@ -144,14 +144,12 @@ def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
     assert {run.seed for run in first} == set(range(3, 3 + gate.SEEDS))
     both = chosen.runs(Known(1e-3))
     more = [run for run in both if run not in first]
-    assert len(more) == 2 * 2 * gate.SEEDS
-    assert {(run.model.attention_heads, run.model.qk_norm) for run in more} == {
-        (4, False),
-        (2, True),
+    assert len(more) == 3 * 2 * gate.SEEDS
+    tried = {
+        (run.model.attention_heads, run.model.qk_norm, run.optimizer.learning_rate) for run in more
     }
-    assert {(run.optimizer.learning_rate, run.schedule.decay_ratio) for run in more} == {
-        (1e-3, 0.1)
-    }
+    assert tried == {(4, False, 1e-3), (2, True, 1e-3), (2, True, 2e-3)}
+    assert {run.schedule.decay_ratio for run in more} == {0.1}
     baselines = [run for run in both if run.role == "baseline" and not run.model.qk_norm]
     assert len({count_flops(run).total for run in baselines}) == 1
     assert {run.schedule.steps for run in both} == {8_000}
