@@ -27,11 +27,12 @@ _SET_UP = ["group", "learning_rate", "eval_set"]
 def set_ups(found: Comparison) -> pd.DataFrame:
     """One row per set-up (data, model, schedule, rate) with superposed runs of one setting.
 
-    Columns: steps, set_up (what of its name differs from the others'), setting, seeds, baseline and
-    superposed (means, nats), above_best with low and high (paired difference of the baseline from
-    the lowest mean baseline of that corpus and length, with its own 95% interval), gain, deviation
-    (of a pair's gain over seeds), lagging_baselines, lagging_superposed, chosen: of the set-ups
-    whose baseline is not shown to be worse than the lowest, the one with the smallest deviation.
+    Columns: steps, set_up (what of its name differs from the others'), baselines (run folders),
+    setting, seeds, baseline and superposed (means, nats), above_best with low and high (paired
+    difference of the baseline from the lowest mean baseline of that corpus and length, with its own
+    95% interval), gain, deviation (of a pair's gain over seeds), lagging_baselines,
+    lagging_superposed, chosen: of the set-ups whose baseline is not shown to be worse than the
+    lowest, the one with the smallest deviation.
 
     Raises `UserError` where nothing was compared with two seeds or more.
     """
@@ -49,7 +50,13 @@ def set_ups(found: Comparison) -> pd.DataFrame:
         best = min(members.values(), key=lambda own: float(own["baseline"].mean()))
         shared = {"corpus": corpus, "steps": steps, "setting": setting, "eval_set": eval_set}
         own_rows = [
-            {**shared, "set_up": named[key], **_row(own, best)} for key, own in members.items()
+            {
+                **shared,
+                "set_up": named[key],
+                "baselines": tuple(own["baseline_folder"]),
+                **_row(own, best),
+            }
+            for key, own in members.items()
         ]
         # The lowest has no interval of its difference from itself.
         level = [
@@ -113,4 +120,6 @@ def set_ups_answer(found: Comparison, inputs: dict[str, str]) -> Answer:
             f"More than {LAG:g} nats above the median of their arm: {lagging[0]} baselines and "
             f"{lagging[1]} superposed runs of {int(others['seeds'].sum())} each."
         )
-    return Answer("set-ups", {"Set-ups": table}, tuple(said), inputs, found.excluded)
+    return Answer(
+        "set-ups", {"Set-ups": table.drop(columns="baselines")}, tuple(said), inputs, found.excluded
+    )

@@ -19,21 +19,19 @@ CLAIMS = (
 SCALES = ("smoke", "quick", "laptop", "desktop")
 STEPS = {"desktop": 8_000}
 SEEDS = 6
-RATE_FACTORS = (0.5, 1.0)
+RATES = (1e-3, 2e-3)
 DECAY_RATIOS = (0.1, 0.3)
 
 
 def parts(scale: Scale) -> list[Choice]:
     steps = STEPS.get(scale.name, scale.setting.steps)
-    setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4)
+    setting = replace(scale.setting.with_steps(steps), logged_as=None, evaluations=4, changes=())
     seeds = scale.seeds
     if scale.name == "desktop":
         seeds = range(seeds.start, seeds.start + SEEDS)
     candidates = tuple(
-        setting.with_rate(factor * setting.learning_rate).changed(
-            f"decay{ratio:g}", f"schedule.decay_ratio={ratio}"
-        )
-        for factor in RATE_FACTORS
+        setting.with_rate(rate).changed(f"decay{ratio:g}", f"schedule.decay_ratio={ratio}")
+        for rate in RATES
         for ratio in DECAY_RATIOS
     )
 

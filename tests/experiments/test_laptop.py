@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from analysis.compare.comparison import compare
+from analysis.compare.set_ups import set_ups
+from analysis.run_table import load
+from analysis.runs.run_row import rows_of
 from experiments import study
 from experiments.corpora import TopicalLanguage
 from experiments.studies import gate, laptop
@@ -15,6 +20,7 @@ from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
+from tst_study.run_record import read_header
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,17 @@ def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
     assert len({count_flops(run).total for run in baselines}) == 1
     assert {run.schedule.steps for run in both} == {8_000}
     assert scale_of("desktop").seeds.start == 3  # 0 to 2 were looked at before
+
+
+def test_the_campaign_stands_where_the_gate_chose() -> None:
+    """docs/records/gate and the rule of docs/plan-of-runs.md."""
+    table = set_ups(compare(load(Path(__file__).parents[2] / "docs/records/gate")))
+    (chosen,) = rows_of(table[table["chosen"]])
+    of_gate = read_header(chosen["baselines"][0])["config"]
+    campaign = study.load("laptop", "desktop").runs(NothingYet())[0].model_dump(mode="json")
+    for section in ("model", "optimizer", "batch", "data", "numerics"):
+        assert campaign[section] == of_gate[section], section
+    assert {**campaign["schedule"], "steps": 8_000} == of_gate["schedule"]
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
