@@ -31,8 +31,8 @@ def set_ups(found: Comparison) -> pd.DataFrame:
     setting, seeds, baseline and superposed (means, nats), above_best with low and high (paired
     difference of the baseline from the lowest mean baseline of that corpus and length, with its own
     95% interval), gain, deviation (of a pair's gain over seeds), lagging_baselines,
-    lagging_superposed, chosen: of the set-ups whose baseline is not shown to be worse than the
-    lowest, the one with the smallest deviation.
+    lagging_superposed, chosen: of the set-ups at their baseline's best rate whose baseline is not
+    shown to be worse than the lowest, the one with the smallest deviation.
 
     Raises `UserError` where nothing was compared with two seeds or more.
     """
@@ -58,11 +58,15 @@ def set_ups(found: Comparison) -> pd.DataFrame:
             }
             for key, own in members.items()
         ]
+        tuned: dict[Any, float] = {}  # over rates, which a group leaves open
+        for (group, _, _), own in members.items():
+            tuned[group] = min(tuned.get(group, float("inf")), float(own["baseline"].mean()))
         # The lowest has no interval of its difference from itself.
         level = [
             row
-            for row in own_rows
-            if (row["above_best"] if row["low"] is None else row["low"]) <= 0
+            for (group, _, _), row in zip(members, own_rows, strict=True)
+            if row["baseline"] == tuned[group]
+            and (row["above_best"] if row["low"] is None else row["low"]) <= 0
         ]
         chosen = min(level, key=lambda row: float(row["deviation"]))
         rows += [{**row, "chosen": row is chosen} for row in own_rows]

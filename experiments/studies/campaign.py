@@ -20,6 +20,8 @@ HELD_OUT_STEPS = 28_000
 EQUAL_DATA_STEPS = 35_000
 """A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
+RATES = (1e-3, 4e-3)
+"""Beside the gate's."""
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)
 STEP_RATIOS = (0.1, 0.4, 0.6)
@@ -43,8 +45,10 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
     bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
+    rates = tuple(at_length.in_grid("rates").with_rate(rate) for rate in RATES)
     return [
         _lengths(setting, LENGTHS, (BASELINE, main), eight),
+        Part(rates, (BASELINE, main), four),
         Part((at_length.in_grid("step-ratios"),), tuple(step_ratios), four),
         Part((at_length.in_grid("bag-sizes"),), tuple(bag_sizes), four),
         _size(setting, SMALLER, four),
