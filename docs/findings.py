@@ -49,6 +49,31 @@ def gate() -> str:
     return "\n".join(lines)
 
 
+CHANGES = (
+    ("normed queries and keys", "lr0.002-decay0.3", "lr0.002-decay0.3-qknorm"),
+    ("four heads of 16 in place of two of 32", "lr0.002-decay0.3", "lr0.002-decay0.3-4heads"),
+    ("decay over 30% in place of 10%", "lr0.002-decay0.1", "lr0.002-decay0.3"),
+    ("2e-3 in place of 1e-3", "lr0.001-decay0.3", "lr0.002-decay0.3"),
+    ("4e-3 in place of 2e-3, with norms", "lr0.002-decay0.3-qknorm", "decay0.3-qknorm-lr0.004"),
+)
+"""One thing at a time, as the gate's runs are named: what, from, to."""
+
+
+def gate_changes() -> str:
+    """What each change of the set-up does to losses and gain, paired by seed."""
+    pairs = compare(load(RECORDS / "gate")).pairs
+    names = pairs["baseline_folder"].str.extract(r"8000-baseline-(.*)-seed\d+-\w+$")[0]
+    by_seed = {name: own.set_index("seed") for name, own in pairs.groupby(names)}
+    lines = ["| change | baseline | superposed | gain |", "| --- | --- | --- | --- |"]
+    for words, before, after in CHANGES:
+        numbers = ["baseline", "superposed", "gain"]
+        moved = by_seed[after][numbers] - by_seed[before][numbers]
+        found = [paired(list(moved[name])) for name in numbers]
+        cells = " | ".join(_with_interval(one.mean, one.low, one.high) for one in found)
+        lines.append(f"| {words} | {cells} |")
+    return "\n".join(lines)
+
+
 def _with_interval(value: float, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return _signed(value)
@@ -78,7 +103,11 @@ def lengths(records: Path = RECORDS / "lengths") -> str:
     return "\n".join(lines)
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"gate": gate, "lengths": lengths}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "gate": gate,
+    "gate_changes": gate_changes,
+    "lengths": lengths,
+}
 
 
 def with_tables(page: str) -> str:
