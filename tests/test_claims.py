@@ -1,0 +1,112 @@
+"""Numbers that README states in words are those of the records and of the published tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.compare.comparison import Comparison, compare
+from analysis.law.advice import recommend
+from analysis.law.answer import published_beside_law
+from analysis.law.held_out import CHOSEN_FROM, predictions, splits
+from analysis.law.rows import published_rows
+from analysis.law.superposition_law import Law, published_law
+from analysis.run_table import load
+
+ROOT = Path(__file__).parents[1]
+README = " ".join((ROOT / "README.md").read_text("utf8").replace("−", "-").split())
+
+
+def said(pattern: str) -> list[str]:
+    """The groups of the one place in README where the pattern stands."""
+    (match,) = re.finditer(pattern, README)
+    return list(match.groups())
+
+
+def of(record: str) -> Comparison:
+    return compare(load(ROOT / "docs/records" / record))
+
+
+@pytest.fixture(scope="module")
+def law() -> Law:
+    return published_law()
+
+
+def shown(*values: float, digits: int = 3) -> list[str]:
+    return [f"{value:.{digits}f}" for value in values]
+
+
+def row_of(table: pd.DataFrame, corpus: str, steps: int) -> pd.Series:
+    (index,) = table.index[table["corpus"].str.startswith(corpus) & (table["steps"] == steps)]
+    return table.loc[index]
+
+
+def test_the_laptop_record() -> None:
+    found = of("laptop")
+    prose = row_of(found.table, "books", 20_000)
+    stated = said(
+        r"held-out loss ([\d.]+) → ([\d.]+), a gain of ([\d.]+) nats per token with a 95% interval "
+        r"of ([-\d.]+) to ([-\d.]+)\. Each seed gained \(([\d.]+), ([\d.]+), ([\d.]+)\)"
+    )
+    names = ["baseline", "superposed", "gain", "low", "high"]
+    pairs = found.pairs[found.pairs["steps"] == 20_000].sort_values("seed")
+    assert stated == shown(*prose[names], *pairs["gain"])
+    generated = found.table[~found.table["corpus"].str.startswith("books")]
+    lowest, highest = generated["gain"].min(), generated["gain"].max()
+    assert said(r"every s from 2 to 16 gained ([\d.]+) to ([\d.]+),") == [
+        *shown(lowest, highest, digits=2)
+    ]
+    assert (generated["low"] > 0).all()
+
+
+def test_the_lengths_of_the_desktop_record() -> None:
+    table = of("desktop").table
+    stated = said(
+        r"a gain of ([-\d.]+) \[([-\d.]+), ([-\d.]+)\] at 1,500 steps, ([-\d.]+) \[([-\d.]+), "
+        r"([-\d.]+)\] at 3,000 and ([\d.]+) \[([-\d.]+), ([\d.]+)\] at 8,000; at 40,000 steps "
+        r"([\d.]+) with one seed"
+    )
+    short = [row_of(table, "books", steps) for steps in (1_500, 3_000, 8_000)]
+    intervals = [row[name] for row in short for name in ("gain", "low", "high")]
+    assert stated == shown(*intervals, row_of(table, "books", 40_000)["gain"])
+
+
+def test_the_law_of_the_published_tables(law: Law) -> None:
+    cells, error = said(r"explains the (\d+) recovered cells of Tables 4–7 to ([\d.]+) nats")
+    assert int(cells) == len(law.rows)
+    assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
+    advice = recommend(law, 270e6, 20_000 * 2.0**21)
+    s, r = said(r"It recommends s = (\d+), r = ([\d.]+) at 20,000 steps")
+    assert (int(s), float(r)) == (advice.bag_size, advice.step_ratio)
+
+
+def test_what_the_law_predicts_between_sizes_and_lengths() -> None:
+    rows = published_rows()
+    by_name = {split.name: split for split in splits(rows)}
+
+    def errors(name: str, most: float = 1.0) -> dict[str, str]:
+        table, _ = predictions(rows, by_name[name])
+        table = table[table["step_ratio"] <= most]
+        square = table[["law", "copied", "mean"]].sub(table["observed"], axis=0) ** 2
+        return {name: f"{value:.4f}" for name, value in (square.mean() ** 0.5).items()}
+
+    sizes, near = errors("270M → 600M"), errors("270M → 600M", CHOSEN_FROM)
+    assert said(
+        r"fitted on 270M alone it predicts the gains at 600M to ([\d.]+), and copying .* does so "
+        r"to ([\d.]+) \(for r ≤ 0.5: ([\d.]+) against ([\d.]+)\)"
+    ) == [sizes["law"], sizes["copied"], near["law"], near["copied"]]
+    lengths = errors("41.9B tokens → 210B tokens")
+    stated = said(r"20,000 to 100,000 steps ([\d.]+); copying ([\d.]+), the mean gain ([\d.]+)\)")
+    assert stated == [lengths[name] for name in ("law", "copied", "mean")]
+
+
+def test_what_the_law_says_at_3b(law: Law) -> None:
+    row = published_beside_law(law).iloc[0]
+    assert said(
+        r"r = 0.3 it says a gain of ([\d.]+), and copying 600M says ([\d.]+); the paper's curves "
+        r"show ([\d.]+), its Table 1 shows ([\d.]+)"
+    ) == shown(row["law"], row["copied"], row["figures"], row["table_1"])
