@@ -13,12 +13,9 @@ from analysis.compare.paired import paired
 from analysis.compare.set_ups import LAG, set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
-from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS, STEPS
-from experiments.studies.grid import SMALL_MAIN
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS
 
 RECORDS = Path(__file__).parent / "records"
-MAIN = SuperpositionSetting.from_config(SMALL_MAIN.model_dump(), STEPS).label
 
 
 def gate() -> str:
@@ -84,16 +81,17 @@ def _signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-def lengths(records: Path = RECORDS / "lengths") -> str:
+def lengths(records: Path = RECORDS / "campaign") -> str:
     """G1: gains at equal FLOPs over lengths, intervals that allow for all four of them."""
     pairs = compare(load(records)).pairs
+    pairs = pairs[pairs["superposed_folder"].str.contains(r"/lengths-\d+-[^/]*$")]
     planned = (*LENGTHS, HELD_OUT_STEPS)
     lines = [
         "| steps | seeds | baseline | superposed | gain | deviation | found four times of five "
         "| verdict |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for steps, own in pairs[pairs["setting"] == MAIN].groupby("steps"):
+    for steps, own in pairs.groupby("steps"):
         found = paired(list(own["gain"]), comparisons=len(planned))
         lines.append(
             f"| {steps:,} | {found.seeds} | {own['baseline'].mean():.4f} | "

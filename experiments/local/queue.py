@@ -152,6 +152,8 @@ def _start(
     queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
 ) -> None:
     for one in queue.waiting:
+        if len(children) >= queue.slots:
+            return  # asked ten times a second: nobody's folder is read until there is room
         if run_lock.is_held(one.folder):
             queue.elsewhere[one.fingerprint] = one
         elif cancel_mark(one.folder).exists():
@@ -159,7 +161,7 @@ def _start(
         elif one.trunk and state(one.trunk) != "done":
             if one.trunk.fingerprint in queue.failed:
                 queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
-        elif len(children) < queue.slots:
+        else:
             queue.begun_at[one.fingerprint] = _checkpoint(one)
             children[one.fingerprint] = _ranks(one, queue.processes, target)
             queue.running[one.fingerprint] = one
