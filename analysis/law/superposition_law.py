@@ -191,13 +191,17 @@ def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
     (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
     an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
-    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so. Where the rest is
+    and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as well where one
+    s alone was trained at several lengths. Where the rest is
     not determined either the fit is refused (`NotConvergedError`), unless `strict` is off.
     """
     units = tuple(float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
     if rows["params"].nunique() == 1:
         held["size"] = (0.0, "one model size")
+    lengths = rows[rows["bag_size"] > 1].groupby("bag_size")["tokens"].nunique()
+    if (lengths > 1).sum() < 2:
+        held["drift"] = (0.0, "fewer than two bag sizes at several lengths")
     if rows["tokens"].nunique() == 1:
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
