@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from analysis.compare.set_ups import LAG, set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
 from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS
+from tst_study.statistics import critical_t
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -33,7 +35,7 @@ def gate() -> str:
         above = _with_interval(row["above_best"], row["low"], row["high"]) if known else "–"
         lines.append(
             f"| {name} | {row['seeds']} | {row['baseline']:.4f} | {above} | "
-            f"{row['superposed']:.4f} | {_signed(row['gain'])} | {row['deviation']:.4f} | "
+            f"{row['superposed']:.4f} | {_gain(row)} | {row['deviation']:.4f} | "
             f"{row['lagging_baselines']}, {row['lagging_superposed']} |"
         )
     arms = ("baselines", "superposed")
@@ -46,12 +48,17 @@ def gate() -> str:
     return "\n".join(lines)
 
 
+def _gain(row: dict[str, float]) -> str:
+    half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
+    return _with_interval(row["gain"], row["gain"] - half, row["gain"] + half)
+
+
 CHANGES = (
-    ("normed queries and keys", "lr0.002-decay0.3", "lr0.002-decay0.3-qknorm"),
+    ("QK norm", "lr0.002-decay0.3", "lr0.002-decay0.3-qknorm"),
     ("four heads of 16 in place of two of 32", "lr0.002-decay0.3", "lr0.002-decay0.3-4heads"),
     ("decay over 30% in place of 10%", "lr0.002-decay0.1", "lr0.002-decay0.3"),
     ("2e-3 in place of 1e-3", "lr0.001-decay0.3", "lr0.002-decay0.3"),
-    ("4e-3 in place of 2e-3, with norms", "lr0.002-decay0.3-qknorm", "decay0.3-qknorm-lr0.004"),
+    ("4e-3 in place of 2e-3, with QK norm", "lr0.002-decay0.3-qknorm", "decay0.3-qknorm-lr0.004"),
 )
 """One thing at a time, as the gate's runs are named: what, from, to."""
 
@@ -87,8 +94,8 @@ def lengths(records: Path = RECORDS / "campaign") -> str:
     pairs = pairs[pairs["superposed_folder"].str.contains(r"/lengths-\d+-[^/]*$")]
     planned = (*LENGTHS, HELD_OUT_STEPS)
     lines = [
-        "| steps | seeds | baseline | superposed | gain | deviation | found four times of five "
-        "| verdict |",
+        "| steps | seeds | baseline | superposed | gain | deviation "
+        "| found with 80% power | verdict |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for steps, own in pairs.groupby("steps"):

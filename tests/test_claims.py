@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import Comparison, compare
+from analysis.compare.paired import mean_interval
 from analysis.law.advice import recommend
 from analysis.law.answer import published_beside_law
 from analysis.law.held_out import CHOSEN_FROM, predictions, splits
@@ -75,6 +76,20 @@ def test_the_lengths_of_the_desktop_record() -> None:
     assert stated == shown(*intervals, row_of(table, "books", 40_000)["gain"])
 
 
+def test_the_gate() -> None:
+    pairs = of("gate").pairs
+    named = pairs["baseline_folder"].str
+    stated = said(
+        r"at 8,000 steps it leads by ([\d.]+) nats \[([\d.]+), ([\d.]+)\], and once the baseline "
+        r"is tuned by ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
+    )
+    before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
+    after = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-qknorm-seed")])
+    assert before
+    assert after
+    assert stated == shown(*before, *after)
+
+
 def test_the_law_of_the_published_tables(law: Law) -> None:
     cells, error = said(r"explains the (\d+) recovered cells of Tables 4–7 to ([\d.]+) nats")
     assert int(cells) == len(law.rows)
@@ -97,7 +112,7 @@ def test_what_the_law_predicts_between_sizes_and_lengths() -> None:
     sizes, near = errors("270M → 600M"), errors("270M → 600M", CHOSEN_FROM)
     assert said(
         r"fitted on 270M alone it predicts the gains at 600M to ([\d.]+), and copying .* does so "
-        r"to ([\d.]+) \(for r ≤ 0.5: ([\d.]+) against ([\d.]+)\)"
+        r"to ([\d.]+) \(for r ≤ 0.5: ([\d.]+) by the law, ([\d.]+) by copying\)"
     ) == [sizes["law"], sizes["copied"], near["law"], near["copied"]]
     lengths = errors("41.9B tokens → 210B tokens")
     stated = said(r"20,000 to 100,000 steps ([\d.]+); copying ([\d.]+), the mean gain ([\d.]+)\)")

@@ -176,6 +176,8 @@ class Superposition(Strict):
             raise ValueError("steps and step_ratio are both set: keep one")
         if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
             raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
+        if self.mode == "input_only" and self.loss != "mce":
+            raise ValueError("loss has no meaning with mode = 'input_only' (one target)")
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             offset_weights(self.weighting, self.bag_size)  # raises where the lengths differ

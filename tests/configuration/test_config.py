@@ -52,6 +52,10 @@ steps = 100
         ("superposition.step_ratio=1.5", ["superposition.step_ratio", "1.5", "less than or equal"]),
         ("superposition.step_ratio=-0.1", ["superposition.step_ratio", "-0.1"]),
         ("superposition.mode=both", ["superposition.mode", "'both'", "'input_only'"]),
+        (
+            "superposition={bag_size=4, mode='input_only', loss='hinge'}",
+            ["superposition", "loss has no meaning with mode = 'input_only'"],
+        ),
         ("superposition.steps=20", ["superposition", "steps and step_ratio", "keep one"]),
         ("superposition.weighting=[1, 2]", ["superposition", "weighting", "4"]),
         ("execution.micro_batch=3", ["batch.sequences = 16", "execution.micro_batch = 3"]),

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 from tst_study.config import Schedule
 
 
 def decay_steps(schedule: Schedule) -> int:
     """Steps of the final decay: all after warm-up for `cosine`, none for `constant`."""
-    if schedule.kind == "wsd":
-        return round(schedule.decay_ratio * schedule.steps)
-    return schedule.steps - schedule.warmup_steps if schedule.kind == "cosine" else 0
+    match schedule.kind:
+        case "wsd":
+            return round(schedule.decay_ratio * schedule.steps)
+        case "cosine":
+            return schedule.steps - schedule.warmup_steps
+        case "constant":
+            return 0
+    assert_never(schedule.kind)
 
 
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
