@@ -64,7 +64,9 @@ def bag_set_loop(logits: Tensor, labels: Tensor, bag_size: int, kind: str) -> Te
             loss = -logits[n].softmax(dim=0)[bag].sum().log()
         elif kind == "hinge":
             loss = (1.0 - sign * logits[n]).clamp(min=0.0).mean()
-        else:
+        elif kind == "binary_cross_entropy":
             loss = F.binary_cross_entropy_with_logits(logits[n], (sign + 1.0) / 2.0)
+        else:
+            raise NotImplementedError(f"{kind}: write its formula here, as plainly as you can")
         total = total + loss * (1.0 / counts[valid[n]]).sum() / offsets_in_use
     return total

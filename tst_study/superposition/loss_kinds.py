@@ -13,8 +13,9 @@ BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 LINEAR_KINDS: tuple[BagLossKind, ...] = ("mce",)
 """Sums over offsets of log-probabilities: the offsets can be weighted, and output head and loss be
-one pass. The others see the bag as a set of tokens."""
-
+one pass."""
+SET_KINDS: tuple[BagLossKind, ...] = tuple(k for k in BAG_LOSS_KINDS if k not in LINEAR_KINDS)
+"""They see the bag as a set of tokens."""
 
 IGNORE = -100
 """The label that no loss counts; torch's own."""
