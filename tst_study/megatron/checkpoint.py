@@ -15,8 +15,12 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from megatron.core.dist_checkpointing.serialization import (
+    get_default_load_sharded_strategy,
+    get_default_save_sharded_strategy,
+)
 from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelLoadStrategyWrapper,
     FullyParallelSaveStrategyWrapper,
 )
 from torch.distributed.checkpoint.api import CheckpointException
@@ -32,6 +36,7 @@ from tst_study.checkpoints.places import (
 )
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint_writer import FilesBeingWritten, plan_save
+from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import ModelOptimizer
 
@@ -207,7 +212,10 @@ class Checkpoints:
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
-            state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
+            with cuda_means_cpu():  # the exchange between ranks names its device outright
+                state = dist_checkpointing.load(
+                    wanted, str(place), _read_by_data_ranks(place), validate_access_integrity=False
+                )
         except FAILURES as error:
             raise _unreadable(place, _reason(error)) from error
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
@@ -224,6 +232,14 @@ def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
         return None
     strategy = get_default_save_sharded_strategy()
     return FullyParallelSaveStrategyWrapper(strategy, group)
+
+
+def _read_by_data_ranks(place: Path) -> FullyParallelLoadStrategyWrapper | None:
+    """Data ranks read equal parts of what all of them want, and send them to each other."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    return FullyParallelLoadStrategyWrapper(get_default_load_sharded_strategy(str(place)), group)
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
