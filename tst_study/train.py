@@ -189,6 +189,7 @@ class _Trainer:
         self.model = build_model(config)
         if execution.compiles(on_gpu=ranks.device.type == "cuda"):
             compile_layers(self.model.decoder.layers)
+            self.model.compiled_loss = ranks.device.type == "cuda"
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
