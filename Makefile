@@ -7,7 +7,7 @@
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make docs      docs/config.md and the list of studies again, from the code
 #   make gpu       checks and measurements on a machine with one GPU
-#   make test-fake-cuda PYTHON=…  forward passes on CUDA tensors without numbers, without a GPU
+#   make test-fake-cuda PYTHON=…  forward passes on CUDA tensors without numbers, kernels unrun
 #   make clean     caches of the tools; runs/ and prepared/ stay
 
 SCALE ?= quick
@@ -59,7 +59,7 @@ gpu:
 
 # With a Python whose torch was built for CUDA, on a machine without a GPU.
 test-fake-cuda:
-	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py
+	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py tests/cuda/test_generated_kernels.py
 
 setup: $(ready)
 

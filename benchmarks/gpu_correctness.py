@@ -17,7 +17,7 @@ from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
 from tst_study.megatron.kernels.grouped_product import grouped_product
 from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
 from tst_study.megatron.process_groups import process_groups
-from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss
+from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
 # thousand terms in another order differ by about 1e-6; a gradient passes many of them.
@@ -151,7 +151,8 @@ def _gradients(steps: PackageSteps, objective: Any) -> Tensor:
 
 
 def kernel_values(device: str) -> dict[str, Tensor]:
-    """Bag embedding and every bag loss by themselves, with ignored labels and repeated tokens."""
+    """Bag embedding, every bag loss, and head and loss in one pass (on a GPU as it is compiled) by
+    themselves, with ignored labels and repeated tokens."""
     generator = torch.Generator().manual_seed(1)
     size, rows, length, vocabulary, width = BAG_SIZE, 3, 40, 500, 48
     logits = torch.randn(rows, length, vocabulary, generator=generator)
@@ -174,6 +175,15 @@ def kernel_values(device: str) -> dict[str, Tensor]:
     embedded.backward(upstream.to(device))
     values[f"{KERNELS}, bag embedding: values"] = embedded.detach().cpu()
     values[f"{KERNELS}, bag embedding: gradient of table"] = weight.grad.cpu()
+
+    hidden = upstream.transpose(0, 1).contiguous().to(device).requires_grad_()
+    head = table.to(device).requires_grad_()
+    on_gpu = hidden.is_cuda
+    loss = linear_bag_loss(hidden, head, labels.to(device), size, compiled=on_gpu)
+    loss.backward()
+    values[f"{KERNELS}, head and loss: loss"] = loss.detach().cpu()
+    values[f"{KERNELS}, head and loss: gradient of input"] = hidden.grad.cpu()
+    values[f"{KERNELS}, head and loss: gradient of head"] = head.grad.cpu()
     return values
 
 

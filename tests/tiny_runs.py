@@ -91,8 +91,12 @@ def rows(record: RunRecord) -> list[dict[str, Any]]:
 
 def last_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a run's last checkpoint by its name: weights and optimizer state."""
-    place = checkpoint_folders(folder)[-1]
-    with process_groups(tiny(folder)):
+    return tensors_of(checkpoint_folders(folder)[-1])
+
+
+def tensors_of(place: Path) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint by its name."""
+    with process_groups(tiny(place)):
         return _flat(dist_checkpointing.load_plain_tensors(str(place)))
 
 

@@ -449,7 +449,8 @@ class RunWriter:
 
     def close(self) -> None:
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # of a row that a full disk has refused already, which was said
+                file.close()
         self._files.clear()
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:

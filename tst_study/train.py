@@ -114,17 +114,21 @@ def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
 
         if step == first:
             ranks.wait_at_most(config.execution.timeout_seconds)
-        timed.poll(logged=due.logs)
+        timed.poll(logged=due.logs, writing=trainer.checkpoints.writing)
+        if timed.written:
+            trainer.finish_save(done)
         stopped = timed.stops and not due.last
         saves = due.saves or timed.saves or stopped
         if due.logs or due.evaluates or saves:
             problem = trainer.log_loss(done, loss, norm, due)
             if problem:
+                trainer.finish_save(done)
                 log.end("diverged", done, problem)
                 return "diverged"
         evaluated = not due.evaluates or trainer.evaluate(done, stop)
         if saves or not evaluated:
-            trainer.save(done, owes_evaluation=not evaluated)
+            ends = due.last or stopped or not evaluated
+            trainer.save(done, owes_evaluation=not evaluated, waits=ends)
             timed.saved()
         if stopped or not evaluated:
             return _stopped(log, done, stop)
@@ -185,6 +189,7 @@ class _Trainer:
         self.model = build_model(config)
         if execution.compiles(on_gpu=ranks.device.type == "cuda"):
             compile_layers(self.model.decoder.layers)
+            self.model.compiled_loss = ranks.device.type == "cuda"
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
@@ -249,10 +254,11 @@ class _Trainer:
         return [x.pin_memory() for x in tensors] if self.ranks.device.type == "cuda" else tensors
 
     def close(self) -> None:
-        """End the thread that reads ahead."""
+        """End the threads that read ahead and write a checkpoint."""
         if self.ahead:
             self.ahead.close()
             self.ahead = None  # no cycle of references outlives the run
+        self.checkpoints.close()
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: _Due) -> str | None:
         """Log the last step where that is due; returns what is wrong with its loss, if anything."""
@@ -311,11 +317,23 @@ class _Trainer:
             "flops": self.clock.flops_per_step * done,
         }
 
-    def save(self, done: int, *, owes_evaluation: bool) -> None:
+    def save(self, done: int, *, owes_evaluation: bool, waits: bool) -> None:
+        """Begin a checkpoint, after the one before; to its end where the run waits for it."""
+        self.finish_save(done)
         common: dict[str, Any] = {"training_seconds": self.clock.training_seconds}
         common |= {"owes_evaluation": True} if owes_evaluation else {}
-        self.checkpoints.save(done, self.model, self.optimizer, common)
-        self.log.checkpoint(done)
+        on_gpu = self.ranks.device.type == "cuda"
+        goes_on = not waits and self.config.execution.trains_while_saving(on_gpu=on_gpu)
+        self.checkpoints.begin(done, self.model, self.optimizer, common, while_training=goes_on)
+        if not goes_on:
+            self.finish_save(done)
+
+    def finish_save(self, done: int) -> None:
+        """Put the checkpoint that is being written, if one is, into its place; all ranks
+        together."""
+        saved = self.checkpoints.finish()
+        if saved is not None:
+            self.log.checkpoint(done, saved)
 
 
 def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> None:

@@ -161,3 +161,9 @@ def test_layers_are_compiled_on_gpus_unless_said_otherwise() -> None:
     asked = {value: Execution(compile=value) for value in ("auto", True, False)}
     assert [one.compiles(on_gpu=True) for one in asked.values()] == [True, True, False]
     assert [one.compiles(on_gpu=False) for one in asked.values()] == [False, True, False]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_on_gpus_unless_said_otherwise() -> None:
+    asked = [Execution(asynchronous_checkpoints=value) for value in ("auto", True, False)]
+    assert [one.trains_while_saving(on_gpu=True) for one in asked] == [True, True, False]
+    assert [one.trains_while_saving(on_gpu=False) for one in asked] == [False, True, False]

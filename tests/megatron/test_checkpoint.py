@@ -34,6 +34,7 @@ from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.optimizer import ModelOptimizer
 
 EVERY_FIVE = "execution.checkpoint_every=5"
+EITHER_WAY = ((EVERY_FIVE,), (EVERY_FIVE, "execution.asynchronous_checkpoints=true"))
 WRITTEN = "not what was written"
 
 
@@ -201,8 +202,9 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     assert_same_run(folder, finished)
 
 
+@pytest.mark.parametrize("settings", EITHER_WAY)
 def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
-    words: Path, finished: Path, tmp_path: Path
+    words: Path, finished: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     fsync = os.fsync
 
@@ -214,7 +216,7 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", full_at_step_ten)
         with pytest.raises(UserError) as raised:
-            run(words, tmp_path / "full", EVERY_FIVE)
+            run(words, tmp_path / "full", *settings)
     message = str(raised.value)
     assert "step-00000010: cannot be written" in message
     assert "No space left on device" in message
@@ -225,7 +227,7 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     record = run_record.read(tmp_path / "full")
     assert record.state == "failed"
     assert record.segments[0]["ended"] == message
-    run(words, tmp_path / "full", EVERY_FIVE)
+    run(words, tmp_path / "full", *settings)
     assert_same_run(tmp_path / "full", finished)
 
 
@@ -241,13 +243,14 @@ def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Pat
     assert_same_run(folder, finished)
 
 
+@pytest.mark.parametrize("settings", EITHER_WAY)
 @pytest.mark.parametrize("kilobytes", [88, 230, 256, 400, 452, 640])
 def test_wherever_a_disk_becomes_full_the_disk_is_named(
-    words: Path, small_disk: Path, kilobytes: int
+    words: Path, small_disk: Path, kilobytes: int, settings: tuple[str, ...]
 ) -> None:
     """torch's zip writer, refused a write, says `unexpected pos`; a person wants to hear of the
     disk."""
     resized = f"remount,size={kilobytes}k"
     subprocess.run(["mount", "-o", resized, str(small_disk)], check=True)
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); free"):
-        run(words, small_disk / "run", EVERY_FIVE, "execution.keep_checkpoints=4")
+        run(words, small_disk / "run", *settings, "execution.keep_checkpoints=4")

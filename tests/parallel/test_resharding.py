@@ -6,8 +6,11 @@ import os
 import signal
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.planner import LoadPlan
 
 from tests.distributed import run_ranks
 from tests.layouts import assert_close_tensors
@@ -94,6 +97,33 @@ def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
     config = tiny(words, *layout, every_five)
     assert run_ranks(ranks, train, config, tmp_path, timeout=60.0) == ["done"] * ranks
     assert run_record.read(tmp_path).segments[-1]["resumed_from"] == 15
+
+
+@pytest.mark.parametrize("layout", [(), DISTRIBUTED], ids=["replicated", "distributed"])
+def test_data_ranks_read_equal_parts_of_a_checkpoint(
+    words: Path, tmp_path: Path, layout: tuple[str, ...]
+) -> None:
+    """And send them to each other: a file system is not asked for the same by all of them."""
+    run_ranks(2, train, tiny(words), tmp_path)
+
+    def numbers_read() -> int:
+        read = FileSystemReader.read_data
+        numbers = 0
+
+        def counted(self: FileSystemReader, plan: LoadPlan, *rest: Any) -> Any:
+            nonlocal numbers
+            numbers += sum(item.lengths.numel() for item in plan.items)
+            return read(self, plan, *rest)
+
+        FileSystemReader.read_data = counted  # type: ignore[method-assign]
+        train(tiny(words, *layout), tmp_path, progress=False)
+        return numbers
+
+    parts = run_ranks(2, numbers_read)
+    tensors = last_tensors(tmp_path)
+    whole = sum(x.numel() for name, x in tensors.items() if not name.startswith("common."))
+    assert sum(parts) == whole
+    assert max(parts) < 0.55 * whole
 
 
 def stopped(config: Config, folder: Path, step: int) -> str:

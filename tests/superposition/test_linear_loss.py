@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tst_study.superposition import bag_loss, count_valid_targets, linear_bag_loss
+from tst_study.superposition import (
+    bag_loss,
+    count_valid_targets,
+    linear_bag_loss,
+    linear_loss,
+)
 from tst_study.superposition.row_chunks import rows_with_head
 
 POSITIONS, BATCH, WIDTH, VOCABULARY = 13, 3, 8, 300
@@ -19,6 +24,7 @@ def _inputs(
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator).to(dtype)
     labels = torch.randint(VOCABULARY, (BATCH, POSITIONS * stride), generator=generator)
     labels[0, : stride + 2] = -100
+    labels[1, stride : 2 * stride] = 7  # a bag that repeats a token
     return hidden.requires_grad_(), weight.requires_grad_(), labels
 
 
@@ -28,21 +34,24 @@ def _inputs(
 )
 @pytest.mark.parametrize(("bag_size", "stride"), [(1, 1), (4, 4), (4, 1), (8, 8)])
 @pytest.mark.parametrize("weighting", ["uniform", "power_law", "first_token"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "as it is compiled"])
 def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
     dtype: torch.dtype,
     tolerance: float,
     bag_size: int,
     stride: int,
     weighting: str,
+    compiled: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(linear_loss, "_in_one_kernel", lambda: linear_loss.softmax_and_gradient)
     # Chunks of 5 rows, the last one shorter.
     monkeypatch.setattr(
         "tst_study.superposition.row_chunks.CPU_CHUNK_ELEMENTS_WITH_HEAD", 5 * VOCABULARY
     )
     hidden, weight, labels = _inputs(dtype, bag_size, stride)
     settings = {"weighting": weighting, "stride": stride}
-    one = linear_bag_loss(hidden, weight, labels, bag_size, **settings)
+    one = linear_bag_loss(hidden, weight, labels, bag_size, **settings, compiled=compiled)
     (3.0 * one).backward()  # an upstream gradient other than 1
     found = one.detach(), hidden.grad, weight.grad
     hidden.grad = weight.grad = None
@@ -52,6 +61,25 @@ def test_one_pass_has_the_loss_and_gradients_of_head_then_loss(
     for got, expected in zip(found, (two.detach(), hidden.grad, weight.grad), strict=True):
         error = (got.double() - expected.double()).norm() / expected.double().norm()
         assert error < tolerance
+
+
+@pytest.mark.slow  # a C++ compiler takes half a minute
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bag_size", [1, 4])
+def test_the_compiled_kernel_has_the_numbers_of_its_formula(
+    dtype: torch.dtype, bag_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    found = []
+    for kernel in (linear_loss._in_one_kernel, lambda: linear_loss.softmax_and_gradient):
+        monkeypatch.setattr(linear_loss, "_in_one_kernel", kernel)
+        hidden, weight, labels = _inputs(dtype, bag_size, bag_size)
+        loss = linear_bag_loss(hidden, weight, labels, bag_size, compiled=True)
+        loss.backward()
+        found.append((loss.detach(), hidden.grad, weight.grad))
+    for compiled, formula in zip(*found, strict=True):
+        error = (compiled.double() - formula.double()).norm() / formula.double().norm()
+        assert error < (1e-6 if dtype == torch.float32 else 2e-3)
 
 
 def test_parts_of_a_batch_add_up_to_its_loss() -> None:

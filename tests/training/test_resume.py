@@ -180,8 +180,12 @@ def test_killed_at_the_end_of_a_save(
     assert_same_run(tmp_path / "broken", unbroken)
 
 
-def test_killed_from_outside_at_no_chosen_moment(words: Path, tmp_path: Path) -> None:
-    settings = ("schedule.steps=80", "execution.checkpoint_every=9")
+@pytest.mark.parametrize("asynchronous", ["true", "false"])
+def test_killed_from_outside_at_no_chosen_moment(
+    words: Path, tmp_path: Path, asynchronous: str
+) -> None:
+    written = f"execution.asynchronous_checkpoints={asynchronous}"
+    settings = ("schedule.steps=80", "execution.checkpoint_every=9", written)
     unbroken = tmp_path / "unbroken"
     to_the_end(words, unbroken, "schedule.steps=80")
     config = tiny(words, *settings, "execution.evaluate_every=6")

@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from megatron.core.dist_checkpointing.serialization import (
+    get_default_load_sharded_strategy,
+    get_default_save_sharded_strategy,
+)
 from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelLoadStrategyWrapper,
     FullyParallelSaveStrategyWrapper,
 )
 from torch.distributed.checkpoint.api import CheckpointException
@@ -30,7 +35,8 @@ from tst_study.checkpoints.places import (
     write_digests,
 )
 from tst_study.errors import UserError
-from tst_study.megatron.checkpoint_writer import write_in_this_process
+from tst_study.megatron.checkpoint_writer import FilesBeingWritten, plan_save
+from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import ModelOptimizer
 
@@ -39,14 +45,13 @@ PARTIAL = "partial-"
 # Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
 FAILURES = (Exception, CheckpointException)
 
-write_in_this_process()
-
 
 class Checkpoints:
     """The checkpoints of one run folder; `step-N` holds the state after N steps.
 
     A checkpoint is written beside its place and renamed when it is whole, so a killed launch
-    leaves at most a folder that no one reads and the next save removes.
+    leaves at most a folder that no one reads and the next save removes. Between `begin` and
+    `finish` training may go on.
     """
 
     def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
@@ -57,6 +62,7 @@ class Checkpoints:
         self.keep_steps = keep_steps
         self.damaged: list[str] = []
         """Those that `load_last` has passed over, and why."""
+        self._begun: tuple[int, FilesBeingWritten] | None = None
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, in order."""
@@ -65,15 +71,27 @@ class Checkpoints:
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """All ranks together. `common` is rank 0's: counters and whatever else is small.
+        """`begin` and `finish`."""
+        self.begin(step, model, optimizer, common, while_training=False)
+        self.finish()
 
+    def begin(
+        self,
+        step: int,
+        model: SuperposedGPT,
+        optimizer: ModelOptimizer,
+        common: dict[str, Any],
+        *,
+        while_training: bool,
+    ) -> None:
+        """Plan a save of the state as it is, once the save before is finished; all ranks together.
+
+        `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
+        writes a copy, so that the state may change before `finish`; else `finish` writes.
         Raises `UserError` where the disk is full; earlier checkpoints stay.
         """
-        place = checkpoint_place(self.run, step)
-        beside = self.folder / f"{PARTIAL}{place.name}"
-        first = dist.get_rank() == 0
-        try:
-            if first:
+        with self._refused_in_one_line(step) as beside:
+            if dist.get_rank() == 0:
                 for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
                     shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
                 beside.mkdir(parents=True)
@@ -84,21 +102,32 @@ class Checkpoints:
                 "optimizer": optimizer.sharded_state_dict(model_state),
                 "common": {**common, "step": step, "random_state": torch.get_rng_state()},
             }
-            dist_checkpointing.save(
-                state, str(beside), _shared_by_data_ranks(), validate_access_integrity=False
-            )
-            dist.barrier()
-            digests = _from_all_ranks(digests_of(beside, _written_by_this_rank(beside)))
+            plan = plan_save(state, beside, _shared_by_data_ranks())
+            self._begun = step, FilesBeingWritten(plan, beside, while_training=while_training)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a thread still writes this rank's files of the save that has begun."""
+        return self._begun is not None and not self._begun[1].done
+
+    def finish(self) -> int | None:
+        """Bring the save that has begun, once it is whole, into its place; all ranks together.
+
+        Returns its step, or None where none has begun. Raises `UserError` where the disk is full;
+        earlier checkpoints stay.
+        """
+        if self._begun is None:
+            return None
+        (step, files), self._begun = self._begun, None
+        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
+        with self._refused_in_one_line(step) as beside:
+            digests = _from_all_ranks(files.finish())
             if first:
+                described = [
+                    path.name for path in beside.iterdir() if not path.name.startswith("__")
+                ]
+                digests.append(digests_of(beside, described))
                 write_digests(beside, {name: one for part in digests for name, one in part.items()})
-        except FAILURES as error:
-            if first:
-                shutil.rmtree(beside, ignore_errors=True)
-            reason = _refusal(self.folder) or _reason(error)
-            raise UserError(
-                f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it resumes from its last checkpoint"
-            ) from error
         if first:
             if place.exists():  # a launch that was killed after its rename saves the step again
                 shutil.rmtree(place)
@@ -108,6 +137,29 @@ class Checkpoints:
             for old in self._not_kept(step):
                 shutil.rmtree(checkpoint_place(self.run, old))
         dist.barrier()
+        return step
+
+    def close(self) -> None:
+        """Wait for the thread that writes, if one does; what it has written is not used."""
+        if self._begun is not None:
+            self._begun[1].wait()
+            self._begun = None
+
+    @contextmanager
+    def _refused_in_one_line(self, step: int) -> Iterator[Path]:
+        """Gives the folder in which a save lies until it is whole; a failure removes it."""
+        place = checkpoint_place(self.run, step)
+        beside = self.folder / f"{PARTIAL}{place.name}"
+        try:
+            yield beside
+        except FAILURES as error:
+            reason = _refusal(self.folder) or _reason(error)  # before there is space again
+            if dist.get_rank() == 0:
+                shutil.rmtree(beside, ignore_errors=True)
+            raise UserError(
+                f"{place}: cannot be written ({reason}); free some space and start the run again: "
+                "it resumes from its last checkpoint"
+            ) from error
 
     def _not_kept(self, step: int) -> list[int]:
         passing = [there for there in self.steps() if there not in self.keep_steps]
@@ -160,7 +212,10 @@ class Checkpoints:
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
         try:
-            state = dist_checkpointing.load(wanted, str(place), validate_access_integrity=False)
+            with cuda_means_cpu():  # the exchange between ranks names its device outright
+                state = dist_checkpointing.load(
+                    wanted, str(place), _read_by_data_ranks(place), validate_access_integrity=False
+                )
         except FAILURES as error:
             raise _unreadable(place, _reason(error)) from error
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
@@ -179,21 +234,18 @@ def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
     return FullyParallelSaveStrategyWrapper(strategy, group)
 
 
+def _read_by_data_ranks(place: Path) -> FullyParallelLoadStrategyWrapper | None:
+    """Data ranks read equal parts of what all of them want, and send them to each other."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    return FullyParallelLoadStrategyWrapper(get_default_load_sharded_strategy(str(place)), group)
+
+
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """Without the empty extra states that some of Megatron's classes have, and others have not."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if not name.endswith("_extra_state")}
-
-
-def _written_by_this_rank(place: Path) -> list[str]:
-    """File names; those that are no rank's own are the first one's."""
-    names = [path.name for path in place.iterdir()]
-    rank = dist.get_rank()
-    return [
-        name
-        for name in names
-        if name.startswith(f"__{rank}_") or (rank == 0 and not name.startswith("__"))
-    ]
 
 
 def _from_all_ranks(value: Any) -> list[Any]:
@@ -237,4 +289,4 @@ def _reason(error: BaseException) -> str:
         error = next(iter(error.failures.values()))[0]
     while error.__cause__ is not None:
         error = error.__cause__
-    return reason_of(error)
+    return reason_of(error).removeprefix("Worker failure: ")  # Megatron's, of another rank

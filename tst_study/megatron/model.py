@@ -101,6 +101,9 @@ class SuperposedGPT(GPTModel):
     Superposition adds no weights and no state: a checkpoint of it is a GPTModel's.
     """
 
+    compiled_loss = False
+    """Whether torch.compile makes a kernel of what head and loss do beside their products."""
+
     def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
         """bags (b, l, s) token ids; s = 1 is ordinary text.
 
@@ -148,6 +151,7 @@ class SuperposedGPT(GPTModel):
             weighting=labels.objective.weighting,
             stride=labels.objective.stride,
             valid_counts=labels.valid_counts,
+            compiled=self.compiled_loss,
         )
 
     def _fits_one_pass(self, objective: Objective) -> bool:

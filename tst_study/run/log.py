@@ -113,9 +113,10 @@ class RunLog:
         self._line.evaluated(row)
         self._copy(row, "held_out")
 
-    def checkpoint(self, step: int) -> None:
+    def checkpoint(self, step: int, saved: int) -> None:
+        """The checkpoint after step `saved` is whole, `step` being the last that was trained."""
         if self._writer is not None:
-            self._writer.status("running", step, last_checkpoint=step)
+            self._writer.status("running", step, last_checkpoint=saved)
 
     def end(self, state: State, step: int, message: str = "") -> None:
         if self._writer is not None:

@@ -76,11 +76,15 @@ def add_at_targets_(rows: Tensor, targets: Tensor, values: Tensor) -> None:
     if rows.is_cuda:
         # Atomic additions to one address come in any order. Merge the repeats first: all of them
         # then write one and the same value.
-        same = targets.unsqueeze(2) == targets.unsqueeze(1)
-        merged = (same * values.unsqueeze(1)).sum(dim=2)
-        rows.scatter_(1, targets, rows.gather(1, targets) + merged)
+        rows.scatter_(1, targets, rows.gather(1, targets) + merge_repeats(targets, values))
     else:
         rows.scatter_add_(1, targets, values)  # one thread per row on a CPU: ordered
+
+
+def merge_repeats(targets: Tensor, values: Tensor) -> Tensor:
+    """(N, s) targets and values -> (N, s): at each target the sum of all values of that target."""
+    same = targets.unsqueeze(2) == targets.unsqueeze(1)
+    return (same * values.unsqueeze(1)).sum(dim=2)
 
 
 def _check_rows(rows: Tensor, name: str, bag_size: int, stride: int) -> None:

@@ -3,14 +3,19 @@
 Rows are taken chunk by chunk: logits, loss, gradient of the logits, gradients of hidden states
 and head, all while the chunk is in the cache (on a GPU: without the memory of N·V logits). The
 backward pass of the model then finds both gradients ready.
+
+Where it may be compiled, a chunk's softmax and gradient are one kernel, which reads the logits
+twice and writes their gradient.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tst_study.superposition.bags import add_at_targets_, bag_targets
+from tst_study.superposition.bags import add_at_targets_, bag_targets, merge_repeats
 from tst_study.superposition.losses import weighted_targets
 from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
@@ -25,6 +30,7 @@ def linear_bag_loss(
     weighting: Weighting = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
+    compiled: bool = False,
 ) -> Tensor:
     """`bag_loss(hidden @ weight.T, …)` of kind "mce", up to the order of additions.
 
@@ -32,6 +38,8 @@ def linear_bag_loss(
         hidden: (l, B, d), Megatron's layout: positions first.
         weight: (V, d), the whole vocabulary.
         labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
+        compiled: softmax and gradient by a kernel that torch.compile makes. It pays on a GPU; on a
+            CPU the chunk is in the cache anyway.
 
     Returns:
         A scalar in nats, float32 (float64 for float64 inputs).
@@ -52,9 +60,23 @@ def linear_bag_loss(
     # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P.
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
     loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
-        hidden.reshape(-1, width), weight, targets, coefficients
+        hidden.reshape(-1, width), weight, targets, coefficients, compiled
     )
     return loss
+
+
+def softmax_and_gradient(logits: Tensor, targets: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+    """logits (n, V), targets (n, s), totals (n, 1) -> log-probabilities at the targets (n, s) in
+    the type of `totals`, and the probabilities times `totals` (n, V) in that of the logits."""
+    log_probabilities = torch.log_softmax(logits, dim=1, dtype=totals.dtype)
+    gradient = (log_probabilities.exp() * totals).to(logits.dtype)
+    return log_probabilities.gather(1, targets), gradient
+
+
+@cache
+def _in_one_kernel() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    # A run has few shapes: of a chunk and of a shorter last one, with s targets and with one.
+    return torch.compile(softmax_and_gradient, dynamic=False)
 
 
 class _LinearMultiHot(torch.autograd.Function):
@@ -62,7 +84,12 @@ class _LinearMultiHot(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, coefficients: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        coefficients: Tensor,
+        compiled: bool,
     ) -> Tensor:
         wants_gradients = any(ctx.needs_input_grad[:2])
         dtype = torch.promote_types(hidden.dtype, torch.float32)
@@ -73,24 +100,34 @@ class _LinearMultiHot(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=dtype) if wants_gradients else None
         row_totals = coefficients.sum(dim=1, keepdim=True)
         logits = hidden.new_empty(size, vocabulary)
-        work = logits if dtype == hidden.dtype else hidden.new_empty(size, vocabulary, dtype=dtype)
+        one_type = compiled or dtype == hidden.dtype
+        work = logits if one_type else hidden.new_empty(size, vocabulary, dtype=dtype)
         for rows in row_chunks(hidden, size):
             count = rows.stop - rows.start
             some_targets, some_coefficients = targets[rows], coefficients[rows]
             chunk = torch.mm(hidden[rows], weight.t(), out=logits[:count])
-            largest = chunk.amax(dim=1, keepdim=True).to(dtype)
-            at_targets = chunk.gather(1, some_targets).to(dtype)
-            probabilities = torch.softmax(chunk, dim=1, dtype=dtype, out=work[:count])
-            # From its largest probability, at least 1/V, a row's logsumexp comes without loss of
-            # digits: one exponential per logit serves both loss and gradient.
-            logsumexp = largest - probabilities.amax(dim=1, keepdim=True).log()
-            loss -= ((at_targets - logsumexp) * some_coefficients).sum()
+            if compiled:
+                totals = row_totals[rows]
+                at_targets, gradient = _in_one_kernel()(chunk, some_targets, totals)
+                loss -= (at_targets * some_coefficients).sum()
+                # Rounded once, as everywhere else in the row.
+                merged = merge_repeats(some_targets, some_coefficients)
+                of_targets = at_targets.exp() * totals - merged
+                gradient.scatter_(1, some_targets, of_targets.to(gradient.dtype))
+            else:
+                largest = chunk.amax(dim=1, keepdim=True).to(dtype)
+                at_targets = chunk.gather(1, some_targets).to(dtype)
+                probabilities = torch.softmax(chunk, dim=1, dtype=dtype, out=work[:count])
+                # From its largest probability, at least 1/V, a row's logsumexp comes without loss
+                # of digits: one exponential per logit serves both loss and gradient.
+                logsumexp = largest - probabilities.amax(dim=1, keepdim=True).log()
+                loss -= ((at_targets - logsumexp) * some_coefficients).sum()
+                gradient = probabilities.mul_(row_totals[rows])
+                add_at_targets_(gradient, some_targets, -some_coefficients)
+                if gradient.dtype != hidden.dtype:
+                    gradient = logits[:count].copy_(gradient)
             if grad_hidden is None or grad_weight is None:
                 continue
-            gradient = probabilities.mul_(row_totals[rows])
-            add_at_targets_(gradient, some_targets, -some_coefficients)
-            if gradient.dtype != hidden.dtype:
-                gradient = logits[:count].copy_(gradient)
             torch.mm(gradient, weight, out=grad_hidden[rows])
             if grad_weight.dtype == gradient.dtype:
                 grad_weight.addmm_(gradient.t(), hidden[rows])
@@ -102,13 +139,14 @@ class _LinearMultiHot(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (grad_loss,) = grads
         grad_hidden, grad_weight = ctx.gradients
         ctx.gradients = None
         return (
             grad_hidden.mul_(grad_loss),
             grad_weight.mul_(grad_loss).to(ctx.weight_dtype),
+            None,
             None,
             None,
         )

@@ -23,7 +23,8 @@ CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
 
 GPU_CHUNK_ELEMENTS_WITH_HEAD = 2**29
 """Each chunk also reads and writes the head's whole gradient in float32: 4,186 rows of 128,256
-words, in 3.2 GB of scratch, do so an eighth as often as the 523 rows of the chunk above."""
+words, in 3.2 GB of scratch (2.1 GB where it is compiled), do so an eighth as often as the 523 rows
+of the chunk above."""
 
 
 def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
