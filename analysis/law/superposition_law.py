@@ -160,10 +160,8 @@ class Law:
         By the linearised fit (`Spread`), so that misfit of the form is in it as noise, the choice
         of the form is not. Infinite where no run is left to tell the noise by.
         """
-        spread = Spread.of(self.fit)
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
-        half: Floats = spread.quantile * np.linalg.norm(slopes @ spread.root, axis=1)
-        return half
+        return Spread.of(self.fit).half(slopes)
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
         """Derivative of the rows' gains by the fitted parameters, shape (n, p)."""
