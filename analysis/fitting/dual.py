@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from analysis.checks import Floats
 
 
 class Dual(NDArrayOperatorsMixin):

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.checks import Floats
 from analysis.fitting.descent import refit
 from analysis.fitting.models import Model
-from analysis.fitting.objectives import Floats, LeastSquares
+from analysis.fitting.objectives import LeastSquares
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.checks import Floats
 from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
 from analysis.fitting.identified import undetermined
 from analysis.fitting.models import Fixed
-from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
 

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.checks import needs_columns, numbers, positive
+from analysis.checks import Floats, needs_columns, numbers, positive
 from analysis.compare.comparison import SAME, eligible
-from analysis.fitting.objectives import Floats
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError

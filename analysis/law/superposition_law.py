@@ -27,9 +27,9 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
+from analysis.checks import Floats
 from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
-from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
 from analysis.law.rows import published_rows, settings
 from tst_study.errors import UserError

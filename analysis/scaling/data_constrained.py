@@ -18,11 +18,10 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.checks import numbers
+from analysis.checks import Floats, numbers
 from analysis.compare.comparison import SAME, Comparison
 from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
-from analysis.fitting.objectives import Floats
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of

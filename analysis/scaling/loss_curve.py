@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.checks import Floats
 from analysis.fitting import Fit, dual
 from analysis.fitting.formula import Columns, Formula
-from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
 from tst_study.errors import UserError
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from analysis.checks import Floats
 from analysis.fitting import LogSumExp
 from analysis.fitting.formula import Columns, Formula
-from analysis.fitting.objectives import Floats
 
 
 def power_law(size: ArrayLike) -> LogSumExp:
