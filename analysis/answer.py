@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.checks import is_number
 from analysis.runs.run_row import rows_of
 from analysis.wording import left_out
 from tst_study.atomic_files import write_json
@@ -75,7 +76,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
         cells.append(
             [
                 _shown(value if name not in whole or pd.isna(value) else int(value))
-                if name not in _ESTIMATES or digits is None or not _is_finite(value)
+                if name not in _ESTIMATES or digits is None or not is_number(value)
                 else f"{value:,.{digits}f}".replace("-", "−")
                 for name, value in row.items()
             ]
@@ -100,7 +101,7 @@ _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "expone
 def _digits(row: Mapping[str, Any]) -> int | None:
     """Decimals that leave two digits of the width of a row's interval; None without one."""
     low, high = (row.get(end, row.get(f"exponent_{end}")) for end in ("low", "high"))
-    if not (_is_finite(low) and _is_finite(high) and high > low):
+    if not (is_number(low) and is_number(high) and high > low):
         return None
     return max(0, 1 - math.floor(math.log10(high - low)))
 
@@ -111,10 +112,6 @@ def _is_whole(column: pd.Series) -> bool:
         return False
     known = column.dropna()
     return bool(len(known) and (known == known.round()).all())
-
-
-def _is_finite(value: Any) -> bool:
-    return _is_number(value) and value is not None and math.isfinite(value)
 
 
 def fingerprint_of(value: Any) -> str:

@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import table_lines
-from analysis.checks import needs_columns, positive
+from analysis.checks import Floats, needs_columns, positive
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
-from analysis.fitting.objectives import Floats
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
 from analysis.law.rows import rows_of_frame
 from analysis.law.superposition_law import Law, fit_law

@@ -10,13 +10,23 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
 from analysis.compare.comparison import Comparison, compare
+from analysis.compare.compute_multiplier import compute_answer
+from analysis.compare.matched import matched_answer
+from analysis.compare.set_ups import set_ups_answer
+from analysis.law.answer import law_answer, law_on_runs
+from analysis.paper.disagreements import disagreements_answer
+from analysis.paper.mutual_information import mutual_information_answer
 from analysis.run_table import Tables, read_tables
-from analysis.summary import summarise_tables
+from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
+from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
+from analysis.scaling.data_constrained import data_answer, published_data_answer
+from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log
+from analysis.summary import summarise
 from tst_study.errors import UserError, one_of
 
-Source = Tables | None
-"""Runs, or None for the published numbers."""
+Inputs = dict[str, str]
 
 
 def ask(
@@ -36,98 +46,40 @@ def ask(
     one, or the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
+    of_runs, of_paper = QUESTIONS[question]
     if question == "mutual-information":
-        return _mutual_information(tokens, of_published)
+        if tokens is None and not of_published:
+            raise UserError(f"{question}: name --tokens PREFIX of a token file, or --published")
+        return mutual_information_answer(tokens)
     if tokens is not None:
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")
     if (runs is not None) + of_published + (table is not None) > 1:
         raise UserError("--runs, --table and --published: keep one")
-    if runs is None and table is None and not of_published:
+    if at is not None and question != "law":
+        raise UserError(f"--at: not used by {question}; only by law")
+    more = {} if at is None else {"target": _target(at)}
+    if of_published:
+        if isinstance(of_paper, str):
+            raise UserError(f"{question} needs --runs or --table: {of_paper}")
+        return of_paper(**more)
+    if runs is None and table is None:
         raise UserError(
             f"{question}: name --runs DIR, --table FILE, or --published for the paper's numbers"
         )
-    if at is not None and question != "law":
-        raise UserError(f"--at: not used by {question}; only by law")
+    if of_runs is None:
+        raise UserError(f"{question} compares the paper with itself: give --published")
     if table is not None:
-        return _of_table(question, table, at)
-    source = None if runs is None else read_tables(runs, cache)
-    if source is not None and source.runs.empty:
+        frame, inputs = read_frame(table), fingerprint_of_file(table)
+        if question == "loss-curve":
+            return loss_curve_of_log(frame, inputs)
+        if question == "chinchilla":
+            return chinchilla_answer(checked(frame), inputs)
+        return of_runs(tables_of(frame), inputs, **more)
+    source = read_tables(runs or (), cache)
+    if source.runs.empty:
         raise UserError(source.problems[0])
-    return _law(source, at) if question == "law" else QUESTIONS[question](source)
-
-
-def _of_table(question: str, path: Path, at: str | None) -> Answer:
-    from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
-
-    if question == "loss-curve":
-        from analysis.scaling.loss_curve_answer import loss_curve_of_log
-
-        return loss_curve_of_log(read_frame(path), fingerprint_of_file(path))
-    if question == "chinchilla":
-        from analysis.scaling.chinchilla_answer import chinchilla_answer
-
-        return chinchilla_answer(checked(read_frame(path)), fingerprint_of_file(path))
-    source = tables_of(path)
-    answer = _law(source, at) if question == "law" else QUESTIONS[question](source)
-    return replace(answer, inputs=fingerprint_of_file(path))
-
-
-def fingerprints(tables: Tables) -> dict[str, str]:
-    """Fingerprint of every run that was read, by run id."""
-    return dict(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
-
-
-def _comparison(source: Source) -> Answer:
-    if source is None:
-        found = compare(published.runs())
-        said = "One run each: gains of the published grids make no claim of their own."
-        inputs = published.fingerprints("headline_runs", "final_loss_grid")
-        shown = {"Equal FLOPs": _readable(found)}
-        return Answer("comparison", shown, (said,), inputs, found.excluded)
-    summary = summarise_tables(source)
-    return Answer(
-        "comparison",
-        {"Equal FLOPs": _readable(summary.comparison), "Equal loss": summary.equal_loss},
-        tuple(sweep.sentence() for sweep in summary.sweeps),
-        fingerprints(source),
-        summary.comparison.excluded,
-        text=tuple(summary.lines()),
-    )
-
-
-def _matched(source: Source) -> Answer:
-    from analysis.compare.matched import matched_answer
-
-    if source is None:
-        return matched_answer()
-    return matched_answer(source.runs, fingerprints(source))
-
-
-def _set_ups(source: Source) -> Answer:
-    from analysis.compare.set_ups import set_ups_answer
-
-    if source is None:
-        raise UserError("set-ups needs --runs or --table: the paper ran each set-up once")
-    return set_ups_answer(compare(source.runs), fingerprints(source))
-
-
-def _bag_size(source: Source) -> Answer:
-    from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
-
-    if source is None:
-        return bag_size_answer()
-    compared = compare(source.runs)
-    answer = bag_size_answer(grid_of_runs(compared), fingerprints(source))
-    return replace(answer, excluded=compared.excluded)
-
-
-def _law(source: Source, at: str | None = None) -> Answer:
-    from analysis.law.answer import law_answer, law_on_runs
-
-    target = None if at is None else _target(at)
-    if source is None:
-        return law_answer(target)
-    return law_on_runs(source.runs, fingerprints(source), target)
+    marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
+    return of_runs(source, marks, **more)
 
 
 def _target(text: str) -> tuple[float, float]:
@@ -138,57 +90,24 @@ def _target(text: str) -> tuple[float, float]:
     return params, tokens
 
 
-def _chinchilla(source: Source) -> Answer:
-    from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
-
-    if source is None:
-        raise UserError("chinchilla needs --runs or --table: the paper has too few baselines")
-    points, excluded = points_of_runs(source.runs)
-    return replace(chinchilla_answer(points, fingerprints(source)), excluded=excluded)
-
-
-def _loss_curve(source: Source) -> Answer:
-    from analysis.scaling.loss_curve_answer import loss_curve_answer
-
-    if source is None:
-        raise UserError("loss-curve needs --runs or --table: the paper states no learning rates")
-    return loss_curve_answer(source, fingerprints(source))
+def _comparison(source: Tables, inputs: Inputs) -> Answer:
+    summary = summarise(source)
+    return Answer(
+        "comparison",
+        {"Equal FLOPs": _readable(summary.comparison), "Equal loss": summary.equal_loss},
+        tuple(sweep.sentence() for sweep in summary.sweeps),
+        inputs,
+        summary.comparison.excluded,
+        text=tuple(summary.lines()),
+    )
 
 
-def _compute(source: Source) -> Answer:
-    from analysis.compare.compute_multiplier import compute_answer
-
-    if source is None:
-        return compute_answer()
-    return compute_answer(source.runs, fingerprints(source))
-
-
-def _data(source: Source) -> Answer:
-    from analysis.scaling.data_constrained import data_answer
-
-    if source is None:
-        return data_answer()
-    return data_answer(compare(source.runs), source.runs, fingerprints(source))
-
-
-def _disagreements(source: Source) -> Answer:
-    from analysis.paper.disagreements import disagreements_answer
-
-    if source is not None:
-        raise UserError("disagreements compares the paper with itself: give --published")
-    return disagreements_answer()
-
-
-def _mutual_information(tokens: Path | None, of_published: bool) -> Answer:
-    from analysis.paper.mutual_information import mutual_information_answer
-
-    if tokens is None and not of_published:
-        raise UserError("mutual-information: name --tokens PREFIX of a token file, or --published")
-    return mutual_information_answer(tokens)
-
-
-def _unreachable(source: Source) -> Answer:
-    raise AssertionError("asked of token files")
+def _published_comparison() -> Answer:
+    found = compare(published.runs())
+    said = "One run each: gains of the published grids make no claim of their own."
+    inputs = published.fingerprints("headline_runs", "final_loss_grid")
+    shown = {"Equal FLOPs": _readable(found)}
+    return Answer("comparison", shown, (said,), inputs, found.excluded)
 
 
 def _readable(found: Comparison) -> pd.DataFrame:
@@ -197,16 +116,34 @@ def _readable(found: Comparison) -> pd.DataFrame:
     return found.table[columns]
 
 
-QUESTIONS: dict[str, Callable[[Source], Answer]] = {
-    "comparison": _comparison,
-    "matched": _matched,
-    "set-ups": _set_ups,
-    "bag-size": _bag_size,
-    "law": _law,
-    "compute": _compute,
-    "chinchilla": _chinchilla,
-    "loss-curve": _loss_curve,
-    "data": _data,
-    "mutual-information": _unreachable,
-    "disagreements": _disagreements,
+def _bag_size(source: Tables, inputs: Inputs) -> Answer:
+    compared = compare(source.runs)
+    return replace(bag_size_answer(grid_of_runs(compared), inputs), excluded=compared.excluded)
+
+
+def _chinchilla(source: Tables, inputs: Inputs) -> Answer:
+    points, excluded = points_of_runs(source.runs)
+    return replace(chinchilla_answer(points, inputs), excluded=excluded)
+
+
+QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {
+    "comparison": (_comparison, _published_comparison),
+    "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
+    "set-ups": (
+        lambda of, inputs: set_ups_answer(compare(of.runs), inputs),
+        "the paper ran each set-up once",
+    ),
+    "bag-size": (_bag_size, bag_size_answer),
+    "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
+    "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
+    "chinchilla": (_chinchilla, "the paper has too few baselines"),
+    "loss-curve": (loss_curve_answer, "the paper states no learning rates"),
+    "data": (
+        lambda of, inputs: data_answer(compare(of.runs), of.runs, inputs),
+        published_data_answer,
+    ),
+    "mutual-information": (None, mutual_information_answer),
+    "disagreements": (None, disagreements_answer),
 }
+"""How each is answered of runs (their tables and the fingerprints of what was read), and of the
+published numbers, or why these do not answer it."""

@@ -18,40 +18,15 @@ from analysis.runs import table_cache
 from analysis.runs.exclusions import read_exclusions, reason_of, unmatched
 from analysis.runs.run_row import COLUMNS, RunRow, run_row
 from tst_study.errors import UserError
-from tst_study.run_record import RunRecord, find_run_folders, read
+from tst_study.run_record import Evaluation, Metrics, RunRecord, find_run_folders, read
 
 Folders = str | Path | Iterable[str | Path]
 
-CURVE_COLUMNS = (
-    "step",
-    "phase",
-    "bag_size",
-    "loss_name",
-    "loss",
-    "raw_tokens",
-    "latent_tokens",
-    "epochs",
-    "flops",
-    "learning_rate",
-    "gradient_norm",
-    "training_seconds",
-    "tokens_per_second",
-    "mfu",
-    "peak_memory",
-)
-EVALUATION_COLUMNS = (
-    "step",
-    "phase",
-    "eval_set",
-    "nats_per_token",
-    "standard_error",
-    "bits_per_byte",
-    "tokens",
-    "annealed",
-    "raw_tokens",
-    "latent_tokens",
-    "flops",
-    "training_seconds",
+NOT_ON_CURVES = ("segment", "step_seconds", "compile_seconds", "moe")
+CURVE_COLUMNS = tuple(name for name in Metrics.__annotations__ if name not in NOT_ON_CURVES)
+NOT_OF_EVALUATIONS = ("segment", "epochs", "seconds")
+EVALUATION_COLUMNS = tuple(
+    name for name in Evaluation.__annotations__ if name not in NOT_OF_EVALUATIONS
 )
 
 
@@ -146,11 +121,6 @@ def load(folders: Folders) -> pd.DataFrame:
     run's last held-out evaluation, wherever it stands: `evaluated_step` and `annealed` say so.
     """
     return read_tables(folders).runs
-
-
-def curves(folders: Folders) -> pd.DataFrame:
-    """The rows of `metrics.jsonl` that count, of all runs; `folder` names the run."""
-    return read_tables(folders).curves
 
 
 def _run_folders(folders: Folders) -> list[Path]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.run_table import Tables, read_tables
+from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
 from analysis.wording import gain, group_label, left_out, number
 
@@ -98,11 +97,6 @@ def counts_in_words(counts: dict[str, int]) -> str:
     return f"{words}, {single} with one seed and no claim" if single else words
 
 
-def summarise(runs: str | Path) -> Summary:
-    """Read a study's run folders and compare. Raises `UserError` if the folder is not there."""
-    return summarise_tables(read_tables(runs))
-
-
-def summarise_tables(tables: Tables) -> Summary:
+def summarise(tables: Tables) -> Summary:
     comparison = compare(tables.runs)
     return Summary(tables, comparison, equal_loss(comparison), sweeps(tables.runs, comparison))

@@ -10,13 +10,12 @@ import ast
 import inspect
 import json
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from docs.findings import with_tables
 from experiments.studies.scales import SCALES
-from experiments.study import STUDIES
+from experiments.study import STUDIES, module_of
 from tst_study import config
 from tst_study.configuration.presets import PRESETS
 
@@ -59,8 +58,8 @@ def studies_table() -> str:
     """Every study: title, what it shows, what of the paper, scales."""
     lines = ["| study | asks | of the paper | scales |", "| --- | --- | --- | --- |"]
     named = re.compile(r"(?:Table|Figure)s? \d+(?:(?:, | to | and )\d+)*")
-    for name, module in STUDIES.items():
-        found = import_module(f"experiments.studies.{module}")
+    for name in STUDIES:
+        found = module_of(name)
         scales = getattr(found, "SCALES", SCALES)
         which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
         paper = ", ".join(named.findall((found.__doc__ or "").partition("\n\n")[0])) or "–"

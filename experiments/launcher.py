@@ -119,6 +119,13 @@ class Options:
     only_new: bool = False
     """Only runs that were never submitted before."""
 
+    def words(self) -> list[str]:
+        """What of it a command that goes on with the study must say again."""
+        words = ["--profile", str(self.profile.absolute())] if self.profile else []
+        words += ["--parallel", str(self.parallel)] if self.parallel else []
+        words += ["--processes", str(self.processes)] if self.processes > 1 else []
+        return words if self.share else [*words, "--no-share"]
+
 
 def launcher_of(name: str, options: Options = Options()) -> Launcher:
     """Raises `UserError` for a name that does not exist."""

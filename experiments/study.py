@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, TypeVar, get_args
 
 from experiments.corpora import PREPARED, Recipe, place
@@ -52,27 +53,19 @@ class Study:
             recipe.prepare(folder)
 
 
-STUDIES = {
-    "laptop": "laptop",
-    "gate": "gate",
-    "bag-grid": "bag_grid",
-    "power-law": "power_law",
-    "headline": "headline",
-    "equal-cost": "equal_cost",
-    "input-output": "input_output",
-    "weightings": "weightings",
-    "reinitialise": "reinitialise",
-    "optimizer-at-switch": "optimizer_at_switch",
-    "optimizers": "optimizers",
-    "learning-rates": "learning_rates",
-    "loss-against-compute": "loss_against_compute",
-    "data-constrained": "data_constrained",
-    "seed-noise": "seed_noise",
-    "mixture-10b-a1b": "mixture_10b_a1b",
-}
-"""Module of each study in `experiments.studies`: a title, what it claims to show, and
-`parts(scale)`, its runs as products and choices (`experiments.studies.grid`). `SCALES` names those
-that it has, where it has not all."""
+STUDIES: tuple[str, ...] = (
+    *("laptop", "gate", "bag-grid", "power-law", "headline", "equal-cost", "input-output"),
+    *("weightings", "reinitialise", "optimizer-at-switch", "optimizers", "learning-rates"),
+    *("loss-against-compute", "data-constrained", "seed-noise", "mixture-10b-a1b"),
+)
+"""Each a module of `experiments.studies`: a title, what it claims to show, and `parts(scale)`, its
+runs as products and choices (`experiments.studies.grid`). `SCALES` names those that it has, where
+it has not all."""
+
+
+def module_of(name: str) -> ModuleType:
+    """Raises `UserError` for a study that does not exist."""
+    return import_module(f"experiments.studies.{one_of(name, STUDIES, 'study').replace('-', '_')}")
 
 
 def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
@@ -81,7 +74,7 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     too. Raises `UserError` for names that do not exist."""
     from experiments.studies.scales import SCALES, scale_of
 
-    module = import_module(f"experiments.studies.{STUDIES[one_of(name, STUDIES, 'study')]}")
+    module = module_of(name)
     names = getattr(module, "SCALES", SCALES)
     chosen = scale_of(one_of(scale, names, "scale", f" of study {name!r}"))
     usual = Path("runs") / f"{name}-{scale}"

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
+from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import group_label, number
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
-KEY = ("group", "learning_rate", "eval_set")
 BOOKS = re.compile(r"books-bpe\d+(-|$)")
 """Folders of the bundled books, as studies name them."""
 TOLERANCE = 0.1
@@ -43,7 +43,7 @@ class Group:
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
         """Of the comparison: one row per setting and seed."""
-        key = [*KEY, "setting"]
+        key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @property
@@ -93,15 +93,15 @@ class Group:
     @functools.cached_property
     def slug(self) -> str:
         """Part of a file name: corpus and steps, and whatever else tells it from other groups."""
-        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(KEY))))
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
         names = told_apart(
             [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
             [row["group"][:6] for row in rows],
             [f"lr{row['learning_rate']:g}" for row in rows],
             [file_part(row["eval_set"]) for row in rows],
         )
-        own = [tuple(row[name] for name in KEY) for row in rows]
-        return names[own.index(tuple(self.rows[list(KEY)].iloc[0]))]
+        own = [tuple(row[name] for name in SAME) for row in rows]
+        return names[own.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     def only(self, rows: pd.DataFrame) -> Group:
         return replace(self, rows=rows.reset_index(drop=True))
@@ -156,7 +156,7 @@ class Group:
 def all_groups(summary: Summary) -> list[Group]:
     """All that may be compared, in order of name."""
     table = summary.comparison.table
-    return [Group(summary, rows) for _, rows in table.groupby(list(KEY), sort=True)]
+    return [Group(summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
 
 def span(counts: Iterable[int], noun: str) -> str:

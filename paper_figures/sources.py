@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.published import TASKS
 from analysis.run_table import read_tables
 from analysis.runs.run_row import rows_of
-from analysis.summary import Summary, summarise_tables
+from analysis.summary import Summary, summarise
 from paper_figures.groups import Group, all_groups
 from tst_study.errors import UserError
 from tst_study.run_record import read_task_results
@@ -30,7 +30,7 @@ class Sources:
     @functools.cached_property
     def summary(self) -> Summary:
         """Of no runs at all, where no folder was named."""
-        return summarise_tables(read_tables(self.folder or []))
+        return summarise(read_tables(self.folder or []))
 
     @property
     def runs(self) -> pd.DataFrame:

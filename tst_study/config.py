@@ -443,15 +443,10 @@ class Config(Strict):
                 f"{self.schedule.steps}"
             )
         parallel = self.execution.parallel
-        if parallel != "auto" and parallel.expert > 1 and self.model.experts is None:
-            raise ValueError(
-                f"execution.parallel.expert = {parallel.expert} needs a model with experts"
-            )
-        if parallel != "auto" and (parallel.expert_tensor or 1) > 1 and self.model.experts is None:
-            raise ValueError(
-                f"execution.parallel.expert_tensor = {parallel.expert_tensor} needs a model with "
-                "experts"
-            )
+        for key in ("expert", "expert_tensor") if self.model.experts is None else ():
+            size = getattr(parallel, key, None) or 1  # "auto" has none
+            if size > 1:
+                raise ValueError(f"execution.parallel.{key} = {size} needs a model with experts")
         last_kept = max(self.execution.keep_steps, default=0)
         if last_kept > self.schedule.last_step:
             raise ValueError(

@@ -1,7 +1,13 @@
 """The one exception that a user is meant to see, and how its messages are worded."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class UserError(Exception):
@@ -28,6 +34,13 @@ def one_of(value: object, known: Iterable[str], what: str, of: str = "") -> str:
 def first_line(error: BaseException) -> str:
     """What a library's error says, in one line."""
     return next(iter(str(error).strip().splitlines()), repr(error))
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first of what pydantic found, in one line."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def one_line(error: BaseException) -> str:

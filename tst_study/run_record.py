@@ -39,7 +39,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_problem
 from tst_study.run.identity_form import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -316,24 +316,25 @@ def _damage_named(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}; the file is damaged") from None
+        raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
     """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    before = read_status(folder)
-    status = {
-        "step": 0,
-        "steps": config.schedule.last_step,
-        "last_checkpoint": None,
-        **(before or {}),
-        "state": state,
-        "heartbeat": time.time(),
-        "message": message,
-    }
+    before = read_status(folder) or {"step": 0, "steps": config.schedule.last_step}
+    _replace_status(folder, before, state, message)
+
+
+def _replace_status(
+    folder: Path, before: Mapping[str, Any], state: State, message: str, **more: Any
+) -> Any:
+    """Write `status.json`, and return it; what is not given keeps its value from before."""
+    now = {"state": state, "heartbeat": time.time(), "message": message, **more}
+    status = {"last_checkpoint": None, **before, **now}
     write_json(folder / "status.json", status)
+    return status
 
 
 def is_over(folder: str | Path) -> bool:
@@ -428,19 +429,9 @@ class RunWriter:
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
         """Replace `status.json`; what is not given keeps its last value."""
-        before: dict[str, Any] = dict(self._status or {"last_checkpoint": None})
-        status: Any = {
-            **before,
-            "state": state,
-            "step": step,
-            "steps": self._steps,
-            "heartbeat": time.time(),
-            "message": message,
-            "process": os.getpid(),
-            **more,
-        }
-        self._status = status
-        write_json(self.folder / "status.json", status)
+        own = {"step": step, "steps": self._steps, "process": os.getpid()}
+        before: Mapping[str, Any] = self._status or {}
+        self._status = _replace_status(self.folder, before, state, message, **own, **more)
 
     @property
     def last_step(self) -> int:
@@ -534,7 +525,7 @@ def _read_segments(path: Path) -> list[dict[str, Any]]:
             else:
                 segments[row["segment"]].update(row)
         except ValidationError as error:
-            raise UserError(f"{path}:{number}: {_first(error)}; not a segment row") from None
+            raise UserError(f"{path}:{number}: {first_problem(error)}; not a segment row") from None
         except KeyError as error:
             raise UserError(f"{path}:{number}: segment {error} ends, but never began") from None
         except ValueError as error:
@@ -559,7 +550,7 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
         try:
             row = schema.validate_json(line)
         except ValidationError as error:
-            raise UserError(f"{path}:{number}: {_first(error)}") from None
+            raise UserError(f"{path}:{number}: {first_problem(error)}") from None
         if row["segment"] < segment or row["segment"] not in limits:
             raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
         segment = row["segment"]
@@ -570,9 +561,3 @@ def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tu
         if row["step"] <= limits[segment]:
             kept[key] = row
     return [kept[key] for key in sorted(kept, key=lambda key: key[0])], dropped
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]

@@ -309,10 +309,7 @@ class _Trainer:
     def _counters(self, done: int) -> dict[str, Any]:
         """What has been done after `done` steps."""
         return {
-            "step": done,
-            "phase": self.plan.phase(done - 1),
-            "raw_tokens": self.plan.raw_tokens(done),
-            "latent_tokens": self.plan.latent_tokens(done),
+            **self.plan.counters(done),
             "epochs": self.stream.epochs(done),
             "flops": self.clock.flops_per_step * done,
         }

@@ -14,7 +14,7 @@ from analysis.answer import Answer, fingerprint_of
 from analysis.bag_size.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
 from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compared
 from analysis.checks import needs_columns
-from analysis.compare.comparison import Comparison
+from analysis.compare.comparison import SAME, Comparison
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -35,7 +35,7 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     ]
     plain = plain.assign(size=_labels(plain), step_ratio=plain["step_ratio"].round(4))
     cells = [*GROUP, "step_ratio", "bag_size"]
-    keys = ["group", "setting", "learning_rate", "eval_set"]
+    keys = [*SAME, "setting"]
     pairs = comparison.pairs[[*keys, "seed", "gain"]].merge(plain[keys + cells])
     return pairs.assign(loss=-pairs["gain"])[[*cells, "seed", "loss"]]
 

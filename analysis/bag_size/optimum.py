@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import interpolate, stats
 
-from analysis.checks import numbers
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats, numbers
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 

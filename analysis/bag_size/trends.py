@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.bag_size.optimum import FormName, coordinate, places, roughness
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats
 
 GROUP = ("size", "steps", "weighting")
 TREND_RATIOS = (0.2, 0.3, 0.4, 0.5)

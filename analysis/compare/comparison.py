@@ -9,9 +9,11 @@ length: intervals and verdicts allow for all settings and learning rates that we
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.checks import is_number, needs_columns
@@ -20,6 +22,10 @@ from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
+SAME = ("group", "learning_rate", "eval_set")
+"""What the two runs of a pair share, beside their seed."""
+SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
+"""The same, whatever the number of steps."""
 _JUDGED = (
     "exclusion",
     "state",
@@ -131,6 +137,13 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     return runs.loc[kept], excluded
 
 
+def alike(
+    table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
+) -> pd.DataFrame:
+    """The rows of a table that have the values of `row` in these columns."""
+    return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
+
+
 def _unfit(run: dict[str, Any]) -> str | None:
     """Why a run's final loss may not be compared with any other, or None."""
     if run["exclusion"]:
@@ -205,7 +218,7 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
-    shared = ("group", "learning_rate", "eval_set", *SETTING)
+    shared = (*SAME, *SETTING)
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
         settings.setdefault(tuple(pair[column] for column in shared), []).append(pair)

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.compare.comparison import eligible
+from analysis.compare.comparison import SAME_BUT_LENGTH, eligible
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.fitting import bootstrap
 from analysis.runs.run_row import rows_of
@@ -97,7 +97,7 @@ def compute_answer(
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     multipliers: list[pd.DataFrame] = []
-    for keys, family in kept.groupby(["family", "learning_rate", "eval_set"], sort=True):
+    for keys, family in kept.groupby(list(SAME_BUT_LENGTH), sort=True):
         baseline = family[family["method"] == "baseline"]
         label = str(keys[0])
         if baseline["steps"].nunique() >= 2:

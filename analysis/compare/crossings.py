@@ -7,8 +7,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.bag_size.optimum import roughness
-from analysis.checks import needs_columns, numbers
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats, needs_columns, numbers
 from tst_study.errors import UserError
 
 COLUMNS = ("at", "low", "high", "loss", "below_after", "lasting")

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import positive
-from analysis.compare.comparison import Comparison
+from analysis.compare.comparison import SAME, SAME_BUT_LENGTH, Comparison, alike
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
@@ -41,12 +41,11 @@ def equal_loss(comparison: Comparison) -> pd.DataFrame:
     baselines = baselines.assign(loss=baselines["nats_per_token"])
     rows: list[dict[str, Any]] = []
     for row in rows_of(comparison.table):
-        same = baselines[_alike(baselines, row, ("family", "learning_rate", "eval_set"))]
+        same = alike(baselines, row, SAME_BUT_LENGTH)
         if same["steps"].nunique() < 2:
             continue
-        pairs = comparison.pairs
-        keys = ("group", "setting", "learning_rate", "eval_set")
-        mine = pairs[_alike(pairs, row, keys)].assign(loss=lambda own: own["superposed"])
+        mine = alike(comparison.pairs, row, (*SAME, "setting"))
+        mine = mine.assign(loss=mine["superposed"])
         rows.append({**row, **speed_up(same, mine, row["comparisons"])})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -95,10 +94,3 @@ def speed_up(
         "high": None if high is None else math.exp(high),
         "note": "; ".join(notes),
     }
-
-
-def _alike(table: pd.DataFrame, row: dict[str, Any], names: tuple[str, ...]) -> Any:
-    same = table[names[0]] == row[names[0]]
-    for name in names[1:]:
-        same &= table[name] == row[name]
-    return same

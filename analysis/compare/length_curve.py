@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
+from analysis.checks import Floats
 from analysis.compare.paired import mean_interval
-from analysis.fitting.objectives import Floats
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 

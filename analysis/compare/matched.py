@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.compare.comparison import eligible
+from analysis.compare.comparison import SAME_BUT_LENGTH, alike, eligible
 from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
@@ -35,7 +35,6 @@ TOLERANCE = 0.005
 """Relative difference of FLOPs or raw tokens that still counts as equal: a rounded step ratio
 moves the tokens of a run by less."""
 
-_SAME = ("family", "learning_rate", "eval_set")
 _EQUAL: dict[str, Kind] = {"flops": "equal FLOPs", "raw_tokens": "equal data"}
 
 
@@ -77,9 +76,10 @@ def matched(runs: pd.DataFrame) -> Matches:
     book = ledger(kept)
     rows: list[dict[str, Any]] = []
     superposed = book[book["method"] == "superposition"]
-    keys = [*_SAME, "steps", *SETTING]
+    keys = [*SAME_BUT_LENGTH, "steps", *SETTING]
+    baselines = book[book["method"] == "baseline"]
     settings = [
-        (members, _baselines(book, members))
+        (members, alike(baselines, members.iloc[0], SAME_BUT_LENGTH))
         for _, members in superposed.groupby(keys, sort=False, dropna=False)
     ]
     tried = Counter(
@@ -87,10 +87,10 @@ def matched(runs: pd.DataFrame) -> Matches:
         for members, _ in settings
         if members["seed"].nunique() > 1
     )
-    for members, baselines in settings:
+    for members, near in settings:
         first = next(rows_of(members))
         named = {
-            **{name: first[name] for name in _SAME},
+            **{name: first[name] for name in SAME_BUT_LENGTH},
             "corpus": first["corpus"],
             "params": big(first["parameters"]),
             "setting": SuperpositionSetting.of_row(first).label,
@@ -99,14 +99,14 @@ def matched(runs: pd.DataFrame) -> Matches:
         }
         question = max(1, tried[first["family"], first["eval_set"], first["steps"]])
         for column, kind in _EQUAL.items():
-            rows.append({**named, **_equal(members, baselines, column, kind, question)})
-        rows.append({**named, **_equal_loss(members, baselines, question)})
+            rows.append({**named, **_equal(members, near, column, kind, question)})
+        rows.append({**named, **_equal_loss(members, near, question)})
     rows.sort(key=lambda row: row.pop("_order"))
     return Matches(pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(excluded))
 
 
 COLUMNS = (
-    *_SAME,
+    *SAME_BUT_LENGTH,
     "corpus",
     "params",
     "setting",
@@ -159,13 +159,6 @@ def matched_answer(
         inputs or published.fingerprints("headline_runs", "loss_curves"),
         found.excluded,
     )
-
-
-def _baselines(book: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    same = book["method"] == "baseline"
-    for name in _SAME:
-        same &= book[name] == members[name].iloc[0]
-    return book[same]
 
 
 def _equal(

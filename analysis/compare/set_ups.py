@@ -14,14 +14,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.compare.comparison import Comparison
+from analysis.compare.comparison import SAME, Comparison
 from analysis.compare.paired import mean_interval
 from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
 LAG = 0.03
 """Nats above the median of its arm and set-up at which a run lags."""
-_SET_UP = ["group", "learning_rate", "eval_set"]
 
 
 def set_ups(found: Comparison) -> pd.DataFrame:
@@ -36,14 +35,12 @@ def set_ups(found: Comparison) -> pd.DataFrame:
 
     Raises `UserError` where nothing was compared with two seeds or more.
     """
-    pairs = found.pairs.merge(
-        found.table[[*_SET_UP, "setting", "corpus"]], on=[*_SET_UP, "setting"]
-    )
+    pairs = found.pairs.merge(found.table[[*SAME, "setting", "corpus"]], on=[*SAME, "setting"])
     rows: list[dict[str, Any]] = []
     for (corpus, steps, setting, eval_set), alike in pairs.groupby(
         ["corpus", "steps", "setting", "eval_set"], sort=True
     ):
-        members = {key: own for key, own in alike.groupby(_SET_UP) if len(own) > 1}
+        members = {key: own for key, own in alike.groupby(list(SAME)) if len(own) > 1}
         if not members:
             continue
         named = _names({key: str(own["baseline_folder"].iloc[0]) for key, own in members.items()})

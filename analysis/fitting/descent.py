@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import optimize
 
-from analysis.fitting.objectives import Floats, Huber, LeastAbsolute, LeastSquares
+from analysis.checks import Floats
+from analysis.fitting.objectives import Huber, LeastAbsolute, LeastSquares
 from analysis.fitting.problem import Problem
 
 GRADIENT_TOLERANCE = 1e-5

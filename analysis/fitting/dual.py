@@ -1,7 +1,7 @@
 """Forward-mode derivatives: numbers that carry their gradient through numpy's arithmetic.
 
-A formula written for arrays (+ − * / **, exp, log, sqrt) is differentiated as it is evaluated, by
-the chain rule, to rounding; there is no derivative by hand to get wrong.
+A formula written for arrays (+ − * / **, exp, expm1, log, sqrt) is differentiated as it is
+evaluated, by the chain rule, to rounding; there is no derivative by hand to get wrong.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from analysis.checks import Floats
 
 
 class Dual(NDArrayOperatorsMixin):
@@ -44,6 +43,7 @@ def _partial(ufunc: np.ufunc, place: int, values: list[Any], result: Any) -> Any
         "power": lambda: np.log(first) * result if place else last * result / first,
         "negative": lambda: -1.0,
         "exp": lambda: result,
+        "expm1": lambda: result + 1.0,
         "log": lambda: 1.0 / first,
         "sqrt": lambda: 0.5 / result,
     }

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.checks import Floats
 from analysis.fitting import dual
-from analysis.fitting.objectives import Floats
 
 Columns = Mapping[str, NDArray[Any]]
 LossFormula = Callable[[Mapping[str, Any], Columns], Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats
 from analysis.fitting.problem import Problem
 
 _ALIKE = 1e-7

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-Floats = NDArray[np.float64]
+from analysis.checks import Floats
 
 
 class Model(Protocol):

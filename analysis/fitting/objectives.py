@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from analysis.checks import Floats
+
 Scale = Literal["log", "loss"]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.checks import Floats
 from analysis.fitting.models import Model
-from analysis.fitting.objectives import Floats, LeastSquares, Objective
+from analysis.fitting.objectives import LeastSquares, Objective
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
+from analysis.checks import Floats
 from analysis.fitting.descent import refit
 from analysis.fitting.models import Model
-from analysis.fitting.objectives import Floats, LeastSquares
+from analysis.fitting.objectives import LeastSquares
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
 
@@ -111,7 +113,14 @@ class Spread:
         _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
         return cls(found.theta, directions.T * (np.sqrt(variance) / values), freedom)
 
-    @property
-    def quantile(self) -> float:
-        """Of t, for 95% intervals."""
-        return float(stats.t.ppf(0.975, self.freedom))
+    def half(self, slopes: Floats) -> Floats:
+        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
+        critical = float(stats.t.ppf(0.975, self.freedom))
+        half: Floats = critical * np.linalg.norm(slopes @ self.root, axis=1)
+        return half
+
+    def table(self, names: Sequence[str]) -> pd.DataFrame:
+        """parameter, value, low, high."""
+        half = self.half(np.eye(len(self.theta)))
+        table = pd.DataFrame({"parameter": list(names), "value": self.theta})
+        return table.assign(low=self.theta - half, high=self.theta + half)

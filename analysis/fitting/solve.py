@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.checks import numbers
+from analysis.checks import Floats, numbers
 from analysis.fitting.descent import GRADIENT_TOLERANCE, descend, gradient_measure
 from analysis.fitting.identified import Identified, identified
 from analysis.fitting.models import Model
-from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 from tst_study.errors import UserError
 

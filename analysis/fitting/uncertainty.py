@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.checks import Floats
 from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
 from analysis.fitting.identified import undetermined
 from analysis.fitting.models import Fixed
-from analysis.fitting.objectives import Floats
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
-from tst_study.errors import UserError
 
 LEAST_CLUSTERS = 6
 """Of fewer, draws with replacement tell too little for an interval."""
@@ -30,7 +29,7 @@ class Bootstrap:
     determine it (`undetermined`)."""
     failed: int
     resampled: str
-    """What was drawn: `rows`, or the name of the cluster."""
+    """What was drawn: `rows`, or `models`."""
     clusters: int
     """How many there are to draw from."""
     undetermined: tuple[str, ...] = ()
@@ -62,25 +61,13 @@ class Bootstrap:
 def bootstrap(
     found: Fit,
     draws: int = 1000,
-    *,
-    clusters: Sequence[str] | Sequence[int] | Sequence[float] | None = None,
-    name: str = "models",
-    seed: int = 0,
 ) -> Bootstrap:
-    """Refit to whole models (all rows of one training) drawn with replacement, or to other
-    clusters (seeds, trunks) of rows.
-
-    Each refit starts from `found`. `clusters`: a label per row, by default the problem's `models`,
-    and where it names none the rows; `name`: what they are. Raises `UserError` for labels that do
-    not match the rows.
-    """
-    random = np.random.default_rng(seed)
+    """Refit to whole models (all rows of one training: the problem's `models`) drawn with
+    replacement, or to rows where it names none. Each refit starts from `found`."""
+    random = np.random.default_rng(0)
     problem = found.problem
-    count = len(problem.observed)
-    labels = clusters if clusters is not None else problem.models
-    codes = np.arange(count) if labels is None else pd.factorize(np.asarray(labels))[0]
-    if len(codes) != count:
-        raise UserError(f"clusters: {len(codes)} labels for {count} rows; give one label per row")
+    models = problem.models
+    codes = np.arange(len(problem.observed)) if models is None else pd.factorize(models)[0]
     members = int(codes.max()) + 1
     kept: list[Floats] = []
     for _ in range(draws):
@@ -95,7 +82,7 @@ def bootstrap(
     return Bootstrap(
         draws=table,
         failed=draws - len(kept),
-        resampled="rows" if labels is None else name,
+        resampled="rows" if models is None else "models",
         clusters=members,
         undetermined=tuple(np.array(columns)[away]),
     )

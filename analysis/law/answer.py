@@ -101,22 +101,14 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _parameters(law: Law) -> pd.DataFrame:
-    spread = Spread.of(law.fit)
-    half = spread.quantile * np.linalg.norm(spread.root, axis=1)
-    known = dict(zip(law.fit.problem.model.parameters, half, strict=True))
     levels = set(law.rows["level"])
     ordered = sorted(law.values, key=lambda name: name in levels)
-    return pd.DataFrame(
-        [
-            {
-                "parameter": name.replace("_", " "),
-                "value": law.values[name],
-                "low": law.values[name] - known[name] if name in known else None,
-                "high": law.values[name] + known[name] if name in known else None,
-                "held": law.held.get(name, ""),
-            }
-            for name in ordered
-        ]
+    fitted = Spread.of(law.fit).table(law.fit.problem.model.parameters)
+    table = fitted.set_index("parameter").reindex(ordered).reset_index()
+    return table.assign(
+        parameter=[name.replace("_", " ") for name in ordered],
+        value=[law.values[name] for name in ordered],
+        held=[law.held.get(name, "") for name in ordered],
     )
 
 

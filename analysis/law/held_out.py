@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import fit_law
 from analysis.runs.run_row import rows_of

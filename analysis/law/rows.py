@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.checks import needs_columns, numbers, positive
-from analysis.compare.comparison import eligible
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats, needs_columns, numbers, positive
+from analysis.compare.comparison import SAME, eligible
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -99,8 +98,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     fitted to. Ablations are left out: the law has none.
     """
     kept, excluded = eligible(runs)
-    keys = ["group", "learning_rate", "eval_set", "seed"]
-    level = kept[keys].astype(str).agg(" ".join, axis=1)
+    level = kept[[*SAME, "seed"]].astype(str).agg(" ".join, axis=1)
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):

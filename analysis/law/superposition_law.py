@@ -27,9 +27,9 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
+from analysis.checks import Floats
 from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
-from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
 from analysis.law.rows import published_rows, settings
 from tst_study.errors import UserError
@@ -160,10 +160,8 @@ class Law:
         By the linearised fit (`Spread`), so that misfit of the form is in it as noise, the choice
         of the form is not. Infinite where no run is left to tell the noise by.
         """
-        spread = Spread.of(self.fit)
         slopes = self._slopes(rows) - (0.0 if less is None else self._slopes(less))
-        half: Floats = spread.quantile * np.linalg.norm(slopes @ spread.root, axis=1)
-        return half
+        return Spread.of(self.fit).half(slopes)
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
         """Derivative of the rows' gains by the fitted parameters, shape (n, p)."""

@@ -22,8 +22,8 @@ from scipy import special
 
 from analysis import published
 from analysis.answer import Answer
+from analysis.checks import Floats
 from analysis.fitting import Fit, LeastSquares, Problem, fit, grid_of_starts
-from analysis.fitting.objectives import Floats
 from analysis.scaling.scaling_laws import power_law
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError

@@ -8,7 +8,8 @@ import pandas as pd
 
 from analysis.published.files import headline_runs, loss_grid
 from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
-from analysis.runs.run_row import COLUMNS, rows_of
+from analysis.runs.run_row import COLUMNS, SHAPE, finished, rows_of
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 EVAL_SET = "published training loss"
@@ -62,64 +63,53 @@ def _row(
 ) -> dict[str, Any]:
     """What the paper does not state stays None."""
     shape, (sequences, length) = model(size), batch(size)
-    parameters, baseline = count_parameters(shape), superposed == 0
+    parameters = count_parameters(shape)
     name = f"{size}-{steps}-s{bag_size}-r{superposed / steps:.2f}-{weighting}"
-    if baseline:
+    if superposed == 0:
         name = f"{size}-{steps}-baseline"
     if reinitialized:
         name += "-reinitialized"
     latent = sequences * length * steps
     raw = sequences * length * (bag_size * superposed + steps - superposed)
-    known: dict[str, Any] = {
-        "run_id": f"paper-{name}",
-        "study": "paper",
-        "name": name,
-        "role": "published",
-        "state": "done",
-        "message": "",
-        "step": steps,
-        "seed": 0,
-        "method": "baseline" if baseline else "superposition",
-        "layers": shape.layers,
-        "hidden_size": shape.hidden_size,
-        "attention_heads": shape.attention_heads,
-        "key_value_heads": shape.key_value_heads,
-        "feed_forward_size": shape.feed_forward_size,
-        "vocabulary_size": shape.vocabulary_size,
-        "experts": shape.experts.count if shape.experts else None,
-        "parameters": parameters.total,
-        "active_parameters": parameters.active,
-        "steps": steps,
-        "superposed_steps": superposed,
-        "bag_size": 1 if baseline else bag_size,
-        "step_ratio": superposed / steps,
-        "mode": None if baseline else "full",
-        "loss_kind": None if baseline else "mce",
-        "weighting": None if baseline else weighting,
-        "aligned_bags": False,
-        "reinitialized": reinitialized,
-        "optimizer_at_switch": None if baseline else "keep",
-        "corpus": "FineWeb-Edu + DCLM" if shape.experts else "DCLM",
-        "learning_rate": LEARNING_RATE[size],
-        "schedule": "wsd",
-        "sequences": sequences,
-        "sequence_length": length,
-        "raw_tokens": raw,
-        "latent_tokens": latent,
-        "data_multiplier": raw / latent,
-        "flops": latent * flops_per_position(shape, length),
-        "training_seconds": None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
-        "eval_set": EVAL_SET,
-        "nats_per_token": loss,
-        "evaluated_step": steps,
-        "evaluated_phase": "superposition" if superposed == steps else "recovery",
-        "annealed": True,
-        "exclusion": "",
-        "group": f"paper {size}, {steps} steps",
-        "family": f"paper {size}",
-        "fingerprint": f"paper-{name}",
-        "folder": source,
-        "gpu_hours": gpu_hours,
-        "source": source,
-    }
-    return {**dict.fromkeys(COLUMNS), **known}
+    setting = SuperpositionSetting.of_row(
+        {
+            "bag_size": bag_size,
+            "superposed_steps": superposed,
+            "step_ratio": superposed / steps,
+            "weighting": weighting,
+            "reinitialized": reinitialized,
+        }
+    )
+    return finished(
+        setting,
+        steps,
+        **{column: getattr(shape, column) for column in SHAPE},
+        run_id=f"paper-{name}",
+        study="paper",
+        name=name,
+        role="published",
+        seed=0,
+        experts=shape.experts.count if shape.experts else None,
+        parameters=parameters.total,
+        active_parameters=parameters.active,
+        corpus="FineWeb-Edu + DCLM" if shape.experts else "DCLM",
+        learning_rate=LEARNING_RATE[size],
+        schedule="wsd",
+        sequences=sequences,
+        sequence_length=length,
+        raw_tokens=raw,
+        latent_tokens=latent,
+        data_multiplier=raw / latent,
+        flops=latent * flops_per_position(shape, length),
+        training_seconds=None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
+        eval_set=EVAL_SET,
+        nats_per_token=loss,
+        evaluated_phase="superposition" if superposed == steps else "recovery",
+        annealed=True,
+        group=f"paper {size}, {steps} steps",
+        family=f"paper {size}",
+        fingerprint=f"paper-{name}",
+        folder=source,
+        gpu_hours=gpu_hours,
+        source=source,
+    )

@@ -114,6 +114,9 @@ class RunRow(TypedDict):
 
 
 COLUMNS: tuple[str, ...] = tuple(RunRow.__annotations__)
+SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
+SHAPE += ("feed_forward_size", "vocabulary_size")
+"""Columns that a model's configuration has by the same names."""
 
 
 def run_row(record: RunRecord) -> RunRow:
@@ -128,22 +131,14 @@ def run_row(record: RunRecord) -> RunRow:
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
     row: dict[str, Any] = {
         **setting.columns(),
-        "run_id": header["run_id"],
-        "study": header["study"],
-        "name": header["name"],
-        "role": header["role"],
+        **{name: header[name] for name in ("run_id", "study", "name", "role", "fingerprint")},
+        **{name: model[name] for name in SHAPE},
         "state": record.state,
         "message": status["message"] if status else "",
         "step": status["step"] if status else 0,
         "seed": config["seed"],
         "data_seed": config["seed"] if order_seed is None else order_seed,
         "method": "baseline" if setting.is_baseline else "superposition",
-        "layers": model["layers"],
-        "hidden_size": model["hidden_size"],
-        "attention_heads": model["attention_heads"],
-        "key_value_heads": model["key_value_heads"],
-        "feed_forward_size": model["feed_forward_size"],
-        "vocabulary_size": model["vocabulary_size"],
         "experts": (model["experts"] or {}).get("count"),
         "parameters": header["parameters"]["total"],
         "active_parameters": header["parameters"]["active"],
@@ -180,10 +175,24 @@ def run_row(record: RunRecord) -> RunRow:
         "device_count": _device_count(record.segments),
         "group": training_group(header),
         "family": training_group_of_any_length(header),
-        "fingerprint": header["fingerprint"],
         "folder": str(record.folder),
     }
     return cast(RunRow, row)
+
+
+def finished(setting: SuperpositionSetting, steps: int, **known: Any) -> dict[str, Any]:
+    """The row of a run that was trained elsewhere, to its last step; the rest of it is None."""
+    return {
+        **dict.fromkeys(COLUMNS),
+        **setting.columns(),
+        **dict.fromkeys(("step", "steps", "evaluated_step"), steps),
+        "state": "done",
+        "message": "",
+        "exclusion": "",
+        "role": setting.role,
+        "method": "baseline" if setting.is_baseline else "superposition",
+        **known,
+    }
 
 
 def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:

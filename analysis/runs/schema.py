@@ -15,8 +15,8 @@ from analysis.answer import fingerprint_of
 from analysis.checks import needs_columns, numbers, truths
 from analysis.frames import with_tokens
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
-from analysis.runs.run_row import COLUMNS, rows_of
-from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
+from analysis.runs.run_row import COLUMNS, finished, rows_of
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 
@@ -109,57 +109,47 @@ def fingerprint_of_file(path: str | Path) -> dict[str, str]:
     return {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest()}
 
 
-def tables_of(path: str | Path) -> Tables:
-    """A file of runs as the tables of run folders, without curves."""
+def tables_of(frame: pd.DataFrame) -> Tables:
+    """A table of runs as the tables of run folders, without curves."""
     empty = [
         pd.DataFrame(columns=["folder", *names]) for names in (CURVE_COLUMNS, EVALUATION_COLUMNS)
     ]
-    return Tables(runs_of(read_frame(path)), empty[0], empty[1], ())
+    return Tables(runs_of(frame), empty[0], empty[1], ())
 
 
 def _run(row: dict[str, Any]) -> dict[str, Any]:
     steps, ratio = int(row["steps"]), float(row["step_ratio"])
-    plain = {one.column: one.plain for one in DEPARTURES} | {"weighting": row["weighting"]}
-    size = int(row["bag_size"])
+    sizes = {"bag_size": int(row["bag_size"]), "superposed_steps": round(ratio * steps)}
     setting = SuperpositionSetting.of_row(
-        {"bag_size": size, "superposed_steps": round(ratio * steps), "step_ratio": ratio, **plain}
+        {**sizes, "step_ratio": ratio, "weighting": row["weighting"]}
     )
     more = 1 + setting.step_ratio * (setting.bag_size - 1)
     family = " ".join(f"{row[name]:g}" if name == "params" else str(row[name]) for name in _FAMILY)
-    mark = fingerprint_of([str(value) for value in row.values()])
-    known: dict[str, Any] = {
-        **setting.columns(),
-        "run_id": str(row["run"]),
-        "name": str(row["run"]),
-        "study": "table",
-        "role": setting.role,
-        "state": "done",
-        "message": "",
-        "step": steps,
-        "steps": steps,
-        "seed": int(row["seed"]),
-        "method": "baseline" if setting.is_baseline else "superposition",
-        "parameters": row["params"],
-        "active_parameters": row["params"],
-        "corpus": str(row["corpus"]),
-        "learning_rate": float(row["learning_rate"]),
-        "latent_tokens": row["tokens"],
-        "raw_tokens": row["tokens"] * more,
-        "data_multiplier": more,
-        "flops": row["flops"],
-        "eval_set": str(row["eval_set"]),
-        "nats_per_token": float(row["loss"]),
-        "evaluated_step": steps,
-        "evaluated_phase": "superposition" if ratio >= 1 else "recovery",
-        "annealed": bool(row["annealed"]),
-        "exclusion": "",
-        "family": family,
-        "group": f"{family}, {row['tokens']:g} tokens, {steps} steps",
-        "fingerprint": mark,
-        "folder": str(row["run"]),
-    }
-    missing = {name: np.nan if name in _NUMBERS else None for name in COLUMNS}
-    return {**missing, **known}
+    known = finished(
+        setting,
+        steps,
+        run_id=str(row["run"]),
+        name=str(row["run"]),
+        study="table",
+        seed=int(row["seed"]),
+        parameters=row["params"],
+        active_parameters=row["params"],
+        corpus=str(row["corpus"]),
+        learning_rate=float(row["learning_rate"]),
+        latent_tokens=row["tokens"],
+        raw_tokens=row["tokens"] * more,
+        data_multiplier=more,
+        flops=row["flops"],
+        eval_set=str(row["eval_set"]),
+        nats_per_token=float(row["loss"]),
+        evaluated_phase="superposition" if ratio >= 1 else "recovery",
+        annealed=bool(row["annealed"]),
+        family=family,
+        group=f"{family}, {row['tokens']:g} tokens, {steps} steps",
+        fingerprint=fingerprint_of([str(value) for value in row.values()]),
+        folder=str(row["run"]),
+    )
+    return {**known, **dict.fromkeys(_NUMBERS, np.nan)}
 
 
 _FAMILY = ("corpus", "params", "batch")

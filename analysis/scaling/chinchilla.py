@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
-from analysis.checks import positive, truths
+from analysis.checks import Floats, positive, truths
 from analysis.fitting import (
     Bootstrap,
     Fit,
@@ -28,7 +28,6 @@ from analysis.fitting import (
     fit,
     leave_one_out,
 )
-from analysis.fitting.objectives import Floats
 from analysis.fitting.solve import grid_of_starts
 from analysis.scaling.scaling_laws import Base, chinchilla
 from tst_study.errors import UserError, one_of

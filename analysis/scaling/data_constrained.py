@@ -18,15 +18,15 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.checks import numbers
-from analysis.compare.comparison import Comparison
+from analysis.checks import Floats, numbers
+from analysis.compare.comparison import SAME, Comparison
 from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
-from analysis.fitting.objectives import Floats
 from analysis.law.rows import TOKENS_PER_STEP
-from analysis.law.superposition_law import Law, published_law
+from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of
-from analysis.scaling.scaling_laws import Base, Repetition
+from analysis.scaling.scaling_laws import Base, repetition
+from analysis.scaling.scaling_laws import worth as worth_of
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]
@@ -37,6 +37,9 @@ WORTH_RANGE = (7.6, 100.0)
 """What their own runs allow by profile likelihood: 7.6 and up, without an upper bound."""
 BAGS = np.arange(2, 17, dtype=float)
 RATIOS = np.round(np.arange(0.05, 0.51, 0.05), 2)
+STEPS = (5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0)
+UNIQUE = (0.5e9, 1e9, 2e9, 5e9, 10e9, 20e9, 50e9, 100e9, 200e9)
+"""Of the map: steps of 2M tokens, and unique tokens."""
 
 
 def effective_tokens(
@@ -50,8 +53,7 @@ def effective_tokens(
     read = np.asarray(tokens, dtype=float)
     unique = np.minimum(np.asarray(unique_tokens, dtype=float), read)
     numbers(unique, "tokens", above=0)
-    repeats = read / unique - 1.0
-    value: Floats = unique * (1.0 - worth * np.expm1(-repeats / worth))
+    value: Floats = unique * worth_of(read / unique - 1.0, worth)
     return value
 
 
@@ -69,7 +71,7 @@ def fit_repetition(
         raise UserError(
             "no run reads its data more than once: nothing tells what repeats are worth"
         )
-    model = Repetition(base, params, tokens, unique_tokens)
+    model = repetition(base, params, tokens, unique_tokens)
     starts = [[np.log(d), np.log(n)] for d in (3.0, 15.0, 60.0) for n in (1.0, 5.0, 20.0)]
     return fit(Problem(model, np.asarray(loss, dtype=float), Huber()), starts, strict=False)
 
@@ -108,7 +110,6 @@ def best_of_mode(
     params: float,
     steps: float,
     unique_tokens: float,
-    law: Law | None = None,
     worth: float = WORTH_OF_REPEATS,
 ) -> Choice:
     """By the law: the (s, r) with the lowest loss after `steps` steps of 2M tokens.
@@ -117,8 +118,7 @@ def best_of_mode(
     steps count by the mean worth of the raw tokens it reads, and that modes keep the share of the
     full gain that Figure 6 shows.
     """
-    law = law or published_law()
-    latent = steps * TOKENS_PER_STEP
+    law, latent = published_law(), steps * TOKENS_PER_STEP
     if mode == "baseline":
         grid = np.zeros((1, 1))
         raw = np.full((1, 1), latent)
@@ -139,12 +139,7 @@ def best_of_mode(
     )
 
 
-def win_map(
-    params: float,
-    unique_tokens: Sequence[float],
-    steps: Sequence[float],
-    law: Law | None = None,
-) -> pd.DataFrame:
+def win_map(params: float, unique_tokens: Sequence[float], steps: Sequence[float]) -> pd.DataFrame:
     """The winner over (unique tokens, steps), at equal FLOPs, from the fitted laws.
 
     Columns: unique_tokens, steps, epochs (of the baseline), winner, s, r, gain over the baseline on
@@ -153,12 +148,11 @@ def win_map(
     """
     numbers(unique_tokens, "unique_tokens", above=0)
     numbers(steps, "steps", above=0)
-    law = law or published_law()
     rows = []
     for unique in unique_tokens:
         for count in steps:
-            found = _all_modes(params, count, unique, law, WORTH_OF_REPEATS)
-            others = [_all_modes(params, count, unique, law, worth) for worth in WORTH_RANGE]
+            found = _all_modes(params, count, unique, WORTH_OF_REPEATS)
+            others = [_all_modes(params, count, unique, worth) for worth in WORTH_RANGE]
             winners = {_best(table).mode for table in others}
             best = _best(found)
             alone = found["baseline"].loss
@@ -181,10 +175,14 @@ def win_map(
     return pd.DataFrame(rows)
 
 
-def _all_modes(
-    params: float, steps: float, unique: float, law: Law, worth: float
-) -> dict[Mode, Choice]:
-    return {mode: best_of_mode(mode, params, steps, unique, law, worth) for mode in MODES}
+@functools.cache
+def published_win_map() -> pd.DataFrame:
+    """The map at 600M, over `UNIQUE` and `STEPS`."""
+    return win_map(published.PARAMS["600M"], UNIQUE, STEPS)
+
+
+def _all_modes(params: float, steps: float, unique: float, worth: float) -> dict[Mode, Choice]:
+    return {mode: best_of_mode(mode, params, steps, unique, worth) for mode in MODES}
 
 
 def _best(choices: dict[Mode, Choice]) -> Choice:
@@ -222,7 +220,7 @@ def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     """Settings whose gain is not shown to be smaller, allowing for every pair among them."""
-    key = ["group", "learning_rate", "eval_set", "setting"]
+    key = [*SAME, "setting"]
     gains = {names: rows.set_index("seed")["gain"] for names, rows in pairs.groupby(key)}
     mine = gains[tuple(best[name] for name in key)]
     count = len(members) * (len(members) - 1) // 2
@@ -235,30 +233,24 @@ def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> l
     return found
 
 
-def data_answer(
-    comparison: Comparison | None = None,
-    runs: pd.DataFrame | None = None,
-    inputs: dict[str, str] | None = None,
-    params: float = 600e6,
-) -> Answer:
-    """`tst-study analyse data`: winners from runs, or the map of the fitted laws."""
-    if comparison is not None and runs is not None:
-        table = winners_of_runs(comparison, runs)
-        if table.empty:
-            raise UserError("no superposed run with a finished baseline of its seed: no winner")
-        said = (
-            "Winners have the largest mean over seeds; `verdict`, which allows for all settings "
-            "tried, says whether they beat the baseline, and `tied` what else may be the best.",
-        )
-        titles = {"Winners, from runs": table}
-        return Answer("data", titles, said, inputs or {}, comparison.excluded)
-    steps = [5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0]
-    unique = [0.5e9, 1e9, 2e9, 5e9, 10e9, 20e9, 50e9, 100e9, 200e9]
-    table = win_map(params, unique, steps)
+def data_answer(comparison: Comparison, runs: pd.DataFrame, inputs: dict[str, str]) -> Answer:
+    """`tst-study analyse data`: winners from runs."""
+    table = winners_of_runs(comparison, runs)
+    if table.empty:
+        raise UserError("no superposed run with a finished baseline of its seed: no winner")
+    said = (
+        "Winners have the largest mean over seeds; `verdict`, which allows for all settings "
+        "tried, says whether they beat the baseline, and `tied` what else may be the best.",
+    )
+    return Answer("data", {"Winners, from runs": table}, said, inputs, comparison.excluded)
+
+
+def published_data_answer() -> Answer:
+    """The map of the fitted laws."""
     shares = shares_of_full()
     return Answer(
         "data",
-        {f"Winner at equal FLOPs, {params / 1e6:.0f}M parameters (from fitted laws)": table},
+        {"Winner at equal FLOPs, 600M parameters (from fitted laws)": published_win_map()},
         (
             "Not from runs: the law of superposition on Tables 4–7, repeated tokens by Muennighoff "
             "et al. (R_D* 15.4; `certain`: the same at 7.6 and at 100), and from Figure 6 that "

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.checks import Floats
 from analysis.fitting import Fit, dual
 from analysis.fitting.formula import Columns, Formula
-from analysis.fitting.objectives import Floats
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
 from tst_study.errors import UserError
 
@@ -110,9 +110,7 @@ class LossCurve:
             areas = list(schedule.areas(at))
         columns = {"log_area": np.log(areas[0] / self.unit), "annealed": areas[1]}
         value = _loss(dual.parameters(_NAMES, self.fit.theta), columns)
-        spread = Spread.of(self.fit)
-        half = spread.quantile * np.linalg.norm(value.slope.T @ spread.root, axis=1)
-        loss = value.value
+        loss, half = value.value, Spread.of(self.fit).half(value.slope.T)
         return pd.DataFrame({"steps": at, "loss": loss, "low": loss - half, "high": loss + half})
 
 

@@ -13,7 +13,7 @@ from analysis.checks import needs_columns
 from analysis.fitting.shared_errors import Spread
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
-from analysis.scaling.loss_curve import LossCurve, fit_loss_curve
+from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law
 from tst_study.errors import UserError
 
@@ -74,7 +74,8 @@ def described(log: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
         f"{float(np.sqrt((error**2).mean())):.4f} nats (root mean square; {curve.noise.shared:.4f} "
         f"shared by a run, {curve.noise.own:.4f} by a point); conditioning {kept.condition:.0f}."
     ]
-    tables = {"Parameters, with 95% t-intervals": parameters(curve)}
+    fitted = Spread.of(curve.fit).table(list(curve.fit.values))
+    tables = {"Parameters, with 95% t-intervals": fitted}
     held = held_out(log)
     if len(held):
         tables["Final losses predicted from shorter runs, nats"] = held
@@ -93,13 +94,6 @@ def _judged(held: pd.DataFrame) -> str:
     means = np.sqrt((errors**2).mean())
     shares = ", ".join(f"{means[name]:.4f} {words}" for name, words in names.items())
     return f"Longer runs from shorter ones, {len(errors)} predictions: {shares} (nats){more}."
-
-
-def parameters(curve: LossCurve) -> pd.DataFrame:
-    spread = Spread.of(curve.fit)
-    half = spread.quantile * np.linalg.norm(spread.root, axis=1)
-    table = pd.DataFrame({"parameter": list(curve.fit.values), "value": spread.theta})
-    return table.assign(low=spread.theta - half, high=spread.theta + half)
 
 
 def held_out(log: pd.DataFrame) -> pd.DataFrame:

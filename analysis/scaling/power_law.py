@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.checks import numbers
+from analysis.checks import Floats, numbers
 from analysis.fitting import Fit, Huber, Problem, fit, grid_of_starts, profile
-from analysis.fitting.objectives import Floats
 from analysis.scaling.scaling_laws import power_law
 from tst_study.errors import UserError
 

@@ -95,11 +95,7 @@ class Local:
 
     def _command(self, study: Study, root: Path) -> str:
         words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
-        options = self._options
-        words += ["--parallel", str(options.parallel)] if options.parallel else []
-        words += ["--processes", str(options.processes)] if options.processes > 1 else []
-        words += [] if options.share else ["--no-share"]
-        return shlex.join(words)
+        return shlex.join([*words, *self._options.words()])
 
 
 def _leaves_a_gpu_alone(planner: Planner) -> bool:

@@ -12,10 +12,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -32,6 +30,7 @@ from experiments.study import Study
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.process.local_ranks import free_port
+from tst_study.process.stop_request import signals_handled
 from tst_study.run import lock as run_lock
 from tst_study.run.launch_facts import cores
 
@@ -110,7 +109,7 @@ def launch(
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)
     children: dict[str, list[BaseProcess]] = {}
-    with _stop_on_signals():
+    with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
         try:
             while queue.waiting or children or queue.elsewhere:
                 _start(queue, children, target)
@@ -276,20 +275,8 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
                 run_record.mark(one.folder, one.config, "preempted", "stopped with the launcher")
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise StoppedError(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can listen
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop_all(number: int, frame: FrameType | None) -> None:
+    raise StoppedError(number)
 
 
 def _one_thread_per_run() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from experiments.runs.status import StatusRow, rows_below
 from tst_study.atomic_files import write_json
-from tst_study.errors import UserError
 from tst_study.run_record import FINAL_STATES
 
 
@@ -26,8 +25,6 @@ class Collected:
 
 def collect(root: Path) -> Collected:
     """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder."""
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     from analysis.run_table import load
     from paper_figures.build import build
     from paper_figures.item import csv_bytes, write_bytes

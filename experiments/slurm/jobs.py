@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +107,6 @@ def explained(jobs: dict[str, SlurmJob]) -> dict[str, SlurmJob]:
         return jobs
     more = in_memory_or_accounts(gone)
     return {run: more.get(job.id, job) for run, job in jobs.items()}
-
-
-def same_jobs(known: Mapping[Key, SlurmJob], submission: str) -> dict[int, SlurmJob]:
-    """The jobs of one submission by their place."""
-    return {place: job for (name, place), job in known.items() if name == submission}
 
 
 def _note(jobs: dict[Key, SlurmJob], comment: str, place: str, job: SlurmJob) -> None:

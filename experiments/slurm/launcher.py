@@ -14,7 +14,7 @@ from experiments.slurm.check import check_with_slurm
 from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.jobs import explained, in_the_queue
+from experiments.slurm.jobs import explained
 from experiments.slurm.profile import Profile, load_profile
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
@@ -59,11 +59,7 @@ class Slurm:
     def _command(self, study: Study, root: Path) -> list[str]:
         """Submits what the results of this call's runs decide."""
         words = ["submit", study.name, "--scale", study.scale, "--launcher", "slurm", "--only-new"]
-        words += ["--runs", str(root.absolute())]
-        options = self._options
-        words += ["--profile", str(options.profile.absolute())] if options.profile else []
-        words += ["--parallel", str(options.parallel)] if options.parallel else []
-        return words if options.share else [*words, "--no-share"]
+        return [*words, "--runs", str(root.absolute()), *self._options.words()]
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""
@@ -78,8 +74,7 @@ class Slurm:
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Only jobs that carry this study's mark."""
-        submissions = submission.all_of(root)
-        known = in_the_queue() if submissions else {}
+        submissions, known = submission.queued(root)
         ids: dict[str, str] = {}
         for one in submissions:
             for place, run in enumerate(one.runs):
@@ -105,8 +100,7 @@ class Slurm:
 
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders of jobs that ended, and copies of code that no active job runs."""
-        submissions = submission.all_of(root)
-        known = in_the_queue() if submissions else {}
+        submissions, known = submission.queued(root)
         active = {name for (name, _), job in known.items() if job.is_active}
         for one in submissions:
             if one.id not in active:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from experiments.launcher import RETRIES
-from tst_study.config import NotNegative, Positive, PositiveFloat, Strict
-from tst_study.errors import UserError
+from tst_study.config import NotNegative, Positive, PositiveFloat, Strict, read_toml
+from tst_study.errors import UserError, first_problem
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
@@ -153,21 +152,15 @@ def load_profile(path: Path | None = None) -> Profile:
         path = next((place.expanduser() for place in PLACES if place.expanduser().exists()), None)
         if path is None:
             return Profile()
+    values = _as_tuples(read_toml(path))
     try:
-        values = tomllib.loads(path.read_text(encoding="utf8"))
-        profile = Profile.model_validate(_as_tuples(values))
+        profile = Profile.model_validate(values)
         for one in profile.runs:
             profile.resources_of(one.match)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
         known = f"; keys: {', '.join(Profile.model_fields)}"
-        more = known if first["type"] == "extra_forbidden" else ""
-        raise UserError(f"{path}: {key}: {first['msg']}{more}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
+        more = known if error.errors()[0]["type"] == "extra_forbidden" else ""
+        raise UserError(f"{path}: {first_problem(error)}{more}") from None
     return profile
 
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.jobs import Key, SlurmJob, in_the_queue, same_jobs
+from experiments.slurm.jobs import Key, SlurmJob, in_the_queue
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
@@ -77,11 +77,10 @@ def submit(one: Submission, root: Path, script: str, lock: int) -> str:
         job = said.strip().partition(";")[0]
     except SlurmError as error:
         # It may have been accepted all the same: only the answer was lost.
-        there = same_jobs(in_the_queue(), one.id)
-        if not there:
+        job = _array_of(one, in_the_queue())
+        if not job:
             write_json(folder / "job.json", {"job": "", "refused": str(error)})
             raise
-        job = next(iter(there.values())).id.partition("_")[0]
     write_json(folder / "job.json", {"job": job})
     return job
 
@@ -106,22 +105,29 @@ def known_jobs(root: Path) -> dict[str, SlurmJob]:
 
     A job that Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
     """
-    submissions = all_of(root)
-    if not submissions:
-        return {}
-    known = in_the_queue()
+    submissions, known = queued(root)
     adopt(submissions, root, known)
     return latest_jobs(submissions, root, known)
+
+
+def queued(root: Path) -> tuple[list[Submission], dict[Key, SlurmJob]]:
+    """Every submission of a study, and the jobs that Slurm remembers, which is asked only where
+    there is any. Raises `SlurmError`."""
+    submissions = all_of(root)
+    return submissions, in_the_queue() if submissions else {}
 
 
 def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]) -> None:
     """Write down the job ids of submissions whose submitter died after `sbatch`."""
     for one in submissions:
-        if one.job_id(root) is None:
-            there = same_jobs(known, one.id)
-            if there:
-                job = next(iter(there.values())).id.partition("_")[0]
-                write_json(one.folder(root) / "job.json", {"job": job})
+        if one.job_id(root) is None and (job := _array_of(one, known)):
+            write_json(one.folder(root) / "job.json", {"job": job})
+
+
+def _array_of(one: Submission, known: dict[Key, SlurmJob]) -> str:
+    """The id of its array as the queue has it; empty where it is not there."""
+    there = (job.id for (name, _), job in known.items() if name == one.id)
+    return next(there, "").partition("_")[0]
 
 
 def latest_jobs(

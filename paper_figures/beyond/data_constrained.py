@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.runs.run_row import rows_of
-from analysis.scaling.data_constrained import WORTH_RANGE, win_map, winners_of_runs
+from analysis.scaling.data_constrained import WORTH_RANGE, published_win_map, winners_of_runs
 from analysis.wording import number
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group
@@ -23,8 +21,6 @@ from paper_figures.sources import Sources
 from paper_figures.style import INK, PAGE, new_figure
 from tst_study.units import big
 
-STEPS = (5_000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0)
-UNIQUE = (0.5e9, 1e9, 2e9, 5e9, 10e9, 20e9, 50e9, 100e9, 200e9)
 LETTERS = {"baseline": "B", "full": "F", "input_only": "I", "output_only": "O"}
 DATA = ["panel", "unique_tokens", "steps", "epochs", "winner", "s", "r", "gain", "low", "high"]
 DATA += ["seeds", "verdict", "certain", "source"]
@@ -39,7 +35,7 @@ DATA += ["seeds", "verdict", "certain", "source"]
 def data_constrained(sources: Sources) -> Picture:
     """Left the map of the fitted laws, right the winners among runs that repeat their text."""
     own, group = _measured(sources)
-    laws = _by_laws()
+    laws = published_win_map().assign(panel="600M by the fitted laws: winner, gain in mnats")
     data = pd.concat([laws, own], ignore_index=True).reindex(columns=DATA)
     return Picture(
         caption="The method with the lowest loss at equal FLOPs when text is limited (B baseline, "
@@ -57,12 +53,6 @@ def data_constrained(sources: Sources) -> Picture:
         draw=lambda: _figure(data),
         finding=_finding(laws, own),
     )
-
-
-@functools.cache
-def _by_laws() -> pd.DataFrame:
-    table = win_map(published.PARAMS["600M"], UNIQUE, STEPS)
-    return table.assign(panel="600M by the fitted laws: winner, gain in mnats")
 
 
 def _measured(sources: Sources) -> tuple[pd.DataFrame, Group]:

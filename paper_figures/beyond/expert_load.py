@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.compare.comparison import alike
 from analysis.runs.run_row import rows_of
 from analysis.wording import group_details, number
 from paper_figures.drawing import heat_map, key_above, lines, step_axis, switch_line
@@ -75,10 +76,9 @@ def _chosen(runs: pd.DataFrame) -> list[dict[str, Any]]:
         return []
     order = superposed.sort_values(["flops", "seed", "run_id"], ascending=[False, True, True])
     run = next(rows_of(order))
-    same = mixtures["method"] == "baseline"
-    for key in ("group", "seed", "learning_rate"):
-        same &= mixtures[key] == run[key]
-    return [*list(rows_of(mixtures[same]))[:1], run]
+    baselines = mixtures[mixtures["method"] == "baseline"]
+    same = alike(baselines, run, ("group", "seed", "learning_rate"))
+    return [*list(rows_of(same))[:1], run]
 
 
 def _of_run(run: dict[str, Any], rows: list[Metrics]) -> list[dict[str, Any]]:

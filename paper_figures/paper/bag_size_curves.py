@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.bag_size.optimum import optimum
+from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
 from analysis.wording import number
-from paper_figures.groups import KEY, Group
+from paper_figures.groups import Group
 from paper_figures.item import Finding, Verdict
 from paper_figures.paper.bag_size_drawing import draw
 from paper_figures.paper.final_loss_grid import (
@@ -95,7 +96,7 @@ def _by_seed(group: Group, losses: pd.DataFrame, ratio: float) -> pd.DataFrame:
     """Losses at the baseline's level by bag size and seed, of the seeds that every size has; the
     means where there is none."""
     rows = group.rows[group.rows["step_ratio"].round(3) == ratio]
-    pairs = group.pairs.merge(rows[[*KEY, "setting", "bag_size"]])
+    pairs = group.pairs.merge(rows[[*SAME, "setting", "bag_size"]])
     gains = pairs.pivot_table(index="bag_size", columns="seed", values="gain").dropna(axis=1)
     level = float((losses["loss"] + gains.mean(axis=1)).mean())
     return level - gains if gains.shape[1] else losses

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.compare.comparison import SAME_BUT_LENGTH, alike
 from analysis.compare.matched import matched
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
@@ -19,7 +20,6 @@ from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
-ALIKE = ["family", "learning_rate", "eval_set"]
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
     "b_equal_loss": ("equal loss", "dense_3b_baseline_36k", "36k"),
@@ -83,7 +83,7 @@ def find(summary: Summary) -> Measured | None:
     if runs.empty:
         return None
     plain = runs.loc[[SuperpositionSetting.of_row(row).is_plain for row in rows_of(runs)]]
-    key = [*ALIKE, "steps", "setting"]
+    key = [*SAME_BUT_LENGTH, "steps", "setting"]
     plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
     best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
@@ -103,8 +103,8 @@ def find(summary: Summary) -> Measured | None:
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
     """Baselines of its seeds, of the length nearest to the match."""
-    alike = (runs[ALIKE] == own[ALIKE].iloc[0]).all(axis=1)
-    same = runs[(runs["method"] == "baseline") & alike & runs["seed"].isin(own["seed"])]
+    baselines = runs[(runs["method"] == "baseline") & runs["seed"].isin(own["seed"])]
+    same = alike(baselines, own.iloc[0], SAME_BUT_LENGTH)
     away = (same["steps"] - match["baseline_steps"]).abs()
     nearest: pd.DataFrame = same[away == away.min()]
     return nearest

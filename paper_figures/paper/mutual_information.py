@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.fitting.objectives import Floats
+from analysis.checks import Floats
 from analysis.paper.mutual_information import fit_decay
 from paper_figures.drawing import log_axis
 from paper_figures.item import Finding

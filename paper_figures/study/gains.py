@@ -6,10 +6,11 @@ The one picture that answers the study's question; wins, ties and losses alike.
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
 from analysis.wording import number
 from paper_figures.drawing import forest
-from paper_figures.groups import KEY, Group
+from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -45,7 +46,7 @@ def _picture(group: Group) -> Picture:
 
 def gain_data(group: Group) -> pd.DataFrame:
     """Rows of the comparison as drawn; `ticks` lists the single gains, in order of seed."""
-    key = [*KEY, "setting"]
+    key = [*SAME, "setting"]
     columns = ["setting", "steps", "bag_size", "seeds", "gain", "low", "high", "verdict"]
     by_setting = group.pairs.sort_values("seed").groupby(key)["gain"].agg(list)
     ticks = [by_setting[tuple(row[name] for name in key)] for row in rows_of(group.rows)]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.comparison import Comparison
+from analysis.compare.comparison import SAME, Comparison, alike
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from paper_figures.item import Item
@@ -32,7 +32,7 @@ def headline_data(summary: Summary) -> pd.DataFrame:
     stand in the learning-rate sweep instead. `gain` is paired by seed, so it need not be the
     difference of the two losses where the arms have different seeds.
     """
-    comparison, keys = summary.comparison, ["group", "learning_rate", "eval_set"]
+    comparison, keys = summary.comparison, list(SAME)
     if comparison.table.empty:
         return pd.DataFrame()
     runs = comparison.eligible.merge(comparison.table[keys].drop_duplicates(), on=keys)
@@ -45,13 +45,9 @@ def headline_data(summary: Summary) -> pd.DataFrame:
 def _row(members: pd.DataFrame, comparison: Comparison) -> dict[str, Any]:
     first = next(rows_of(members))
     setting, table = SuperpositionSetting.of_row(first).label, comparison.table
-    keys = {
-        **{key: first[key] for key in ("group", "learning_rate", "eval_set")},
-        "setting": setting,
-    }
-    found = table[np.logical_and.reduce([table[key] == value for key, value in keys.items()])]
+    found = alike(table, {**first, "setting": setting}, (*SAME, "setting"))
     result = next(rows_of(found), {})
-    leading = ("corpus", "parameters", "steps", "group", "learning_rate", "eval_set")
+    leading = ("corpus", "parameters", "steps", *SAME)
     loss = members["nats_per_token"].astype(float)
     return {
         "order": (

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.compare.comparison import SAME_BUT_LENGTH
 from analysis.wording import gain
 from paper_figures.drawing import log_axis, means
 from paper_figures.groups import Group, file_part, span, told_apart
@@ -27,7 +28,7 @@ def loss_over_length(sources: Sources) -> list[Item]:
     """One per corpus, model and learning rate with the same setting at two or more lengths."""
     every = Group(sources.summary, sources.summary.comparison.table).plain()
     found: list[Group] = []
-    for _, rows in every.rows.groupby(["family", "learning_rate", "eval_set"], sort=False):
+    for _, rows in every.rows.groupby(list(SAME_BUT_LENGTH), sort=False):
         lengths = rows.groupby("setting")["steps"].transform("nunique")
         if (lengths >= 2).any():
             found.append(every.only(rows[lengths >= 2]))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.fitting import Huber, LeastSquares, Objective, Problem
-from analysis.scaling.scaling_laws import Base, Repetition, chinchilla, over_training
+from analysis.fitting import Huber, LeastSquares, LogSumExp, Objective, Problem
+from analysis.scaling.scaling_laws import Base, chinchilla, repetition
 
 SCALING = Path(__file__).parent / "scaling"
 
@@ -35,7 +35,7 @@ def chinchilla_problem(objective: Objective, *, outliers: bool = False) -> Probl
 
 def repetition_problem() -> Problem:
     runs = pd.read_csv(SCALING / "datablations_182.csv")
-    model = Repetition(REPETITION_BASE, runs["params"], runs["tokens"], runs["unique_tokens"])
+    model = repetition(REPETITION_BASE, runs["params"], runs["tokens"], runs["unique_tokens"])
     return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
 
 
@@ -44,6 +44,17 @@ def tied_problem() -> Problem:
     runs = runs[runs["tokens"] / runs["unique_tokens"] <= 2.5]
     model = chinchilla(runs["params"], runs["tokens"], tied=True)
     return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
+
+
+def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> LogSumExp:
+    """E + a N^c + b (√6 · M N)^c with M = D / N; parameters log_E, log_a, log_b, c (negative), of
+    Gadre et al. 2024 (arXiv 2403.08540)."""
+    size = np.log(params.to_numpy(dtype=float))
+    data = size + np.log(tokens_per_parameter.to_numpy(dtype=float)) + 0.5 * np.log(6.0)
+    return LogSumExp(
+        ("log_E", "log_a", "log_b", "c"),
+        [{"log_E": 1.0}, {"log_a": 1.0, "c": size}, {"log_b": 1.0, "c": data}],
+    )
 
 
 def over_training_runs(dataset: str) -> tuple[pd.DataFrame, Problem]:

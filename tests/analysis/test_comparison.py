@@ -12,7 +12,7 @@ from scipy import stats
 
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
-from analysis.run_table import load
+from analysis.run_table import load, read_tables
 from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
@@ -31,7 +31,7 @@ def test_a_terminal_names_what_was_left_out_and_why(tmp_path: Path) -> None:
     lone = write_run(tmp_path, config(0, 4, 0.2), 3.4)
     for seed in range(1, 6):
         write_run(tmp_path, config(seed), 3.5, state="failed")
-    lines = summarise(tmp_path).lines()
+    lines = summarise(read_tables(tmp_path)).lines()
     said = [line for line in lines if line.startswith("Left out: ")]
     assert said[-1] == (
         f"Left out: {lone.name}: no finished baseline of the same data, model, steps, batch and "

@@ -66,6 +66,6 @@ def test_runs_decide_where_there_are_some(tmp_path: Path) -> None:
             run = config(seed, 4, 0.2, superposition__mode=mode)
             write_run(tmp_path, run, 3.5 + luck - gain + 0.001 * seed)
     runs = load(tmp_path)
-    (row,) = data_answer(compare(runs), runs).tables["Winners, from runs"].to_dict("records")
+    (row,) = data_answer(compare(runs), runs, {}).tables["Winners, from runs"].to_dict("records")
     assert (row["winner"], row["verdict"], row["source"]) == ("output_only", "better", "runs")
     assert row["epochs"] == pytest.approx(1000 * 16 * 64 / 50_000_000)

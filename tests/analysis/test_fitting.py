@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -132,7 +134,8 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     observed = np.exp(model.log_loss(theta)[0] + shared + own)
     found = fit(Problem(model, observed, LeastSquares()), [theta])
     rows = bootstrap(found, 100)
-    clusters = bootstrap(found, 100, clusters=list(np.repeat(np.arange(10), 10)), name="trunk")
+    ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
+    clusters = bootstrap(replace(found, problem=ten), 100)
     assert clusters.error("log_E") > 1.8 * rows.error("log_E")
 
 

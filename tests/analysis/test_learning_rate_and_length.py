@@ -11,7 +11,7 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.compare.equal_loss import equal_loss, speed_up
 from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.run_table import load
+from analysis.run_table import load, read_tables
 from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run, write_study
 
@@ -106,7 +106,7 @@ def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
 
 
 def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:
-    text = "\n".join(summarise(write_study(tmp_path)).lines())
+    text = "\n".join(summarise(read_tables(write_study(tmp_path))).lines())
     assert "4 better, 0 worse, 1 with no difference shown" in text
     assert "no difference shown" in text
     assert "[" in text
@@ -114,5 +114,5 @@ def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:
 
 
 def test_a_summary_of_no_runs_is_a_sentence(tmp_path: Path) -> None:
-    lines = summarise(tmp_path).lines()
+    lines = summarise(read_tables(tmp_path)).lines()
     assert lines[0].startswith("Nothing to compare yet")

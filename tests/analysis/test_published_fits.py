@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from analysis.fitting import Fit, Huber, LeastAbsolute, bootstrap, fit, grid_of_starts, profile
-from analysis.scaling.scaling_laws import over_training
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
+    over_training,
     over_training_runs,
     repetition_problem,
     tied_problem,

@@ -11,7 +11,7 @@ import pytest
 
 from analysis import run_table
 from analysis.compare.comparison import compare
-from analysis.run_table import curves, load, read_tables
+from analysis.run_table import load, read_tables
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.errors import UserError
 from tst_study.run_record import read
@@ -73,7 +73,7 @@ def test_a_run_named_twice_is_read_once(tmp_path: Path) -> None:
 
 def test_a_bag_loss_keeps_its_own_name_in_the_curves(tmp_path: Path) -> None:
     write_run(tmp_path, config(0, bag_size=4, step_ratio=0.2), loss=3.5)
-    table = curves(tmp_path)
+    table = read_tables(tmp_path).curves
     superposed = table["step"] <= 200
     assert set(table[superposed]["loss_name"]) == {"mce_uniform"}
     assert set(table[~superposed]["loss_name"]) == {"next_token"}

@@ -109,7 +109,7 @@ def fake_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str) -> t
     """A launcher whose profile tells jobs of the study, too."""
     monkeypatch.setenv("TST_STUDY_FIRST_RATE", first)
     monkeypatch.syspath_prepend(str(SITE))
-    monkeypatch.setitem(study.STUDIES, "fake-sweep", "fake_sweep")
+    monkeypatch.setattr(study, "STUDIES", (*study.STUDIES, "fake-sweep"))
     monkeypatch.setitem(sys.modules, "experiments.studies.fake_sweep", __import__("fake_sweep"))
     path = tmp_path / "slurm.toml"
     lines = [f"export PYTHONPATH='{SITE}:{ROOT}'", f"export TST_STUDY_FIRST_RATE={first}"]

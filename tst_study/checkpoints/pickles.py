@@ -92,7 +92,8 @@ def read_description(place: str | Path) -> Metadata:
             )
     for index, stored in found.storage_data.items():
         if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
-            _check_object(path.parent / stored.relative_path, stored)
+            # torch loads this object later without asking what its pickle names.
+            load_object(path.parent / stored.relative_path, stored, "the common state")
     return found
 
 
@@ -100,15 +101,15 @@ def _is_common_state(name: str, value: Any) -> bool:
     return isinstance(value, BytesStorageMetadata) and name.startswith(COMMON_STATE)
 
 
-def _check_object(path: Path, stored: Any) -> None:
-    """Raise `UserError` where torch, which loads this object without asking what its pickle names,
+def load_object(path: Path, stored: Any, name: str) -> Any:
+    """What lies at a place of a file: tensors and plain values. Raises `UserError` where its pickle
     would run something."""
     try:
         with open(path, "rb") as file:
             view: Any = _create_file_view(file, stored.offset, stored.length)
-            torch.load(view, map_location="cpu", weights_only=True)
+            return torch.load(view, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files fail in more ways than a list could name
-        raise UserError(f"{path}: the common state cannot be read ({reason_of(error)})") from None
+        raise UserError(f"{path}: {name} cannot be read ({reason_of(error)})") from None
 
 
 def reason_of(error: BaseException) -> str:

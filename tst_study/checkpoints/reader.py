@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +19,8 @@ from torch.distributed.checkpoint.metadata import (
     MetadataIndex,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.utils import _create_file_view
 
-from tst_study.checkpoints.pickles import read_description, reason_of
+from tst_study.checkpoints.pickles import load_object, read_description
 from tst_study.errors import UserError
 
 CHUNKS_KEPT = 4
@@ -113,13 +111,7 @@ class CheckpointReader:
 
     def _load(self, name: str, offsets: torch.Size) -> Tensor:
         info = self._places[MetadataIndex(name, offsets)]
-        path = self.place / info.relative_path
-        try:
-            with open(path, "rb") as file:
-                view: Any = _create_file_view(file, info.offset, info.length)
-                loaded: Tensor = torch.load(view, map_location="cpu", weights_only=True)
-        except Exception as error:  # damaged files fail in more ways than a list could name
-            raise UserError(f"{path}: {name} cannot be read ({reason_of(error)})") from None
+        loaded: Tensor = load_object(self.place / info.relative_path, info, name)
         return loaded
 
 

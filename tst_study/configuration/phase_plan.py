@@ -7,7 +7,7 @@ positions. What differs is how much text those positions read (paper, section 3)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tst_study.config import Config
 
@@ -49,6 +49,15 @@ class PhasePlan:
         superposed = min(step, self.superposed_steps)
         per_step = self.sequences * self.tokens_per_sequence("superposition")
         return superposed * per_step + self.latent_tokens(step - superposed)
+
+    def counters(self, done: int) -> dict[str, Any]:
+        """What a row of a run's logs says after `done` steps, whatever it measures."""
+        return {
+            "step": done,
+            "phase": self.phase(done - 1),
+            "raw_tokens": self.raw_tokens(done),
+            "latent_tokens": self.latent_tokens(done),
+        }
 
     @property
     def step_ratio(self) -> float:

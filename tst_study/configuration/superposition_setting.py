@@ -112,12 +112,13 @@ class SuperpositionSetting:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
-        """Of a row of any table that has `COLUMNS`."""
+        """Of a row of any table that has `COLUMNS`; what it lacks is as in the paper."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
         if bag_size == 1 or superposed == 0:
             return BASELINE
-        found = [(one, row[one.column]) for one in DEPARTURES if row[one.column] != one.plain]
-        return cls(bag_size, superposed, float(row["step_ratio"]), tuple(found))
+        values = [(one, row.get(one.column, one.plain)) for one in DEPARTURES]
+        found = tuple((one, value) for one, value in values if value != one.plain)
+        return cls(bag_size, superposed, float(row["step_ratio"]), found)
 
     @property
     def is_baseline(self) -> bool:

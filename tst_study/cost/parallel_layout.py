@@ -67,7 +67,7 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Proble
     yield from _attention_problems(config, parallel)
     yield from _tensor_problems(config, parallel)
     yield from _expert_problems(config, parallel)
-    yield from _pipeline_problems(config, parallel)
+    yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
     yield from _optimizer_problems(config, parallel)
     yield from _rank_problems(config, parallel, ranks)
 
@@ -104,13 +104,7 @@ def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
     model, size = config.model, parallel.tensor
     shared = _shared_by_tensor_ranks(model)
     for key, number in shared.items():
-        if number % size:
-            yield _problem(
-                "tensor",
-                size,
-                f"{key} = {number} does not divide by it",
-                tensor=_largest_divisor(size, *shared.values()),
-            )
+        yield from _indivisible("tensor", size, key, number, *shared.values())
     if parallel.sequence_parallel and size == 1:
         yield _problem(
             "sequence_parallel", True, "there is one tensor rank", sequence_parallel=False
@@ -135,16 +129,8 @@ def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
 def _expert_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
     experts = config.model.experts
     if experts is None:
-        if parallel.expert > 1:
-            yield _problem("expert", parallel.expert, "the model has no experts", expert=1)
         return
-    if experts.count % parallel.expert:
-        yield _problem(
-            "expert",
-            parallel.expert,
-            f"model.experts.count = {experts.count} does not divide by it",
-            expert=_largest_divisor(parallel.expert, experts.count),
-        )
+    yield from _indivisible("expert", parallel.expert, "model.experts.count", experts.count)
     expert_tensor = parallel.expert_tensor_ranks
     if (
         parallel.expert == 1
@@ -173,17 +159,6 @@ def _expert_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
             parallel.tensor,
             f"model.experts.feed_forward_size = {experts.feed_forward_size} does not divide by it",
             tensor=_largest_divisor(expert_tensor, experts.feed_forward_size),
-        )
-
-
-def _pipeline_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    layers = config.model.layers
-    if layers % parallel.pipeline:
-        yield _problem(
-            "pipeline",
-            parallel.pipeline,
-            f"model.layers = {layers} does not divide by it",
-            pipeline=_largest_divisor(parallel.pipeline, layers),
         )
 
 
@@ -236,6 +211,14 @@ def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[P
 
 def _problem(key: str, value: Any, reason: str, **nearest: Any) -> Problem:
     return Problem(f"execution.parallel.{key}", value, reason, nearest)
+
+
+def _indivisible(key: str, size: int, name: str, number: int, *others: int) -> Iterator[Problem]:
+    """Where a number of the config does not divide by a size of the layout; the nearest size
+    divides `others`, too."""
+    if number % size:
+        nearest = {key: _largest_divisor(size, number, *others)}
+        yield _problem(key, size, f"{name} = {number} does not divide by it", **nearest)
 
 
 def divisors(number: int, at_most: int) -> list[int]:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import written_atomically
 from tst_study.data.token_file import idx_path
-from tst_study.errors import UserError, first_line
+from tst_study.errors import UserError, first_line, first_problem
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -127,8 +127,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            reason = first_problem(error)
         raise UserError(f"{path}: is damaged ({reason}); prepare the folder again") from error
 
 

@@ -45,13 +45,8 @@ class TrainedRun:
 
     def counters(self) -> dict[str, Any]:
         """Step, phase, tokens and FLOPs up to the checkpoint, as rows of a run's logs have them."""
-        plan = plan_phases(self.config)
-        raw = plan.raw_tokens(self.step)
         return {
-            "step": self.step,
-            "phase": self.phase,
-            "raw_tokens": raw,
-            "latent_tokens": plan.latent_tokens(self.step),
+            **plan_phases(self.config).counters(self.step),
             "flops": self.header["flops"]["per_step"] * self.step,
             "annealed": self.annealed,
         }

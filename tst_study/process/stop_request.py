@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,21 +25,23 @@ class StopRequest:
 
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """Signals turn into a request while the block runs; only the main thread can listen."""
+    """Signals turn into a request while the block runs."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
     with signals_handled(request.ask):
         yield request
 
 
 @contextmanager
-def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def signals_handled(
+    handle: Callable[[int, FrameType | None], None], signals: Iterable[signal.Signals] = SIGNALS
+) -> Iterator[None]:
     """Whatever asks a process to stop calls `handle` instead; a hang-up that `nohup` has turned
-    off stays off."""
+    off stays off. Only the main thread can listen: in any other nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    handled = [number for number in SIGNALS if number != signal.SIGHUP or not ignored]
+    handled = [number for number in signals if number != signal.SIGHUP or not ignored]
     before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield

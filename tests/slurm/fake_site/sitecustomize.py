@@ -163,7 +163,7 @@ def with_the_fake_sweep() -> None:
     from tst_study.data import run_data
 
     run_data.fingerprints = lambda config: DATA
-    study.STUDIES["fake-sweep"] = "fake_sweep"
+    study.STUDIES += ("fake-sweep",)
     sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
 
 
