@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -21,7 +22,8 @@ PROFILES = sorted((Path(launcher.__file__).parent / "profiles").glob("*.toml"))
 FITS = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 2, "cpus_per_task": 2}
 """What a node of this cluster has; its GPUs are pretended, its memory is not."""
 
-PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+THIS = shlex.quote(sys.executable)
+PYTHON = f'#!/bin/sh\nexec {THIS} "$@"\n'
 TOOLS = {
     # Of the node's shell.
     "bash_env": 'module() { echo "module $*" >>"$HOME/seen"; }\n',
@@ -62,7 +64,7 @@ def tools(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         real = str(cluster.prefix / "usr/bin")
-        path.write_text(text.replace("{python}", sys.executable).replace("{real}", real))
+        path.write_text(text.replace("{python}", THIS).replace("{real}", real))
         path.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("BASH_ENV", str(home / "bash_env"))
