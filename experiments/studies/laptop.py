@@ -21,7 +21,8 @@ CLAIMS = (
 )
 SCALES = ("smoke", "quick", "laptop", "desktop")
 
-SHORT_STEPS = {"smoke": 300, "quick": 3_000}
+SHORT_STEPS = {"smoke": 300}
+"""Of prose, where they are not the scale's."""
 GENERATED_STEPS = {"smoke": 300, "quick": 1_500}
 GENERATED_RATE = 1.5e-3
 """A pilot's; not swept here."""
@@ -43,7 +44,8 @@ def _prose(scale: Scale) -> Sequence[Part | Choice]:
     if scale.name == "laptop":
         headline = scale.setting.in_grid("lengths").with_steps(STEPS)
         return [against_baseline(headline, (SMALL_MAIN,), scale.seeds)]
-    setting = scale.setting.with_steps(SHORT_STEPS[scale.name])
+    steps = SHORT_STEPS.get(scale.name, scale.setting.steps)
+    setting = scale.setting.with_steps(steps)
     return [against_baseline(setting, (SMALL_MAIN,), range(2))]
 
 
