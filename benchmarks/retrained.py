@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--json", type=Path, help="write the result there")
     given = parser.parse_args(arguments)
-    folders = [path for path in run_record.find_run_folders(given.record) if _is_branch(path)]
+    folders = [path for path in run_record.find_run_folders(given.record) if _may_be_drawn(path)]
     if not folders:
         raise UserError(f"{given.record}: no run that is over")
     drawn = random.Random(given.seed).sample(folders, min(given.runs, len(folders)))
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row["equal"] for row in found) else 1
 
 
-def _is_branch(folder: Path) -> bool:
+def _may_be_drawn(folder: Path) -> bool:
     return run_record.is_over(folder) and run_record.read_header(folder)["role"] != "trunk"
 
 
@@ -82,4 +82,7 @@ def _pairs(record: run_record.RunRecord, again: run_record.RunRecord) -> list[tu
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None

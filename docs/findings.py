@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.compare.comparison import compare
-from analysis.compare.paired import paired
+from analysis.compare.comparison import Comparison, compare
+from analysis.compare.paired import Paired, paired
 from analysis.compare.set_ups import LAG, set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
 from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS
-from tst_study.statistics import critical_t
 
 RECORDS = Path(__file__).parent / "records"
 
 
+@cache
+def compared(record: str) -> Comparison:
+    """The runs of one record, read once for all its tables."""
+    return compare(load(RECORDS / record))
+
+
 def gate() -> str:
     """Set-ups of docs/plan-of-runs.md, G0: where the baseline is at its best, and who lags."""
-    found = compare(load(RECORDS / "gate"))
+    found = compared("gate")
     table = set_ups(found).sort_values("baseline", ignore_index=True)
     lines = [
         "| set-up | seeds | baseline | above the lowest | superposed | gain | deviation of a gain "
@@ -33,9 +38,11 @@ def gate() -> str:
         name = f"**{row['set_up']}** (chosen)" if row["chosen"] else row["set_up"]
         known = row["low"] is not None and not pd.isna(row["low"])
         above = _with_interval(row["above_best"], row["low"], row["high"]) if known else "–"
+        own = found.pairs["baseline_folder"].isin(row["baselines"])
+        gain = _shown(paired(list(found.pairs["gain"][own])))
         lines.append(
             f"| {name} | {row['seeds']} | {row['baseline']:.4f} | {above} | "
-            f"{row['superposed']:.4f} | {_gain(row)} | {row['deviation']:.4f} | "
+            f"{row['superposed']:.4f} | {gain} | {row['deviation']:.4f} | "
             f"{row['lagging_baselines']}, {row['lagging_superposed']} |"
         )
     arms = ("baselines", "superposed")
@@ -46,11 +53,6 @@ def gate() -> str:
         f"{runs} baselines and {lagging[1]} of {runs} superposed runs."
     )
     return "\n".join(lines)
-
-
-def _gain(row: dict[str, float]) -> str:
-    half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
-    return _with_interval(row["gain"], row["gain"] - half, row["gain"] + half)
 
 
 CHANGES = (
@@ -65,17 +67,20 @@ CHANGES = (
 
 def gate_changes() -> str:
     """What each change of the set-up does to losses and gain, paired by seed."""
-    pairs = compare(load(RECORDS / "gate")).pairs
+    pairs = compared("gate").pairs
     names = pairs["baseline_folder"].str.extract(r"8000-baseline-(.*)-seed\d+-\w+$")[0]
     by_seed = {name: own.set_index("seed") for name, own in pairs.groupby(names)}
     lines = ["| change | baseline | superposed | gain |", "| --- | --- | --- | --- |"]
     for words, before, after in CHANGES:
         numbers = ["baseline", "superposed", "gain"]
         moved = by_seed[after][numbers] - by_seed[before][numbers]
-        found = [paired(list(moved[name])) for name in numbers]
-        cells = " | ".join(_with_interval(one.mean, one.low, one.high) for one in found)
+        cells = " | ".join(_shown(paired(list(moved[name]))) for name in numbers)
         lines.append(f"| {words} | {cells} |")
     return "\n".join(lines)
+
+
+def _shown(found: Paired) -> str:
+    return _with_interval(found.mean, found.low, found.high)
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:
@@ -88,9 +93,9 @@ def _signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-def lengths(records: Path = RECORDS / "campaign") -> str:
+def lengths() -> str:
     """G1: gains at equal FLOPs over lengths, intervals that allow for all four of them."""
-    pairs = compare(load(records)).pairs
+    pairs = compared("campaign").pairs
     pairs = pairs[pairs["superposed_folder"].str.contains(r"/lengths-\d+-[^/]*$")]
     planned = (*LENGTHS, HELD_OUT_STEPS)
     lines = [
@@ -102,7 +107,7 @@ def lengths(records: Path = RECORDS / "campaign") -> str:
         found = paired(list(own["gain"]), comparisons=len(planned))
         lines.append(
             f"| {steps:,} | {found.seeds} | {own['baseline'].mean():.4f} | "
-            f"{own['superposed'].mean():.4f} | {_with_interval(found.mean, found.low, found.high)} "
+            f"{own['superposed'].mean():.4f} | {_shown(found)} "
             f"| {found.deviation:.4f} | {found.smallest_detectable:.4f} | {found.verdict} |"
         )
     return "\n".join(lines)

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from analysis.compare.paired import mean_interval
 from analysis.law.held_out import observed_gains
@@ -48,12 +47,13 @@ class Prediction:
     """Second null."""
 
 
-def predict(rows: pd.DataFrame, what: str, params: float, tokens: float, along: str) -> Prediction:
-    """`rows` of a law (`analysis.law.rows`) with a seed; `along`: params or tokens, in which alone
-    what is predicted differs from runs of the main setting.
+def predict(law: Law, what: str, params: float, tokens: float, along: str) -> Prediction:
+    """`law`: fitted to rows with a seed; `along`: params or tokens, in which alone what is
+    predicted differs from runs of the main setting.
 
     Raises `UserError` where such runs are there already, or too few others.
     """
+    rows = law.rows
     main = (rows["bag_size"] == SMALL_MAIN.bag_size) & np.isclose(
         rows["step_ratio"], float(SMALL_MAIN.step_ratio)
     )
@@ -74,7 +74,7 @@ def predict(rows: pd.DataFrame, what: str, params: float, tokens: float, along: 
         what,
         params,
         tokens,
-        law=_by_law(fit_law(rows.reset_index(drop=True)), params, tokens),
+        law=_by_law(law, params, tokens),
         trend=_interval(np.polyval(lines, np.log(wanted[along]))),
         same=_interval(gains[nearest].to_numpy(float)),
     )
@@ -114,9 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     runs = load(given.records)
     rows, _ = rows_of_runs(runs[runs["name"].str.match("lengths|step-ratios|bag-sizes|sizes")])
-    found = [asdict(predict(rows, *target)) for target in targets()]
+    law = fit_law(rows.reset_index(drop=True))
+    found = [asdict(predict(law, *target)) for target in targets()]
     given.to.write_text(json.dumps({"runs": len(rows), "predictions": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.law.rows import rows_of_frame
-from analysis.law.superposition_law import published_law
+from analysis.law.superposition_law import Law, fit_law, published_law
 from docs.predictions import predict, targets
 from tst_study.errors import UserError
 
@@ -16,9 +16,9 @@ NOISE = 0.001
 
 
 @pytest.fixture(scope="module")
-def rows() -> pd.DataFrame:
-    """A grid at the middle length, the main setting at three lengths; its truth is the law."""
-    law, random = published_law(), np.random.default_rng(0)
+def law() -> Law:
+    """Of a grid at one length and the main setting at three; its truth is the published law."""
+    truth, random = published_law(), np.random.default_rng(0)
     frame = []
     for seed in range(4):
         for tokens in TOKENS:
@@ -29,15 +29,15 @@ def rows() -> pd.DataFrame:
                 (4, 0.5),
             }
             for s, r in sorted({(1, 0.0)} | main | (grid if tokens == TOKENS[1] else set())):
-                gain = law.gain(PARAMS, tokens, s, r) if s > 1 else 0.0
+                gain = truth.gain(PARAMS, tokens, s, r) if s > 1 else 0.0
                 loss = level - gain + NOISE * random.standard_normal()
                 frame.append((PARAMS, tokens, s, r, seed, loss))
     names = ["params", "tokens", "bag_size", "step_ratio", "seed", "loss"]
-    return rows_of_frame(pd.DataFrame(frame, columns=names))
+    return fit_law(rows_of_frame(pd.DataFrame(frame, columns=names)))
 
 
-def test_law_and_trend_find_what_the_truth_goes_on_to(rows: pd.DataFrame) -> None:
-    found = predict(rows, "twice as long", PARAMS, 1.6e11, "tokens")
+def test_law_and_trend_find_what_the_truth_goes_on_to(law: Law) -> None:
+    found = predict(law, "twice as long", PARAMS, 1.6e11, "tokens")
     truth = published_law().gain(PARAMS, 1.6e11, 4, 0.25)
     _, low, high = found.law
     assert low < truth < high
@@ -46,8 +46,9 @@ def test_law_and_trend_find_what_the_truth_goes_on_to(rows: pd.DataFrame) -> Non
     assert value == pytest.approx(truth, abs=0.01)
 
 
-def test_the_null_is_the_gain_of_the_nearest_length(rows: pd.DataFrame) -> None:
-    found = predict(rows, "twice as long", PARAMS, 1.6e11, "tokens")
+def test_the_null_is_the_gain_of_the_nearest_length(law: Law) -> None:
+    found = predict(law, "twice as long", PARAMS, 1.6e11, "tokens")
+    rows = law.rows
     nearest = rows[rows["tokens"] == TOKENS[-1]].pivot_table(
         index="seed", columns="bag_size", values="loss"
     )
@@ -55,11 +56,11 @@ def test_the_null_is_the_gain_of_the_nearest_length(rows: pd.DataFrame) -> None:
     assert found.none == 0
 
 
-def test_what_is_there_already_is_not_predicted(rows: pd.DataFrame) -> None:
+def test_what_is_there_already_is_not_predicted(law: Law) -> None:
     with pytest.raises(UserError, match="late: has been trained already"):
-        predict(rows, "late", PARAMS, TOKENS[0], "tokens")
+        predict(law, "late", PARAMS, TOKENS[0], "tokens")
     with pytest.raises(UserError, match="two seeds at two values of params"):
-        predict(rows, "larger", 4 * PARAMS, TOKENS[0], "params")
+        predict(law, "larger", 4 * PARAMS, TOKENS[0], "params")
 
 
 def test_targets_differ_from_the_campaign_in_one_thing_each() -> None:
