@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.compare.comparison import Comparison, compare
-from analysis.compare.paired import Paired, paired
+from analysis.compare.paired import paired
 from analysis.compare.set_ups import LAG, set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
-from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS
+from docs import campaign_tables
+from docs.campaign_tables import shown, with_interval
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -37,9 +38,9 @@ def gate() -> str:
     for row in rows_of(table):
         name = f"**{row['set_up']}** (chosen)" if row["chosen"] else row["set_up"]
         known = row["low"] is not None and not pd.isna(row["low"])
-        above = _with_interval(row["above_best"], row["low"], row["high"]) if known else "–"
+        above = with_interval(row["above_best"], row["low"], row["high"]) if known else "–"
         own = found.pairs["baseline_folder"].isin(row["baselines"])
-        gain = _shown(paired(list(found.pairs["gain"][own])))
+        gain = shown(paired(list(found.pairs["gain"][own])))
         lines.append(
             f"| {name} | {row['seeds']} | {row['baseline']:.4f} | {above} | "
             f"{row['superposed']:.4f} | {gain} | {row['deviation']:.4f} | "
@@ -74,49 +75,31 @@ def gate_changes() -> str:
     for words, before, after in CHANGES:
         numbers = ["baseline", "superposed", "gain"]
         moved = by_seed[after][numbers] - by_seed[before][numbers]
-        cells = " | ".join(_shown(paired(list(moved[name]))) for name in numbers)
+        cells = " | ".join(shown(paired(list(moved[name]))) for name in numbers)
         lines.append(f"| {words} | {cells} |")
     return "\n".join(lines)
 
 
-def _shown(found: Paired) -> str:
-    return _with_interval(found.mean, found.low, found.high)
-
-
-def _with_interval(value: float, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return _signed(value)
-    return f"{_signed(value)} [{_signed(low)}, {_signed(high)}]"
-
-
-def _signed(value: float) -> str:
-    return f"{value:.4f}".replace("-", "−")
-
-
-def lengths() -> str:
-    """G1: gains at equal FLOPs over lengths, intervals that allow for all four of them."""
-    pairs = compared("campaign").pairs
-    pairs = pairs[pairs["superposed_folder"].str.contains(r"/lengths-\d+-[^/]*$")]
-    planned = (*LENGTHS, HELD_OUT_STEPS)
-    lines = [
-        "| steps | seeds | baseline | superposed | gain | deviation "
-        "| found with 80% power | verdict |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for steps, own in pairs.groupby("steps"):
-        found = paired(list(own["gain"]), comparisons=len(planned))
-        lines.append(
-            f"| {steps:,} | {found.seeds} | {own['baseline'].mean():.4f} | "
-            f"{own['superposed'].mean():.4f} | {_shown(found)} "
-            f"| {found.deviation:.4f} | {found.smallest_detectable:.4f} | {found.verdict} |"
-        )
-    return "\n".join(lines)
+def _of_campaign(table: Callable[[Comparison], str]) -> str:
+    return table(compared("campaign"))
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "gate": gate,
     "gate_changes": gate_changes,
-    "lengths": lengths,
+    **{
+        table.__name__: partial(_of_campaign, table)
+        for table in (
+            campaign_tables.lengths,
+            campaign_tables.primary,
+            campaign_tables.rates,
+            campaign_tables.step_ratios,
+            campaign_tables.bag_sizes,
+            campaign_tables.sizes,
+            campaign_tables.ablations,
+            campaign_tables.little_text,
+        )
+    },
 }
 
 

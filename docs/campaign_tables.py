@@ -1,0 +1,162 @@
+"""Tables of the campaign's grids G1 to G6 for docs/findings.md.
+
+Written before the outcomes were looked at. Every grid is a question of its own, so an interval
+allows for the rows of its table and for nothing else (docs/plan-of-runs.md).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.compare.comparison import Comparison
+from analysis.compare.matched import matched
+from analysis.compare.paired import Paired, paired
+from analysis.runs.run_row import rows_of
+from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS, STEPS
+
+MAIN = "s = 4, r = 0.25"
+SIZES = ("laptop-32", "laptop-64", "laptop-128")
+
+
+def shown(found: Paired) -> str:
+    return with_interval(found.mean, found.low, found.high)
+
+
+def with_interval(value: float, low: float | None, high: float | None) -> str:
+    """0.0123 [0.0045, 0.0201]; the number alone for one seed."""
+    if low is None or high is None:
+        return signed(value)
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
+def signed(value: float) -> str:
+    return f"{value:.4f}".replace("-", "−")
+
+
+def gains(pairs: pd.DataFrame, heading: str, by: str, comparisons: int | None = None) -> str:
+    """One row per value of the column `by`; intervals allow for all rows, or for so many."""
+    groups = dict(list(pairs.groupby(by, sort=False)))
+    lines = [
+        f"| {heading} | seeds | baseline | superposed | gain | deviation | found with 80% power "
+        "| verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for value, own in groups.items():
+        found = paired(list(own["gain"]), comparisons or len(groups))
+        name = f"{value:,}" if isinstance(value, int) else value
+        lines.append(
+            f"| {name} | {found.seeds} | {own['baseline'].mean():.4f} | "
+            f"{own['superposed'].mean():.4f} | {shown(found)} | {found.deviation:.4f} | "
+            f"{found.smallest_detectable:.4f} | {found.verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def of_grid(pairs: pd.DataFrame, grid: str) -> pd.DataFrame:
+    """Pairs whose superposed run was first asked for by this grid; names begin with it."""
+    names = pairs["superposed_folder"].str.rpartition("/")[2]
+    return pairs[names.str.match(grid + r"-\d")]
+
+
+def lengths(found: Comparison) -> str:
+    """G1, equal FLOPs: all four lengths are allowed for, also before the longest has ended."""
+    pairs = of_grid(found.pairs, "lengths").sort_values("steps")
+    return gains(pairs, "steps", "steps", comparisons=len({*LENGTHS, HELD_OUT_STEPS}))
+
+
+def primary(found: Comparison) -> str:
+    """G1 at its main length, one question: equal FLOPs, equal data, equal loss."""
+    runs = found.eligible
+    rows = matched(runs[runs["name"].str.startswith("lengths-")]).table
+    lines = ["| at equal | gain in nats | baseline's steps over superposed steps | |"]
+    lines.append("| --- | --- | --- | --- |")
+    for row in rows_of(rows[rows["steps"] == STEPS]):
+        bounds = "" if row["low"] is None else f" [{signed(row['low'])}, {signed(row['high'])}]"
+        number = "gain" if row["kind"] != "equal loss" else "steps_ratio"
+        cells = {"gain": "", "steps_ratio": ""}
+        if not pd.isna(row["steps_ratio"]):
+            cells["steps_ratio"] = f"{row['steps_ratio']:.3f}"
+            cells[number] = signed(row[number]) + bounds
+        lines.append(
+            f"| {row['kind'].removeprefix('equal ')} | {cells['gain']} | {cells['steps_ratio']} "
+            f"| {row['note'] or row['verdict']} |"
+        )
+    return "\n".join(lines)
+
+
+def with_main(pairs: pd.DataFrame, grid: str) -> pd.DataFrame:
+    """A grid's pairs, and those of the main setting at its length with the grid's seeds."""
+    own = of_grid(pairs, grid)
+    main = of_grid(pairs, "lengths")
+    return pd.concat([own, main[(main["steps"] == STEPS) & main["seed"].isin(own["seed"])]])
+
+
+def rates(found: Comparison) -> str:
+    """G1 at the gate's rate and at its neighbours, then each arm at its own best."""
+    pairs = with_main(found.pairs, "rates").sort_values("learning_rate")
+    table = gains(pairs.assign(rate=pairs["learning_rate"].map("{:g}".format)), "rate", "rate")
+    means = pairs.groupby("learning_rate")[["baseline", "superposed"]].mean()
+    best = {arm: float(means[arm].idxmin()) for arm in means}
+    at_best = [
+        pairs[pairs["learning_rate"] == rate].set_index("seed")[arm] for arm, rate in best.items()
+    ]
+    own = paired(list((at_best[0] - at_best[1]).dropna()), len(means))
+    return (
+        f"{table}\n\nEach arm at the rate with its lowest mean (baseline {best['baseline']:g}, "
+        f"superposed {best['superposed']:g}): {shown(own)} nats, {own.verdict}."
+    )
+
+
+def step_ratios(found: Comparison) -> str:
+    """G3."""
+    return _by_setting(with_main(found.pairs, "step-ratios"))
+
+
+def bag_sizes(found: Comparison) -> str:
+    """G2."""
+    pairs = with_main(found.pairs, "bag-sizes")
+    size = pairs["setting"].str.extract(r"s = (\d+)")[0].astype(int)
+    return gains(pairs.assign(size=size).sort_values("size"), "s", "size")
+
+
+def sizes(found: Comparison) -> str:
+    """G5, each size at the rate chosen on its own baseline."""
+    pairs = found.pairs
+    model = pairs["superposed_folder"].str.extract(r"/sizes-(laptop-\d+)-")[0]
+    own = pairs.assign(model=model).dropna(subset="model")
+    main = of_grid(pairs, "lengths")
+    middle = main[(main["steps"].isin(own["steps"])) & main["seed"].isin(own["seed"])]
+    three = pd.concat([own, middle.assign(model="laptop-64")])
+    return gains(three, "model", "model", comparisons=len(SIZES))
+
+
+def little_text(found: Comparison) -> str:
+    """G6."""
+    return _by_setting(of_grid(found.pairs, "little-text"))
+
+
+def _by_setting(pairs: pd.DataFrame) -> str:
+    return gains(pairs.sort_values("setting"), "setting", "setting")
+
+
+def ablations(found: Comparison) -> str:
+    """G4: an ablated run's loss less the plain run's of the same bag size and seed; positive: the
+    part that was taken away or changed had helped."""
+    plain = {
+        4: with_main(found.pairs, "ablations").query("setting == @MAIN"),
+        16: of_grid(found.pairs, "bag-sizes").query("setting == 's = 16, r = 0.25'"),
+    }
+    groups = list(of_grid(found.pairs, "ablations").groupby("setting", sort=True))
+    lines = ["| setting | seeds | loss | less the plain setting's | verdict |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for setting, own in groups:
+        size = int(str(setting).split()[2].strip(","))
+        of_plain = plain[size].set_index("seed")["superposed"]
+        worse = own.set_index("seed")["superposed"] - of_plain
+        one = paired(list(worse.dropna()), len(groups))
+        verdict = {"better": "worse than plain", "worse": "better than plain"}.get(
+            one.verdict, one.verdict
+        )
+        mean = own["superposed"].mean()
+        lines.append(f"| {setting} | {one.seeds} | {mean:.4f} | {shown(one)} | {verdict} |")
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""Tables of the campaign, on made runs of all its grids: each says what was put into it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from analysis.compare.comparison import Comparison, compare
+from analysis.run_table import load
+from docs import campaign_tables as tables
+from experiments import study
+from tests.analysis.made_runs import BOOKS, write_run
+from tst_study.config import Config, Superposition
+
+LITTLE = {**BOOKS, "corpora": [{**BOOKS["corpora"][0], "fingerprint": "9" * 64}]}
+GAINS = {"laptop-32": -0.03, "laptop-64": 0.02, "laptop-128": 0.05}
+
+
+class TwiceTheRate:
+    """The higher the rate, the better, in runs that choose one."""
+
+    def held_out(self, config: Config) -> float:
+        return -config.optimizer.learning_rate
+
+
+def truth(run: Config) -> float:
+    """A gain of 0.02 at the main setting, and a difference of 0.01 for everything changed; pairs
+    deviate by 0.002 about their mean, the same mean for four seeds and for eight."""
+    model = f"laptop-{run.model.hidden_size}"
+    level = 3.4 + 400 / run.schedule.steps + 0.001 * run.seed
+    if run.optimizer.learning_rate == 1e-3:
+        level += 0.05
+    s = run.superposition
+    if s.bag_size == 1:
+        return level
+    gain = GAINS[model] + 0.002 * (-1) ** run.seed
+    gain += 0.01 * (s.bag_size != 4) + 0.1 * (s.step_ratio - 0.25)
+    plain = Superposition(bag_size=s.bag_size, step_ratio=s.step_ratio)
+    changed = s != plain and run.seed % 2
+    return level - gain + 0.01 * (s != plain) + 0.004 * bool(changed)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    root = tmp_path_factory.mktemp("campaign")
+    for run in study.load("laptop", "desktop").runs(TwiceTheRate()):
+        if run.name.startswith("generated"):
+            continue
+        little = run.name.startswith("little-text")
+        write_run(root, run, truth(run), data=LITTLE if little else BOOKS, log_every=5_000)
+    return compare(load(root))
+
+
+def numbers(table: str, row: str) -> list[float]:
+    (line,) = re.findall(rf"^\| {re.escape(row)} \|.*$", table, flags=re.MULTILINE)
+    words = line.split("|", 2)[2].replace("−", "-").replace("s = ", "")
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", words)]
+
+
+def test_lengths_allow_for_all_four_and_have_eight_seeds(found: Comparison) -> None:
+    table = tables.lengths(found)
+    assert table.count("\n") == 1 + 4
+    for steps in ("5,000", "10,000", "20,000", "28,000"):
+        seeds, baseline, superposed, gain, low, high, *_ = numbers(table, steps)
+        assert (seeds, gain) == (8, 0.02)
+        assert baseline - superposed == pytest.approx(0.02, abs=2e-4)
+        assert (low + high) / 2 == pytest.approx(gain, abs=1e-4)
+    assert low < 0.0178  # an interval of its own is 0.0179 to 0.0221
+
+
+def test_the_main_length_is_held_against_equal_flops_data_and_loss(found: Comparison) -> None:
+    table = tables.primary(found)
+    assert numbers(table, "FLOPs")[:3] == pytest.approx([0.02, 0.0182, 0.0218], abs=2e-4)
+    # 400 / 20,000 less 400 / 35,000 is 0.0086: what the longer baseline gains by itself.
+    assert numbers(table, "data")[0] == pytest.approx(0.0114, abs=1e-4)
+    assert numbers(table, "data")[3] == 1.75
+    assert "| loss |" in table
+
+
+def test_rates_are_shown_for_both_arms_and_each_at_its_own(found: Comparison) -> None:
+    table = tables.rates(found)
+    assert [numbers(table, rate)[0] for rate in ("0.001", "0.002", "0.004")] == [4, 4, 4]
+    assert "(baseline 0.002, superposed 0.002): 0.0200 [" in table
+
+
+def test_ratios_and_bag_sizes_stand_beside_the_main_setting(found: Comparison) -> None:
+    table = tables.step_ratios(found)
+    assert [numbers(table, f"s = 4, r = {r}")[3] for r in (0.1, 0.25, 0.4, 0.6)] == [
+        0.005,
+        0.02,
+        0.035,
+        0.055,
+    ]
+    table = tables.bag_sizes(found)
+    assert [numbers(table, str(s))[3] for s in (2, 3, 4, 6, 8, 12, 16)] == [0.03] * 2 + [0.02] + [
+        0.03
+    ] * 4
+
+
+def test_sizes_are_compared_at_the_rate_of_each(found: Comparison) -> None:
+    table = tables.sizes(found)
+    assert {model: numbers(table, model)[3] for model in GAINS} == GAINS
+
+
+def test_little_text_has_its_own_baseline(found: Comparison) -> None:
+    table = tables.little_text(found)
+    assert numbers(table, "s = 4, r = 0.25")[3] == 0.02
+    assert table.count("\n") == 1 + 2
+
+
+def test_ablations_are_held_against_the_plain_setting(found: Comparison) -> None:
+    table = tables.ablations(found)
+    assert table.count("\n") == 1 + 7
+    for row in ("s = 4, r = 0.25, re-initialised", "s = 16, r = 0.25, output only"):
+        assert numbers(table, row)[2] == pytest.approx(0.012, abs=1e-4)
+    assert table.count("worse than plain") == 7
