@@ -160,7 +160,7 @@ _TORCH = str(Path(torch.__file__).parent)
 DENSE = {"preset": "laptop-64"}
 EXPERTS = {"preset": "laptop-moe"}
 TENSOR = {"tensor": 2, "sequence_parallel": True}
-SHARED = {"optimizer": "distributed", "overlap_gradients": True}
+SHARED = {"optimizer": "distributed", "overlap_gradients": True, "overlap_weights": True}
 LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "one process": (1, DENSE, {}),
     "data parallel": (2, DENSE, {}),

@@ -319,6 +319,9 @@ class Parallel(Strict):
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
     """Sum gradients over ranks during the backward pass, bucket by bucket."""
+    overlap_weights: bool = False
+    """Send updated weights to all ranks during the next forward pass, in the same buckets: with
+    `overlap_gradients` and a distributed optimizer."""
 
     @property
     def expert_tensor_ranks(self) -> int:

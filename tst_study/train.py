@@ -336,6 +336,7 @@ class _Trainer:
 def _switch(config: Config, model: SuperposedGPT, optimizer: ModelOptimizer) -> None:
     """What the paper's ablations do between the phases. By default: nothing."""
     if config.superposition.reinitialize_at_switch:
+        optimizer.model.await_weights()
         # Other weights than at the start, but the same for all runs of a seed.
         initialize(model, config.model, config.seed + 2**31, lambda name: name in EMBEDDINGS)
         optimizer.copy_from_model()

@@ -44,7 +44,9 @@ PAPER = Setting(
     micro_batch=2,
     # Fits 64 GPUs of 141 or 192 GB. Experts stay within a node; nothing else is split, so that
     # the optimizer state of the rest is shared by all 64.
-    parallel=Parallel(expert=8, optimizer="distributed", overlap_gradients=True),
+    parallel=Parallel(
+        expert=8, optimizer="distributed", overlap_gradients=True, overlap_weights=True
+    ),
     validation_tokens=VALIDATION_TOKENS,
 )
 PUBLISHED_GPU_HOURS = {"baseline": 12_311.0, "superposition": 4_768.0}

@@ -25,7 +25,7 @@ def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Se
         learning_rate=learning_rate,
         dtype="bfloat16",
         micro_batch=micro_batch,
-        parallel=Parallel(optimizer="distributed", overlap_gradients=True),
+        parallel=Parallel(optimizer="distributed", overlap_gradients=True, overlap_weights=True),
         validation_tokens=VALIDATION_TOKENS,
     )
 

@@ -82,6 +82,13 @@ def test_overlapped_gradients_hide_behind_the_last_backward_pass() -> None:
     assert beside < after
 
 
+def test_overlapped_weights_hide_behind_the_first_forward_pass() -> None:
+    beside, after = (
+        step_time(dense(overlap_weights=flag), 16, H200).messages for flag in (True, False)
+    )
+    assert beside < after
+
+
 def test_a_small_micro_batch_waits_for_python() -> None:
     tiny = layout(PRESETS["270m"], 64, 128, 1)
     assert step_time(tiny, 8, H200).starts > 0.5 * step_time(tiny, 8, H200).total

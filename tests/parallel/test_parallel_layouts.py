@@ -25,6 +25,7 @@ PIPELINE = ("execution.parallel.pipeline=2",)
 DISTRIBUTED = ('execution.parallel.optimizer="distributed"',)
 ALLGATHER = ('execution.parallel.dispatcher="allgather"',)
 OVERLAP = ("execution.parallel.overlap_gradients=true", "execution.micro_batch=1")
+WEIGHTS = (*DISTRIBUTED, *OVERLAP, "execution.parallel.overlap_weights=true")
 
 DENSE_LAYOUTS = {
     "TP2": (2, TENSOR),
@@ -36,6 +37,7 @@ DENSE_LAYOUTS = {
     "DP2 overlapped": (2, OVERLAP),
     "DP2 distributed": (2, DISTRIBUTED),
     "DP2 distributed overlapped": (2, (*DISTRIBUTED, *OVERLAP)),
+    "DP2 distributed weights overlapped": (2, WEIGHTS),
     "TP2 DP2": (4, TENSOR),
     "TP2 SP DP2 distributed": (4, (*SEQUENCE, *DISTRIBUTED)),
     "TP2 PP2": (4, (*TENSOR, *PIPELINE)),
@@ -55,6 +57,7 @@ MIXTURE_LAYOUTS = {
     "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT)),
     "TP2 SP EP2 on 4": (4, (*SEQUENCE, *EXPERT)),
     "EP2 DP2 distributed": (4, (*EXPERT, *DISTRIBUTED)),
+    "EP2 DP2 distributed weights overlapped": (4, (*EXPERT, *WEIGHTS)),
     "PP2 EP2": (4, (*PIPELINE, *EXPERT)),
 }
 WHOLE_EXPERTS = (*SEQUENCE, "execution.parallel.expert_tensor=1")

@@ -135,13 +135,15 @@ def _candidates(config: Config, ranks: int, kind: _Kind, on_gpu: bool) -> Iterat
     micro_batches = _micro_batches(config, config.batch.sequences // sharers)
     expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
     for expert, micro_batch, recompute in product(expert_sizes, micro_batches, kind.recompute):
+        shares, overlaps = can_share and sharers > 1, on_gpu and sharers > 1 and kind.pipeline == 1
         parallel = Parallel(
             tensor=kind.tensor,
             sequence_parallel=kind.tensor > 1,
             pipeline=kind.pipeline,
             expert=expert,
-            optimizer="distributed" if can_share and sharers > 1 else "replicated",
-            overlap_gradients=on_gpu and sharers > 1 and kind.pipeline == 1,
+            optimizer="distributed" if shares else "replicated",
+            overlap_gradients=overlaps,
+            overlap_weights=overlaps and shares,
         )
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)

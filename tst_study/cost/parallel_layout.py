@@ -69,6 +69,15 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Proble
     yield from _expert_problems(config, parallel)
     yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
     yield from _optimizer_problems(config, parallel)
+    if parallel.overlap_weights and not (
+        parallel.optimizer == "distributed" and parallel.overlap_gradients
+    ):
+        yield _problem(
+            "overlap_weights",
+            True,
+            'it needs the shares of optimizer = "distributed" and the buckets of overlap_gradients',
+            overlap_weights=False,
+        )
     yield from _rank_problems(config, parallel, ranks)
 
 

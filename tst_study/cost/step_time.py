@@ -270,7 +270,7 @@ def _update(
     """Gradients summed in float32, the optimizer's step, weights given back in the model's type.
 
     `micro_batch`: seconds of one. Two thirds of the last one, its backward pass, hide the summing
-    where the layout overlaps them.
+    where the layout overlaps them; its forward pass hides the weights on their way.
     """
     held = held_parameters(config.model, parallel, stage=0)
     of_experts = parallel.expert * parallel.expert_tensor_ranks
@@ -286,6 +286,8 @@ def _update(
         given_back += _transfer(2 * weights, members, stride, device) if shared else 0.0
     if parallel.overlap_gradients:
         summed = max(0.1 * summed, summed - micro_batch * 2 / 3)
+    if parallel.overlap_weights:
+        given_back = max(0.1 * given_back, given_back - micro_batch / 3)
     return Load(memory=UPDATE * updated, messages=summed + given_back)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
 from tst_study.config import Parallel
+from tst_study.megatron.model import SuperposedGPT
 
 
 class GradientBuffers(DistributedDataParallel):
@@ -20,7 +22,7 @@ class GradientBuffers(DistributedDataParallel):
     buffers nothing is sent, it stays where the backward pass has left it.
     """
 
-    def __init__(self, model: torch.nn.Module, parallel: Parallel) -> None:
+    def __init__(self, model: SuperposedGPT, parallel: Parallel) -> None:
         self._written: set[Any] = set()
         settings = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
@@ -38,6 +40,32 @@ class GradientBuffers(DistributedDataParallel):
                 buffer.grad_data.untyped_storage().resize_(0)
             for parameter in self.params_with_grad:
                 parameter.main_grad = None  # until there is one
+        if parallel.overlap_weights:
+            # Only now: from the start, it would have registered Megatron's hooks.
+            settings.overlap_param_gather = True
+            self._await_on_the_way(model)
+
+    def _await_on_the_way(self, model: SuperposedGPT) -> None:
+        *layers, last = model.decoder.layers
+        for layer in layers:
+            layer.await_weights = partial(self.await_weights, list(layer.parameters()))
+        last.await_weights = self.await_weights
+        if model.pre_process:
+            model.await_weights = partial(self.await_weights, list(model.embedding.parameters()))
+
+    def start_param_sync(self, *unused: Any, **also_unused: Any) -> None:
+        """Send new weights to the ranks that do not have them; where that is overlapped, a part of
+        the model is not to be read before `await_weights`."""
+        # Buckets are filled from the model's end, and a forward pass reads its beginning first.
+        for group in reversed(self.bucket_groups + self.expert_parallel_bucket_groups):
+            group.start_param_sync()
+
+    def await_weights(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
+        """Until these parameters, by default all, have their new weights."""
+        wanted = self.param_to_bucket_group if parameters is None else parameters
+        for group in {self.param_to_bucket_group[one]: None for one in wanted}:
+            if group.param_gather_handle is not None:
+                group.finish_param_sync(skip_next_bucket_dispatch=True)
 
     def zero_grad_buffer(self) -> None:
         if self._without_buffers:

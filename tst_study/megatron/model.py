@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tst_study.config import Config, Superposition
 from tst_study.cost.parallel_layout import layout_of
+from tst_study.megatron.arriving_weights import AwaitsWeights
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.dispatcher import wait_less_for_sizes
 from tst_study.megatron.initialization import initialize
@@ -95,7 +96,7 @@ class Targets:
     objective: Objective = NEXT_TOKEN
 
 
-class SuperposedGPT(GPTModel):
+class SuperposedGPT(AwaitsWeights, GPTModel):
     """An ordinary GPTModel that can read bags and predict bags.
 
     Superposition adds no weights and no state: a checkpoint of it is a GPTModel's.

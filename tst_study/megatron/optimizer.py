@@ -125,6 +125,7 @@ class ModelOptimizer:
     @torch.no_grad()
     def copy_from_model(self) -> None:
         """Take new weights of the model over into the main weights."""
+        self.model.await_weights()
         weights = self.local([p.detach() for p in self.parameters])
         for weight, main in zip(weights, self.main, strict=True):
             # Where the model's weight is not new, the main one keeps the digits it has more.
@@ -146,6 +147,7 @@ class ModelOptimizer:
 
         All ranks together. Per parameter and in its shape, so that any layout can read it.
         """
+        self.model.await_weights()
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
         sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
         return {

@@ -16,6 +16,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.utils.checkpoint import checkpoint
 
 from tst_study.config import Recompute
+from tst_study.megatron.arriving_weights import AwaitsWeights
 
 
 class Recomputable:
@@ -30,7 +31,7 @@ class Recomputable:
         return _keeping_inputs(self, call, *inputs, **named)
 
 
-class RecomputableLayer(Recomputable, TransformerLayer):
+class RecomputableLayer(AwaitsWeights, Recomputable, TransformerLayer):
     """Megatron's layer."""
 
 
