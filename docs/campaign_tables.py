@@ -1,10 +1,13 @@
-"""Tables of the campaign's grids G1 to G6 for docs/findings.md.
+"""Tables of the campaign's grids for docs/findings.md.
 
 Written before the outcomes were looked at. Every grid is a question of its own, so an interval
 allows for the rows of its table and for nothing else (docs/plan-of-runs.md).
 """
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pandas as pd
 
@@ -15,6 +18,7 @@ from analysis.runs.run_row import rows_of
 from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS, STEPS
 
 MAIN = "s = 4, r = 0.25"
+PREDICTIONS = Path(__file__).parent / "records/predictions.json"
 SIZES = ("laptop-32", "laptop-64", "laptop-128")
 
 
@@ -43,7 +47,7 @@ def gains(pairs: pd.DataFrame, heading: str, by: str, comparisons: int | None = 
     ]
     for value, own in groups.items():
         found = paired(list(own["gain"]), comparisons or len(groups))
-        name = f"{value:,}" if isinstance(value, int) else value
+        name = f"{value:,}" if isinstance(value, int) else str(value)
         lines.append(
             f"| {name} | {found.seeds} | {own['baseline'].mean():.4f} | "
             f"{own['superposed'].mean():.4f} | {shown(found)} | {found.deviation:.4f} | "
@@ -96,7 +100,7 @@ def rates(found: Comparison) -> str:
     pairs = with_main(found.pairs, "rates").sort_values("learning_rate")
     table = gains(pairs.assign(rate=pairs["learning_rate"].map("{:g}".format)), "rate", "rate")
     means = pairs.groupby("learning_rate")[["baseline", "superposed"]].mean()
-    best = {arm: float(means[arm].idxmin()) for arm in means}
+    best = {arm: means[arm].idxmin() for arm in ("baseline", "superposed")}
     at_best = [
         pairs[pairs["learning_rate"] == rate].set_index("seed")[arm] for arm, rate in best.items()
     ]
@@ -159,4 +163,30 @@ def ablations(found: Comparison) -> str:
         )
         mean = own["superposed"].mean()
         lines.append(f"| {setting} | {one.seeds} | {mean:.4f} | {shown(one)} | {verdict} |")
+    return "\n".join(lines)
+
+
+def predictions(found: Comparison) -> str:
+    """G7: what was committed before the runs ended (`docs/predictions.py`), and what they gave."""
+    committed = json.loads(PREDICTIONS.read_text("utf8"))["predictions"]
+    pairs = found.pairs.merge(
+        found.eligible[["folder", "active_parameters", "latent_tokens"]],
+        left_on="superposed_folder",
+        right_on="folder",
+    )
+    pairs = pairs[pairs["setting"] == MAIN]
+    lines = ["| | seeds | gain | law | trend | the same as at the nearest | none |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for one in committed:
+        own = pairs[
+            (pairs["active_parameters"] == one["params"])
+            & (pairs["latent_tokens"] == one["tokens"])
+        ]
+        gain = paired(list(own["gain"]), len(committed))
+        ways = " | ".join(
+            f"{with_interval(*one[way])}, {signed(one[way][0] - gain.mean)} away"
+            for way in ("law", "trend", "same")
+        )
+        away = signed(-gain.mean)
+        lines.append(f"| {one['what']} | {gain.seeds} | {shown(gain)} | {ways} | {away} away |")
     return "\n".join(lines)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import load
 from docs import campaign_tables as tables
+from docs.predictions import targets
 from experiments import study
 from tests.analysis.made_runs import BOOKS, write_run
 from tst_study.config import Config, Superposition
@@ -115,3 +118,19 @@ def test_ablations_are_held_against_the_plain_setting(found: Comparison) -> None
     for row in ("s = 4, r = 0.25, re-initialised", "s = 16, r = 0.25, output only"):
         assert numbers(table, row)[2] == pytest.approx(0.012, abs=1e-4)
     assert table.count("worse than plain") == 7
+
+
+def test_predictions_stand_beside_what_came(
+    found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"law": (0.03, 0.02, 0.04), "trend": (0.02, 0.01, 0.03), "same": (0.01, 0.0, 0.02)}
+    committed = [
+        {"what": what, "params": params, "tokens": tokens, **said}
+        for what, params, tokens, _ in targets()
+    ]
+    monkeypatch.setattr(tables, "PREDICTIONS", tmp_path / "predictions.json")
+    tables.PREDICTIONS.write_text(json.dumps({"predictions": committed}))
+    table = tables.predictions(found)
+    longest, larger = numbers(table, "28,000 steps"), numbers(table, "laptop-128, 10,000 steps")
+    assert (longest[:2], larger[:2]) == ([8, 0.02], [4, 0.05])
+    assert [longest[at] for at in (7, 11, 15, 16)] == [0.01, 0.0, -0.01, -0.02]
