@@ -4,8 +4,6 @@ A verb that looks at what is there (status, cancel, logs, clean) asks every laun
 something done (submit, retry, plan) asks the one that was named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """A study is code: a pure function from the results so far to the runs that can be decided now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module

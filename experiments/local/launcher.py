@@ -1,7 +1,5 @@
 """This machine as a launcher: from text to report in one call, which lasts as long as the study."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

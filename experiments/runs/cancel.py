@@ -1,7 +1,5 @@
 """Cancelling runs, whoever trains them: only what is asked for, and only this study's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from experiments.launcher import launchers

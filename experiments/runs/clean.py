@@ -5,8 +5,6 @@ carry its marker and the name of its content, and nothing that lies elsewhere is
 or by what a file says.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

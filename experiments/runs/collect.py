@@ -1,7 +1,5 @@
 """What a study came to: run table, figures, report, and the runs that are missing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Records of runs that are over, small enough to be kept in git: what figures and comparisons read,
 without checkpoints and logs, and of the training curve about a hundred rows."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The end of a run's log, or of what its job said before the run had one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tst-study status`: sums, then one line per run, once or again and again."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

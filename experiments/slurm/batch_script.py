@@ -1,7 +1,5 @@
 """What a job is asked for with, and the shell that surrounds its ranks (`launch.sh`)."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """What `sbatch --test-only` says of a study's jobs."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence

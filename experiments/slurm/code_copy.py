@@ -1,7 +1,5 @@
 """The code of a submission, kept in the study: queued jobs run this copy, whatever is edited."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -6,8 +6,6 @@ and per trunk to wait for, no longer than the cluster allows. A small job that w
 them collects the study, or submits what only their results decide.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence

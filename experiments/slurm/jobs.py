@@ -3,8 +3,6 @@
 Never by job id alone: ids begin anew when a controller loses its state.
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 from collections.abc import Iterable

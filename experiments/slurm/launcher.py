@@ -1,7 +1,5 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `launch.sh` noted of a run's launches since it was last submitted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 comment: whoever comes next finds the jobs of a submission whose `job.json` was never written.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

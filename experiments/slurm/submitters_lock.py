@@ -1,7 +1,5 @@
 """One at a time decides what of a study is queued, and what of it may be deleted."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

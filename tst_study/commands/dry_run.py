@@ -1,7 +1,5 @@
 """What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tst_study.config import Config, to_toml

@@ -3,8 +3,6 @@
 Errors that need no torch come before torch is imported.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -3,8 +3,6 @@
 Every import beyond typer stands inside the command that needs it, as in `command_line.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

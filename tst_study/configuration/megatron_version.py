@@ -11,8 +11,6 @@
 A newer one reads an older one's checkpoints, but not the other way round across 0.19.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Which key of a config was meant by one that it does not have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -7,8 +7,6 @@ shortest (`step_time.py`) is taken. What can work at all says `parallel_layout.p
 `memory_model.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

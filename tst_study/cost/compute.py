@@ -5,8 +5,6 @@ plus attention scores over the full, not the causal half, of the sequence. The i
 look-up and counts nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from tst_study.config import Config, Model
