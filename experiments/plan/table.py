@@ -9,9 +9,8 @@ from math import ceil
 from experiments.launcher import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, expected, problems, resolved
-from experiments.plan.planned_run import PlannedRun, Shape, total_flops
+from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.select import matches
 from experiments.plan.timing import TIMED, seconds_per_step
 from experiments.runs.status import ENDLESS, StatusRow, row, totals
 from experiments.study import Study

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.launcher import launchers
-from experiments.slurm.submitters_lock import the_only_submitter
+from experiments.slurm.submission import the_only_submitter
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError

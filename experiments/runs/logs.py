@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.launcher import launchers
-from experiments.plan.select import matches
+from experiments.plan.planned_run import matches
 from experiments.runs.status import STOPPED, rows_below
 from tst_study.errors import UserError
 from tst_study.text import printable

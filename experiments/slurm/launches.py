@@ -12,7 +12,6 @@ class Launch:
     """An agreed status (`run_process.Exit`), `crash` or `set-up`."""
     brought: bool
     """Whether it left a new checkpoint."""
-    node: str
     words: str
 
 
@@ -24,8 +23,8 @@ def read(folder: Path) -> list[Launch]:
         return []
     found = []
     for line in lines:
-        _, outcome, before, after, node, words = (*line.split(" ", 5), *[""] * 6)[:6]
-        found.append(Launch(outcome, before != after, node, words))
+        _, outcome, before, after, _, words = (*line.split(" ", 5), *[""] * 6)[:6]
+        found.append(Launch(outcome, before != after, words))
     return found
 
 

@@ -172,7 +172,7 @@ def retry(
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options, launcher_of
-    from experiments.plan.select import stopped
+    from experiments.runs.status import stopped
     from experiments.study import load
 
     chosen = load(study, scale, runs, device)
@@ -221,7 +221,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint, queued ones for good; `submit` or `retry` starts them again."""
-    from experiments.runs.cancel import cancel_runs
+    from experiments.launcher import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
     print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
