@@ -90,16 +90,16 @@ def train(
         from tst_study.commands.dry_run import check_start, describe
 
         try:
-            check_start(resolved, folder, processes)
-        except NoTokenFilesError:  # what the run would cost does not depend on them
-            print(describe(resolved))
+            identity, stream = check_start(resolved, folder, processes)
+        except NoTokenFilesError as error:  # what the run would cost does not depend on them
+            print(describe(resolved, f"no id yet: {error}"))
             raise
-        if not time:
-            print(describe(resolved))
-            return
-        from experiments.plan.timing import seconds_per_step
+        seconds = None
+        if time:
+            from experiments.plan.timing import seconds_per_step
 
-        print(describe(resolved, seconds_per_step(resolved)))
+            seconds = seconds_per_step(resolved)
+        print(describe(resolved, identity, stream, seconds))
         return
     if time:
         raise UserError("--time: only with --dry-run, to estimate how long training takes")
@@ -369,7 +369,3 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     for split, record in manifest.splits.items():
         held = f"{record.tokens:,} tokens in {record.documents:,} documents"
         print(f"{folder}: {split}: {held}{more}")
-
-
-if __name__ == "__main__":
-    main()

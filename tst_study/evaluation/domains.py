@@ -55,11 +55,11 @@ def evaluate_domains(
     """
     for name, path in domains.items():
         began = time.perf_counter()
-        prefix = token_prefix(path, "validation")
-        held = held_out(prefix, trained.run.sequence_length, tokens, name)
+        file = TokenFile(token_prefix(path, "validation"))
+        held = held_out(file, trained.run.sequence_length, tokens, name)
         held.check_vocabulary(trained.run.model.vocabulary_size)
         losses = trained.losses(held.ids, held.labels)
-        metrics, documents = _by_document(losses, held, TokenFile(prefix))
+        metrics, documents = _by_document(losses, held, file)
         for measure, value in list(metrics.items()):
             bits = held.bits_per_byte(value)
             if bits is not None:
