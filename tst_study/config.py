@@ -4,15 +4,13 @@ A `Config` has two halves. `execution` says how a result is computed and is only
 rest changes the result and makes up the run's identity (`identity_form.py`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import (
@@ -94,7 +92,7 @@ class Experts(Strict):
     """Coefficient of the loss that keeps the router's logits small."""
 
     @model_validator(mode="after")
-    def _check(self) -> Experts:
+    def _check(self) -> Self:
         if self.per_token > self.count:
             raise ValueError(
                 f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
@@ -135,7 +133,7 @@ class Model(Strict):
     """A mixture of experts; without it layers are dense."""
 
     @model_validator(mode="after")
-    def _check(self) -> Model:
+    def _check(self) -> Self:
         if self.attention_heads % self.key_value_heads:
             raise ValueError(
                 f"attention_heads = {self.attention_heads} is not a multiple of "
@@ -171,7 +169,7 @@ class Superposition(Strict):
     """Ablation: whether the optimizer's state is forgotten between the phases."""
 
     @model_validator(mode="after")
-    def _check(self) -> Superposition:
+    def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
         if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
@@ -244,7 +242,7 @@ class Optimizer(Strict):
     """Largest global gradient norm; 0 turns clipping off."""
 
     @model_validator(mode="after")
-    def _check(self) -> Optimizer:
+    def _check(self) -> Self:
         if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
             raise ValueError(
                 f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
@@ -276,7 +274,7 @@ class Schedule(Strict):
         return self.stop_after or self.steps
 
     @model_validator(mode="after")
-    def _check(self) -> Schedule:
+    def _check(self) -> Self:
         if self.stop_after is not None and self.stop_after >= self.steps:
             raise ValueError(
                 f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
@@ -429,13 +427,13 @@ class Config(Strict):
         """Of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
-    def executed(self, **changes: object) -> Config:
+    def executed(self, **changes: object) -> Self:
         """With other keys of `execution`: the same run, computed in another way."""
         execution = self.execution.model_copy(update=changes)
         return self.model_copy(update={"execution": execution})
 
     @model_validator(mode="after")
-    def _check(self) -> Config:
+    def _check(self) -> Self:
         superposed = self.superposition.steps
         if superposed is not None and superposed > self.schedule.steps:
             raise ValueError(

@@ -323,18 +323,17 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
     """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    before = read_status(folder) or {"step": 0, "steps": config.schedule.last_step}
-    _replace_status(folder, before, state, message)
+    _replace_status(folder, read_status(folder), state, message, config.schedule.last_step)
 
 
 def _replace_status(
-    folder: Path, before: Mapping[str, Any], state: State, message: str, **more: Any
-) -> Any:
+    folder: Path, before: Status | None, state: State, message: str, steps: int, **more: Any
+) -> Status:
     """Write `status.json`, and return it; what is not given keeps its value from before."""
     now = {"state": state, "heartbeat": time.time(), "message": message, **more}
-    status = {"last_checkpoint": None, **before, **now}
+    status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
     write_json(folder / "status.json", status)
-    return status
+    return cast(Status, status)
 
 
 def is_over(folder: str | Path) -> bool:
@@ -429,9 +428,10 @@ class RunWriter:
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
         """Replace `status.json`; what is not given keeps its last value."""
-        own = {"step": step, "steps": self._steps, "process": os.getpid()}
-        before: Mapping[str, Any] = self._status or {}
-        self._status = _replace_status(self.folder, before, state, message, **own, **more)
+        own = {"step": step, "process": os.getpid(), **more}
+        self._status = _replace_status(
+            self.folder, self._status, state, message, self._steps, **own
+        )
 
     @property
     def last_step(self) -> int:

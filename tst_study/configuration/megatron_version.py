@@ -20,9 +20,7 @@ from tst_study.errors import UserError
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
 
 WRITES_IN_THREADS = (0, 17)
-COMMON_STATE_AMONG_SHARDS = (0, 19)
 EXPERT_GRADIENTS_MENDED = (0, 19)
-AUXILIARY_LOSSES_MENDED = (0, 19)
 
 
 @cache

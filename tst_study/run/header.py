@@ -6,7 +6,8 @@ from typing import Any
 from tst_study.config import Config, to_dict
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
+from tst_study.run.identity import fingerprint, run_id
+from tst_study.run.identity_form import SCHEMA_VERSION
 from tst_study.run_record import RunHeader
 
 
@@ -23,8 +24,8 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
         "name": config.name,
         "role": config.role,
         "config": to_dict(config),
-        "parameters": count_parameters(config.model).as_dict(),
-        "flops": count_flops(config).as_dict(),
+        "parameters": asdict(count_parameters(config.model)),
+        "flops": asdict(count_flops(config)),
         "plan": {
             **asdict(plan),
             "step_ratio": plan.step_ratio,

@@ -8,8 +8,6 @@ from tst_study.config import Config, to_dict
 from tst_study.run.identity_form import SCHEMA_VERSION, identity_form
 from tst_study.run.trunk import prefix_form, shared_until
 
-__all__ = ["SCHEMA_VERSION", "canonical_form", "canonical_json", "fingerprint", "run_id"]
-
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
     """Everything that changes the result, as plain JSON values."""

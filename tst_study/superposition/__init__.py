@@ -21,10 +21,8 @@ from tst_study.superposition.loss_kinds import (
     check_loss_kind,
 )
 from tst_study.superposition.weighting import (
-    NAMED_WEIGHTINGS,
     NamedWeighting,
     Weighting,
-    mutual_information_weights,
     offset_weights,
 )
 
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BAG_LOSS_KINDS",
     "LINEAR_KINDS",
-    "NAMED_WEIGHTINGS",
     "BagLossKind",
     "NamedWeighting",
     "Weighting",
@@ -50,7 +47,6 @@ __all__ = [
     "check_loss_kind",
     "count_valid_targets",
     "linear_bag_loss",
-    "mutual_information_weights",
     "offset_weights",
 ]
 
