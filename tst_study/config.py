@@ -13,24 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tst_study.configuration.near_key import near_key
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.errors import UserError
-from tst_study.superposition import (
-    BagLossKind,
-    NamedWeighting,
-    check_loss_kind,
-    offset_weights,
-)
+from tst_study.superposition import BagLossKind, NamedWeighting, check_loss_kind, offset_weights
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]

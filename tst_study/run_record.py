@@ -14,8 +14,6 @@ segment wins; rows beyond a resume point are dropped; a torn last line is tolera
 is an error that names file and line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -24,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import IO, Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
     ConfigDict,
@@ -39,11 +37,9 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.config import Config, Execution
 from tst_study.errors import UserError, first_problem
 from tst_study.run.identity_form import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})

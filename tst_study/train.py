@@ -49,12 +49,7 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import (
-    Ranks,
-    choose_device,
-    process_groups,
-    with_layout,
-)
+from tst_study.megatron.process_groups import Ranks, choose_device, process_groups, with_layout
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock

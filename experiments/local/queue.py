@@ -7,8 +7,6 @@ was stopped or has crashed is started again at once, as on Slurm: `RETRIES` time
 a new checkpoint, and never where the same error would come again.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -36,16 +34,6 @@ from tst_study.run.launch_facts import cores
 
 PATIENCE = 30.0
 """Seconds that a run gets to write its checkpoint when it is told to stop."""
-
-
-class Watcher(Protocol):
-    """Is told what happens: progress on the screen, figures in the background."""
-
-    def look(self, queue: Queue) -> None:
-        """Called a few times a second."""
-
-    def finished(self, run: PlannedRun) -> None:
-        """A run is over."""
 
 
 @dataclass
@@ -81,6 +69,16 @@ class Queue:
     def waiting(self) -> list[PlannedRun]:
         known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
         return [run for run in self.decided if run.fingerprint not in known]
+
+
+class Watcher(Protocol):
+    """Is told what happens: progress on the screen, figures in the background."""
+
+    def look(self, queue: Queue) -> None:
+        """Called a few times a second."""
+
+    def finished(self, run: PlannedRun) -> None:
+        """A run is over."""
 
 
 class StoppedError(Exception):

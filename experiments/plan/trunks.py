@@ -4,7 +4,6 @@ Which steps two runs share follows from their identities alone (`tst_study.run.t
 where its second longest branch parts from it: what only one run needs, that run trains itself.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from experiments.plan.planned_run import Identities, PlannedRun, is_over, state
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config import Config, ForkPoint
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.run.identity import digest
 from tst_study.run.trunk import prefix_form, shared_until
 
 
@@ -31,7 +31,7 @@ def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
             form = prefix_form(run.config, identities.data(run.config))
-            groups[json.dumps(form, sort_keys=True)].append(run)
+            groups[digest(form)].append(run)
     return [_trunk(group, identities) for group in groups.values() if len(group) > 1]
 
 

@@ -23,14 +23,7 @@ from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import (
-    COLLECT,
-    REST,
-    SMALL,
-    Submission,
-    known_jobs,
-    the_only_submitter,
-)
+from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
 from experiments.study import Study
 from tst_study.config import to_toml
 from tst_study.run import lock as run_lock
@@ -93,7 +86,7 @@ def submit_to_slurm(
     all.
     """
     planning = Planner(study, root, options.share)
-    with the_only_submitter(root) as lock:
+    with submission.the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
         result = Submitted(undecided=max(0, len(planning.whole()) - len(decided)))

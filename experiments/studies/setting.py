@@ -4,14 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from experiments.corpora import PREPARED, Recipe
-from tst_study.config import (
-    Config,
-    DeviceName,
-    Parallel,
-    Superposition,
-    apply_override,
-    from_dict,
-)
+from tst_study.config import Config, DeviceName, Parallel, Superposition, apply_override, from_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()

@@ -58,17 +58,13 @@ def train(
         Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
+        bool, typer.Option("--dry-run", help="Print config and cost, make every check, and stop.")
     ] = False,
     time: Annotated[
         bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
     ] = False,
     processes: Annotated[
-        int,
-        typer.Option(
-            min=1, max=4096, help="Ranks to start on this machine; 1 is this process itself."
-        ),
+        int, typer.Option(min=1, max=4096, help="Ranks to start here; 1 is this process itself.")
     ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""

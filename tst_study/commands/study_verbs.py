@@ -35,10 +35,7 @@ Parallel = Annotated[
     typer.Option(min=1, max=2**20, help="Runs at a time; by default what the machine holds."),
 ]
 Processes = Annotated[
-    int,
-    typer.Option(
-        min=1, max=4096, help="Ranks of each run on this machine; slurm.toml says its own."
-    ),
+    int, typer.Option(min=1, max=4096, help="Ranks of each run here; slurm.toml says its own.")
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
@@ -68,9 +65,7 @@ def plan(
     price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=2**20, help="Plan for so many GPUs a run; shows layout and memory by part."
-        ),
+        typer.Option(min=1, max=2**20, help="GPUs a run; shows layout and memory by part."),
     ] = None,
     gpu_memory: Annotated[
         float | None,
@@ -78,9 +73,7 @@ def plan(
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, max=1e6, help="Deviation of a pair's difference over seeds, in nats."
-        ),
+        typer.Option(min=0.0, max=1e6, help="Deviation of a pair's difference, in nats."),
     ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
@@ -252,7 +245,7 @@ def collect(
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
-    from experiments.runs.keep import keep
+    from experiments.runs.collect import keep
 
     root = _folder(study, scale, runs)
     print(*collect_runs(root).lines(), sep="\n")

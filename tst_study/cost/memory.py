@@ -5,9 +5,8 @@ the layers of `megatron/layers.py` keep for the backward pass; tests hold the su
 of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 from tst_study.config import Config, Model, Parallel
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
@@ -142,7 +141,7 @@ class _LayerBytes:
     """Tensor ranks among which the positions between the matrices are shared."""
 
     @classmethod
-    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> _LayerBytes:
+    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> Self:
         tensor = parallel.tensor
         sharers = tensor if parallel.sequence_parallel else 1
         hidden = model.hidden_size

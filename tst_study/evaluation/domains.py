@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import TrainedModel
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.superposition.loss_kinds import IGNORE
 
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import DeviceName, Execution
 from tst_study.errors import UserError, one_of
 from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.megatron.initialization import load_weights
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import Model
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card

@@ -20,11 +20,7 @@ from tst_study.superposition.loss_kinds import (
     BagLossKind,
     check_loss_kind,
 )
-from tst_study.superposition.weighting import (
-    NamedWeighting,
-    Weighting,
-    offset_weights,
-)
+from tst_study.superposition.weighting import NamedWeighting, Weighting, offset_weights
 
 if TYPE_CHECKING:
     from tst_study.superposition.bags import bag_inputs, bag_targets, count_valid_targets

@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 
 from tst_study.atomic_files import write_json
 from tst_study.data.integrity import record_of
-from tst_study.data.manifest import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    Manifest,
-    SplitRecord,
-    TokenizerRecord,
-)
+from tst_study.data.manifest import MANIFEST, SCHEMA_VERSION, Manifest, SplitRecord, TokenizerRecord
 from tst_study.data.preparation.prepared_folder import finished, refuse_other_files
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
