@@ -7,15 +7,15 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tst_study.configuration.near_key import near_key
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.errors import UserError
 from tst_study.superposition import BagLossKind, NamedWeighting, check_loss_kind, offset_weights
@@ -30,6 +30,10 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
+"""Of keys, as papers print them."""
+LONGEST_KEY = 100
 
 
 def _fit_for_a_folder(name: str) -> str:
@@ -538,7 +542,7 @@ def _first_problem(error: ValidationError) -> str:
     either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
     first = next((one for one in either if one["type"] == "literal_error"), either[0])
     unknown = {
-        its or "config": near_key(_without_places(its), _keys(Config))
+        its or "config": _near_key(_without_places(its), _keys(Config))
         for problem, its in zip(problems, keys, strict=True)
         if problem["type"] == "extra_forbidden"
     }
@@ -557,6 +561,28 @@ def _first_problem(error: ValidationError) -> str:
             message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
     more = len(set(keys)) - 1
     return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _near_key(given: str, keys: Iterable[str]) -> str | None:
+    """The dotted key most like `given`: in its own section by spelling, initials (`lr`) or symbol
+    (`s`), in another one by its whole name alone. None where none is like it."""
+    section, _, name = given.rpartition(".")
+    own: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key in keys:
+        place, _, word = key.rpartition(".")
+        if place == section:
+            own[word] = key
+        else:
+            others.setdefault(word, key)
+    if not name or len(name) > LONGEST_KEY:
+        return None
+    by_initials = {
+        "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
+    }
+    meant = SYMBOLS.get(name) or by_initials.get(name) or name
+    near = get_close_matches(meant.lower(), own, 1)
+    return own[near[0]] if near else others.get(meant)
 
 
 def _without_places(key: str) -> str:

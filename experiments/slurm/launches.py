@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-HELD = "75"
+from experiments.local.run_process import Exit
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def forget(folder: Path) -> None:
 
 def remark(folder: Path) -> str:
     """What of it a person should know; nothing where all went well."""
-    launches = [one for one in read(folder) if one.outcome != HELD]
+    launches = [one for one in read(folder) if one.outcome != str(Exit.HELD.value)]
     crashes = [one for one in launches if one.outcome == "crash"]
     said = []
     if launches and launches[-1].outcome == "set-up":
