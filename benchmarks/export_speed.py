@@ -30,7 +30,7 @@ from tst_study.atomic_files import write_json
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import Config
 from tst_study.cost.compute import count_parameters
-from tst_study.run.header import header_of
+from tst_study.run.identity import header_of
 
 MOST_SECONDS, MOST_MEMORY = 60.0, 1.3
 """Of 600m on two cores; memory over the size of its weights."""
@@ -56,7 +56,7 @@ def write_checkpoint(config: Config, run: Path) -> None:
 
 def export_once(run: Path, to: Path) -> dict[str, float]:
     """Seconds and peak bytes of this whole process."""
-    from tst_study.evaluation.trained_run import open_run
+    from tst_study.checkpoints.trained_run import open_run
     from tst_study.huggingface.export import export
 
     before = _peak()

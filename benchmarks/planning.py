@@ -22,7 +22,7 @@ from experiments.studies.scales import TENTHS, scale_of
 from experiments.study import Study
 from tst_study.config import Config
 from tst_study.data import run_data
-from tst_study.run.header import header_of
+from tst_study.run.identity import header_of
 from tst_study.run_record import RunWriter
 
 DATA = {

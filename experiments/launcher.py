@@ -4,15 +4,13 @@ A verb that looks at what is there (status, cancel, logs, clean) asks every laun
 something done (submit, retry, plan) asks the one that was named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planned_run import PlannedRun, matches
 from experiments.study import Study
 from tst_study.cost.devices import DEVICES, Device, device_named
 from tst_study.errors import UserError, one_of
@@ -112,7 +110,9 @@ class Options:
     """What the command line says about how runs are trained."""
 
     parallel: int | None = None
+    """Runs at a time; here by default as many as the cores hold, or one that may take the GPU."""
     processes: int = 1
+    """Ranks of each run on this machine."""
     profile: Path | None = None
     share: bool = True
     collects: bool = True
@@ -142,3 +142,12 @@ def launchers() -> list[Launcher]:
 def jobs_of(root: Path) -> dict[str, Job]:
     """Jobs of the study's runs by run id, whoever has them. Raises `UserError`."""
     return {run: job for one in launchers() for run, job in one.jobs(root).items()}
+
+
+def cancel_runs(root: Path, pattern: str) -> list[str]:
+    """Cancel what matches, in queues and on this machine, and only this study's; returns the run
+    ids."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
+    stopped = (one.cancel(root, lambda run: matches(run, pattern)) for one in launchers())
+    return sorted(set().union(*stopped))

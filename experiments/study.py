@@ -1,7 +1,5 @@
 """A study is code: a pure function from the results so far to the runs that can be decided now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -85,7 +83,18 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     if device is not None:
         one_of(device, get_args(DeviceName), "--device")
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
-    here = _Here({str(PREPARED / name): str(folders[name]) for name in folders}, device)
+    moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
+
+    def here(run: Config) -> Config:
+        """As the study lists it, with its corpora where they lie and on the device asked for."""
+        corpora = tuple(
+            one.model_copy(update={"path": moved.get(one.path, one.path)})
+            for one in run.data.corpora
+        )
+        data = run.data.model_copy(update={"corpora": corpora})
+        execution = {} if device is None else {"device": device}
+        return run.model_copy(update={"data": data}).executed(**execution)
+
     return Study(
         name=name,
         scale=scale,
@@ -98,23 +107,6 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
         folder=runs or usual,
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
-
-
-@dataclass(frozen=True)
-class _Here:
-    """A run as the study lists it, with its corpora where they lie and on the device asked for."""
-
-    corpora: Mapping[str, str]
-    device: str | None
-
-    def __call__(self, run: Config) -> Config:
-        moved = (
-            one.model_copy(update={"path": self.corpora.get(one.path, one.path)})
-            for one in run.data.corpora
-        )
-        data = run.data.model_copy(update={"corpora": tuple(moved)})
-        execution = {} if self.device is None else {"device": self.device}
-        return run.model_copy(update={"data": data}).executed(**execution)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ TORCH_HALF = (
     "tst_study.evaluation.tasks",
     "tst_study.evaluation.trained_model",
     "tst_study.process.step_clock",
+    "tst_study.process.timed_events",
     "tst_study.checkpoints.pickles",
     "tst_study.checkpoints.reader",
     "tst_study.huggingface.export",

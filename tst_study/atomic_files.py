@@ -32,9 +32,8 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     Whatever goes wrong inside the block, the file that was at `path` before stays untouched and
     the temporary one is removed. Through a link the file that it points to is written.
 
-    Raises:
-        UserError: the disk is full, or `path` cannot be a file there; a device, a pipe and a
-            folder are not replaced by one.
+    Raises `UserError` where the disk is full, or `path` cannot be a file there; a device, a pipe
+    and a folder are not replaced by one.
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))

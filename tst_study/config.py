@@ -4,35 +4,21 @@ A `Config` has two halves. `execution` says how a result is computed and is only
 rest changes the result and makes up the run's identity (`identity_form.py`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tst_study.configuration.near_key import near_key
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.errors import UserError
-from tst_study.superposition import (
-    BagLossKind,
-    NamedWeighting,
-    check_loss_kind,
-    offset_weights,
-)
+from tst_study.superposition import BagLossKind, NamedWeighting, check_loss_kind, offset_weights
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -44,6 +30,10 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
+"""Of keys, as papers print them."""
+LONGEST_KEY = 100
 
 
 def _fit_for_a_folder(name: str) -> str:
@@ -94,7 +84,7 @@ class Experts(Strict):
     """Coefficient of the loss that keeps the router's logits small."""
 
     @model_validator(mode="after")
-    def _check(self) -> Experts:
+    def _check(self) -> Self:
         if self.per_token > self.count:
             raise ValueError(
                 f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
@@ -135,7 +125,7 @@ class Model(Strict):
     """A mixture of experts; without it layers are dense."""
 
     @model_validator(mode="after")
-    def _check(self) -> Model:
+    def _check(self) -> Self:
         if self.attention_heads % self.key_value_heads:
             raise ValueError(
                 f"attention_heads = {self.attention_heads} is not a multiple of "
@@ -171,7 +161,7 @@ class Superposition(Strict):
     """Ablation: whether the optimizer's state is forgotten between the phases."""
 
     @model_validator(mode="after")
-    def _check(self) -> Superposition:
+    def _check(self) -> Self:
         if self.steps is not None and self.step_ratio:
             raise ValueError("steps and step_ratio are both set: keep one")
         if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
@@ -244,7 +234,7 @@ class Optimizer(Strict):
     """Largest global gradient norm; 0 turns clipping off."""
 
     @model_validator(mode="after")
-    def _check(self) -> Optimizer:
+    def _check(self) -> Self:
         if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
             raise ValueError(
                 f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
@@ -276,7 +266,7 @@ class Schedule(Strict):
         return self.stop_after or self.steps
 
     @model_validator(mode="after")
-    def _check(self) -> Schedule:
+    def _check(self) -> Self:
         if self.stop_after is not None and self.stop_after >= self.steps:
             raise ValueError(
                 f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
@@ -432,13 +422,13 @@ class Config(Strict):
         """Of the order in which text is read."""
         return self.seed if self.data_seed is None else self.data_seed
 
-    def executed(self, **changes: object) -> Config:
+    def executed(self, **changes: object) -> Self:
         """With other keys of `execution`: the same run, computed in another way."""
         execution = self.execution.model_copy(update=changes)
         return self.model_copy(update={"execution": execution})
 
     @model_validator(mode="after")
-    def _check(self) -> Config:
+    def _check(self) -> Self:
         superposed = self.superposition.steps
         if superposed is not None and superposed > self.schedule.steps:
             raise ValueError(
@@ -555,7 +545,7 @@ def _first_problem(error: ValidationError) -> str:
     either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
     first = next((one for one in either if one["type"] == "literal_error"), either[0])
     unknown = {
-        its or "config": near_key(_without_places(its), _keys(Config))
+        its or "config": _near_key(_without_places(its), _keys(Config))
         for problem, its in zip(problems, keys, strict=True)
         if problem["type"] == "extra_forbidden"
     }
@@ -574,6 +564,28 @@ def _first_problem(error: ValidationError) -> str:
             message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
     more = len(set(keys)) - 1
     return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _near_key(given: str, keys: Iterable[str]) -> str | None:
+    """The dotted key most like `given`: in its own section by spelling, initials (`lr`) or symbol
+    (`s`), in another one by its whole name alone. None where none is like it."""
+    section, _, name = given.rpartition(".")
+    own: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key in keys:
+        place, _, word = key.rpartition(".")
+        if place == section:
+            own[word] = key
+        else:
+            others.setdefault(word, key)
+    if not name or len(name) > LONGEST_KEY:
+        return None
+    by_initials = {
+        "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
+    }
+    meant = SYMBOLS.get(name) or by_initials.get(name) or name
+    near = get_close_matches(meant.lower(), own, 1)
+    return own[near[0]] if near else others.get(meant)
 
 
 def _without_places(key: str) -> str:

@@ -14,8 +14,6 @@ segment wins; rows beyond a resume point are dropped; a torn last line is tolera
 is an error that names file and line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -24,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import IO, Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
     ConfigDict,
@@ -39,11 +37,9 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.config import Config, Execution
 from tst_study.errors import UserError, first_problem
 from tst_study.run.identity_form import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from tst_study.config import Config, Execution
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -323,18 +319,17 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
     """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    before = read_status(folder) or {"step": 0, "steps": config.schedule.last_step}
-    _replace_status(folder, before, state, message)
+    _replace_status(folder, read_status(folder), state, message, config.schedule.last_step)
 
 
 def _replace_status(
-    folder: Path, before: Mapping[str, Any], state: State, message: str, **more: Any
-) -> Any:
+    folder: Path, before: Status | None, state: State, message: str, steps: int, **more: Any
+) -> Status:
     """Write `status.json`, and return it; what is not given keeps its value from before."""
     now = {"state": state, "heartbeat": time.time(), "message": message, **more}
-    status = {"last_checkpoint": None, **before, **now}
+    status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
     write_json(folder / "status.json", status)
-    return status
+    return cast(Status, status)
 
 
 def is_over(folder: str | Path) -> bool:
@@ -429,9 +424,10 @@ class RunWriter:
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
         """Replace `status.json`; what is not given keeps its last value."""
-        own = {"step": step, "steps": self._steps, "process": os.getpid()}
-        before: Mapping[str, Any] = self._status or {}
-        self._status = _replace_status(self.folder, before, state, message, **own, **more)
+        own = {"step": step, "process": os.getpid(), **more}
+        self._status = _replace_status(
+            self.folder, self._status, state, message, self._steps, **own
+        )
 
     @property
     def last_step(self) -> int:

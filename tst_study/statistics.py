@@ -1,7 +1,5 @@
 """What few seeds can show: the power of a paired t-test, before runs are paid for and after."""
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -30,7 +30,7 @@ from tst_study.configuration.phase_plan import PhasePlan, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut
-from tst_study.data.run_data import fingerprints, open_held_out, open_stream
+from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.huggingface.weights import initial_weights
 from tst_study.megatron.checkpoint import Checkpoints
@@ -49,12 +49,7 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import (
-    Ranks,
-    choose_device,
-    process_groups,
-    with_layout,
-)
+from tst_study.megatron.process_groups import Ranks, choose_device, process_groups, with_layout
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock
@@ -67,16 +62,9 @@ from tst_study.run_record import State
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
     """Train one run to its end, or to the signal that stops it; resumes by itself.
 
-    Args:
-        config: the run.
-        folder: its run folder (made, or one of the same run).
-        progress: show a live line on the terminal.
-
-    Returns:
-        `done`; `diverged`; or `preempted` when a signal asked for a checkpoint and a stop.
-
-    Raises:
-        UserError: config, data, folder or disk need the user's attention.
+    `folder`: made, or one of the same run. Returns `done`; `diverged`; or `preempted` when a signal
+    asked for a checkpoint and a stop. Raises `UserError` where config, data, folder or disk need
+    the user's attention.
     """
     folder = Path(folder)
     config, why_layout = with_layout(config)
@@ -87,7 +75,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         keep_freed_memory()
     with listening() as stop, process_groups(config) as ranks:
         with collectives_named(ranks.rank):  # read by one rank what all would read the same of
-            data, held_out = ranks.from_first(lambda: (fingerprints(config), open_held_out(config)))
+            data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
         with (
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
             collectives_named(ranks.rank),

@@ -1,7 +1,5 @@
 """Times and sizes as people read them, the same on the screen, in tables and in reports."""
 
-from __future__ import annotations
-
 import math
 
 

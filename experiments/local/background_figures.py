@@ -1,7 +1,5 @@
 """Figures while the study runs: drawn again, in the background, when runs have ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """This machine as a launcher: from text to report in one call, which lasts as long as the study."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -17,7 +15,7 @@ from rich.text import Text
 from experiments.launcher import Allocation, Job, Options, Prices
 from experiments.local.background_figures import BackgroundFigures
 from experiments.local.progress import Progress
-from experiments.local.queue import Queue, StoppedError, launch, report_failures
+from experiments.local.queue import Queue, StoppedError, launch
 from experiments.local.run_process import cancel_mark, log_path
 from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
@@ -50,15 +48,7 @@ class Local:
         figures = BackgroundFigures(root, report)
         try:
             with Progress(console, str(root)) as progress:
-                queue = launch(
-                    study,
-                    root,
-                    parallel=options.parallel,
-                    watchers=(progress, figures),
-                    processes=options.processes,
-                    share=options.share,
-                    wanted=wanted,
-                )
+                queue = launch(study, root, options, (progress, figures), wanted)
         except StoppedError as stopped:
             again = self._command(study, root)
             _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
@@ -123,7 +113,7 @@ def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
 
 
 def _failures(queue: Queue) -> int:
-    lines = report_failures(queue)
+    lines = queue.failures()
     if lines:
         print(
             f"error: {len(lines)} runs did not finish; submit again to retry them:",

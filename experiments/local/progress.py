@@ -1,17 +1,16 @@
 """Progress of a launcher: a live table in a terminal, a line every ten seconds elsewhere."""
 
-from __future__ import annotations
-
 import time
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from experiments.local.queue import Queue
-from experiments.plan.planned_run import PlannedRun
-from experiments.plan.time_left import TimeLeft
+from experiments.plan.planned_run import PlannedRun, Shape
 from experiments.runs.status import StatusRow, row, table
 from tst_study.units import duration
 
@@ -30,7 +29,7 @@ class Progress:
         self._queue: Queue | None = None
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self
@@ -104,3 +103,38 @@ def _short(one: StatusRow) -> str:
     loss = "" if one.loss is None else f" loss {one.loss:.3f}"
     phase = f" {one.phase}" if one.phase else ""
     return f"{one.run_id}{phase} {one.step}/{one.steps}{loss}"
+
+
+@dataclass
+class TimeLeft:
+    """Watches the runs of this call; knows nothing before the first of them has trained a while."""
+
+    _began: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Time and step at which a run was first seen to train."""
+    _step_seconds: dict[Shape, float] = field(default_factory=dict)
+
+    def estimate(self, queue: Queue) -> float | None:
+        """Seconds until the last run is over, or None while nothing is measured."""
+        running = [(one, row(one.folder)) for one in queue.running.values()]
+        for one, status in running:
+            self._measure(one, status)
+        if not self._step_seconds:
+            return None
+        left = [self._seconds(one, status.steps - status.step) for one, status in running]
+        known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
+        # Before a sweep has chosen, the whole study has runs of another rate, but as many.
+        unknown = [one for one in queue.whole if one.fingerprint not in known]
+        left += [self._seconds(one, one.steps - one.first_step) for one in unknown]
+        return max(sum(left) / queue.slots, max(left, default=0.0))
+
+    def _measure(self, one: PlannedRun, status: StatusRow) -> None:
+        if status.state != "running" or not status.step:
+            return
+        now = time.monotonic()
+        began, first = self._began.setdefault(one.fingerprint, (now, status.step))
+        if now - began > 1.0 and status.step > first:
+            self._step_seconds[one.shape] = (now - began) / (status.step - first)
+
+    def _seconds(self, one: PlannedRun, steps: int) -> float:
+        known = self._step_seconds
+        return steps * known.get(one.shape, sum(known.values()) / len(known))

@@ -7,8 +7,6 @@ was stopped or has crashed is started again at once, as on Slurm: `RETRIES` time
 a new checkpoint, and never where the same error would come again.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -21,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from experiments.launcher import RETRIES, Allocation
+from experiments.launcher import RETRIES, Allocation, Options
 from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, run
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
@@ -36,16 +34,6 @@ from tst_study.run.launch_facts import cores
 
 PATIENCE = 30.0
 """Seconds that a run gets to write its checkpoint when it is told to stop."""
-
-
-class Watcher(Protocol):
-    """Is told what happens: progress on the screen, figures in the background."""
-
-    def look(self, queue: Queue) -> None:
-        """Called a few times a second."""
-
-    def finished(self, run: PlannedRun) -> None:
-        """A run is over."""
 
 
 @dataclass
@@ -70,10 +58,27 @@ class Queue:
     processes: int = 1
     """Ranks of each run."""
 
+    def failures(self) -> list[str]:
+        """One line per run that failed in this call: its name, why, and where its log is."""
+        return [
+            f"{run.run_id}: {why} (log: {log_path(run.folder)})"
+            for run, why in self.failed.values()
+        ]
+
     @property
     def waiting(self) -> list[PlannedRun]:
         known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
         return [run for run in self.decided if run.fingerprint not in known]
+
+
+class Watcher(Protocol):
+    """Is told what happens: progress on the screen, figures in the background."""
+
+    def look(self, queue: Queue) -> None:
+        """Called a few times a second."""
+
+    def finished(self, run: PlannedRun) -> None:
+        """A run is over."""
 
 
 class StoppedError(Exception):
@@ -87,23 +92,20 @@ class StoppedError(Exception):
 def launch(
     study: Study,
     root: Path,
-    *,
-    parallel: int | None = None,
+    options: Options,
     watchers: tuple[Watcher, ...] = (),
-    processes: int = 1,
-    share: bool = True,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
     """Train every run of the study that is not over; returns when none is left.
 
-    `parallel`: runs at a time; by default as many as the cores hold, but one where it may take the
-    GPU. `processes`: ranks of each run. A failed run ends neither the study nor the other runs:
-    look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
+    A failed run ends neither the study nor the other runs: look at `failed`. Raises `StoppedError`
+    on Ctrl-C or SIGTERM.
     """
     _one_thread_per_run()
-    planning = Planner(study, root, share)
-    queue = Queue(slots=parallel or fitting(planning.decided(), processes), processes=processes)
+    planning, processes = Planner(study, root, options.share), options.processes
+    slots = options.parallel or fitting(planning.decided(), processes)
+    queue = Queue(slots=slots, processes=processes)
     _plan(planning, queue, wanted)
     check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
@@ -293,10 +295,3 @@ def _context(config: Config) -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["experiments.local.warm_server"])
     return context
-
-
-def report_failures(queue: Queue) -> list[str]:
-    """One line per run that failed in this call: its name, why, and where its log is."""
-    return [
-        f"{one.run_id}: {why} (log: {log_path(one.folder)})" for one, why in queue.failed.values()
-    ]

@@ -1,7 +1,5 @@
 """A run in a child process: lock, log file, training, and its last word in `status.json`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

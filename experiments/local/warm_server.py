@@ -3,8 +3,6 @@
 The launcher itself stays without torch; `multiprocessing` starts this server as a fresh process.
 """
 
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 

@@ -1,6 +1,7 @@
 """What `tst-study plan --gpus` adds: memory of each GPU by part; what published hours imply."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import get_args
 
 from experiments.launcher import Allocation
@@ -17,7 +18,7 @@ from tst_study.cost.step_time import GPUS_PER_NODE, step_time
 from tst_study.errors import UserError
 
 PUBLISHED_DEVICE = "B200"
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "total")
+PARTS = tuple(field.name for field in fields(Memory))
 
 
 def lines(
@@ -42,7 +43,7 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
     parameters = count_parameters(config.model)
     kinds = ", ".join(
         f"{kind.replace('_', ' ')} {number:,}"
-        for kind, number in parameters.as_dict().items()
+        for kind, number in asdict(parameters).items()
         if number and kind not in ("total", "active")
     )
     config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
@@ -65,8 +66,8 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
 
 
 def _memory_row(config: Config, gpus: int, memory: int, recompute: str) -> str:
-    estimate: Memory = estimate_memory(config, gpus, on_gpu=True)
-    cells = " ".join(f"{estimate.as_dict()[part] / 1e9:>11.1f}" for part in PARTS)
+    estimate = estimate_memory(config, gpus, on_gpu=True)
+    cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
     fits = "" if estimate.total <= memory else "  does not fit"
     return f"  {recompute:<13}{cells}{fits}"
 

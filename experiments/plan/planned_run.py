@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from tst_study import run_record
-from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config import Batch, Config, Data, Model
 from tst_study.errors import UserError
 from tst_study.run.identity import fingerprint, run_id
@@ -109,8 +109,9 @@ def is_over(run: PlannedRun) -> bool:
     return state(run) in FINAL_STATES
 
 
-def has_checkpoint(run: PlannedRun) -> bool:
-    return bool(checkpoint_steps(run.folder))
+def matches(run_id: str, pattern: str) -> bool:
+    """A pattern of the shell's kind, or any part of the name."""
+    return fnmatch(run_id, pattern) if set(pattern) & set("*?[") else pattern in run_id
 
 
 def total_flops(runs: Iterable[PlannedRun]) -> int:

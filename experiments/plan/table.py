@@ -9,12 +9,10 @@ from math import ceil
 from experiments.launcher import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, expected, problems, resolved
-from experiments.plan.planned_run import PlannedRun, Shape, total_flops
+from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.select import matches
 from experiments.plan.timing import TIMED, seconds_per_step
 from experiments.runs.status import ENDLESS, StatusRow, row, totals
-from experiments.study import Study
 from tst_study import run_record
 from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
@@ -65,7 +63,10 @@ def lines(
     text += problems(runs, allocation)
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
-    return [*text, *_unprepared(study), "", *_aligned(rows, width)]
+    missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
+    if missing:
+        text.append(f"Not prepared yet, so that ids are provisional: {', '.join(missing)}")
+    return [*text, "", *_aligned(rows, width)]
 
 
 def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
@@ -191,13 +192,6 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[
             if metrics:
                 found[run.shape] = metrics[-1]["training_seconds"] / metrics[-1]["step"]
     return found
-
-
-def _unprepared(study: Study) -> list[str]:
-    missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
-    if not missing:
-        return []
-    return [f"Not prepared yet, so that ids are provisional: {', '.join(missing)}"]
 
 
 def _number(value: float | None) -> str:

@@ -4,16 +4,16 @@ Which steps two runs share follows from their identities alone (`tst_study.run.t
 where its second longest branch parts from it: what only one run needs, that run trains itself.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from experiments.plan.planned_run import Identities, PlannedRun, has_checkpoint, is_over, state
+from experiments.plan.planned_run import Identities, PlannedRun, is_over, state
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config import Config, ForkPoint
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.run.identity import digest
 from tst_study.run.trunk import prefix_form, shared_until
 
 
@@ -31,7 +31,7 @@ def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
             form = prefix_form(run.config, identities.data(run.config))
-            groups[json.dumps(form, sort_keys=True)].append(run)
+            groups[digest(form)].append(run)
     return [_trunk(group, identities) for group in groups.values() if len(group) > 1]
 
 
@@ -61,13 +61,14 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
         if run.fingerprint in trunk_of:
             trunk, step = trunk_of[run.fingerprint]
             planned.setdefault(trunk.run.fingerprint, trunk.run)
-            run = _branch(run, trunk.run, step)
+            fork = ForkPoint(folder=str(trunk.run.folder), step=step)
+            run = replace(run, config=run.config.executed(fork_from=fork), trunk=trunk.run)
         planned[run.fingerprint] = run
     return list(planned.values())
 
 
 def _has_begun(run: PlannedRun) -> bool:
-    return is_over(run) or has_checkpoint(run)
+    return is_over(run) or bool(checkpoint_steps(run.folder))
 
 
 def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
@@ -84,11 +85,6 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
     return Trunk(identities.planned(config), forks)
-
-
-def _branch(run: PlannedRun, trunk: PlannedRun, step: int) -> PlannedRun:
-    fork = ForkPoint(folder=str(trunk.folder), step=step)
-    return replace(run, config=run.config.executed(fork_from=fork), trunk=trunk)
 
 
 def _name(config: Config, steps: int) -> str:

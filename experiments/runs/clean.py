@@ -5,15 +5,13 @@ carry its marker and the name of its content, and nothing that lies elsewhere is
 or by what a file says.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.launcher import launchers
-from experiments.slurm.submitters_lock import the_only_submitter
+from experiments.slurm.submission import the_only_submitter
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError

@@ -1,12 +1,10 @@
 """The end of a run's log, or of what its job said before the run had one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.launcher import launchers
-from experiments.plan.select import matches
+from experiments.plan.planned_run import matches
 from experiments.runs.status import STOPPED, rows_below
 from tst_study.errors import UserError
 from tst_study.text import printable

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.launcher import Job, jobs_of
 from experiments.local.run_process import cancel_mark
+from experiments.plan.planned_run import PlannedRun, matches
 from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study import config, run_record
@@ -137,6 +138,24 @@ def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
     trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
     rows = [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned]
     return _blocked([*rows, *(row(path, job=jobs.get(path.name)) for path in others)], trunks)
+
+
+def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[PlannedRun], bool]:
+    """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
+    states = {one.run_id: one.state for one in rows_of(study, root, share)}
+    named = [
+        run
+        for run in Planner(study, root, share).decided()
+        if states.get(run.run_id) in STOPPED and matches(run.run_id, pattern)
+    ]
+    chosen = {run.run_id for run in named}
+    trunks = {run.trunk.run_id for run in named if run.trunk}
+
+    def wanted(run: PlannedRun) -> bool:
+        branches = run.trunk is not None and run.trunk.run_id in chosen
+        return run.run_id in chosen | trunks or branches
+
+    return wanted
 
 
 def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:

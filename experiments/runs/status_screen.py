@@ -1,7 +1,5 @@
 """`tst-study status`: sums, then one line per run, once or again and again."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.plan.select import matches
+from experiments.plan.planned_run import matches
 from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, sums, table
 from experiments.study import STUDIES, folder_of, load
 from tst_study.errors import UserError

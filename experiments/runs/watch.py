@@ -1,7 +1,5 @@
 """`tst-study watch`: a live page, on this machine alone, of running runs beside their baselines."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a job is asked for with, and the shell that surrounds its ranks (`launch.sh`)."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -20,7 +18,8 @@ TASK = "experiments.slurm.task"
 
 def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
     """Of all runs of a submission; `sbatch` does the same with it again."""
-    line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {shlex.quote(str(_absolute(one, root) / RUNS))}'
+    listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
+    line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
     run = f'{shlex.quote(str(root.absolute()))}/"$({line})"'
     parameters = _of_array(one, profile, resources)
     return _training(one, root, profile, resources, run, parameters, len(one.runs))
@@ -74,10 +73,6 @@ def _training(
     return script_text(
         one.folder(root), f"{profile.container} {command}".strip(), parameters | around, count
     )
-
-
-def _absolute(one: Submission, root: Path) -> Path:
-    return one.folder(root).absolute()
 
 
 def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:

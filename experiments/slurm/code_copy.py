@@ -1,12 +1,9 @@
 """The code of a submission, kept in the study: queued jobs run this copy, whatever is edited."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 from tst_study.atomic_files import write_json
@@ -45,13 +42,9 @@ def copies(root: Path) -> list[Path]:
 
 
 def _files() -> dict[str, Path]:
-    found = {}
+    root, found = Path(__file__).parents[2], {}
     for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        folder = Path(spec.origin).parent
-        for path in sorted(folder.rglob("*")):
+        for path in sorted((root / package).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                found[f"{package}/{path.relative_to(folder).as_posix()}"] = path
+                found[path.relative_to(root).as_posix()] = path
     return found

@@ -1,7 +1,5 @@
 """Slurm's own programs, called with an environment of our own and errors of one line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -6,15 +6,13 @@ and per trunk to wait for, no longer than the cluster allows. A small job that w
 them collects the study, or submits what only their results decide.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.launcher import Allocation
+from experiments.launcher import Allocation, Options
 from experiments.local.run_process import cancel_mark
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
@@ -26,7 +24,6 @@ from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
-from experiments.slurm.submitters_lock import the_only_submitter
 from experiments.study import Study
 from tst_study.config import to_toml
 from tst_study.run import lock as run_lock
@@ -78,23 +75,21 @@ def submit_to_slurm(
     study: Study,
     root: Path,
     profile: Profile,
-    *,
-    share: bool = True,
-    collects: bool = True,
+    options: Options,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     rest: Sequence[str] = (),
-    only_new: bool = False,
 ) -> Submitted:
     """Hand every run that needs it to Slurm; returns at once.
 
-    `rest`: words of the command that submits what these runs' results decide. `only_new`: none
-    that ever had a job, for such a command, which must not try for ever what fails. Raises
-    `UserError`, also where Slurm took nothing at all.
+    `rest`: words of the command that submits what these runs' results decide; with `only_new`, so
+    that it does not try for ever what fails. Raises `UserError`, also where Slurm took nothing at
+    all.
     """
-    planning = Planner(study, root, share)
-    with the_only_submitter(root) as lock:
-        runs = [run for run in planning.decided() if wanted(run)]
-        result, open_ = Submitted(undecided=_undecided(planning)), []
+    planning = Planner(study, root, options.share)
+    with submission.the_only_submitter(root) as lock:
+        decided, open_ = planning.decided(), []
+        runs = [run for run in decided if wanted(run)]
+        result = Submitted(undecided=max(0, len(planning.whole()) - len(decided)))
         jobs = _jobs_looked_for_twice(root, runs)
         for run in runs:
             job = jobs.get(run.run_id)
@@ -102,20 +97,16 @@ def submit_to_slurm(
                 result.over.append(run)
             elif (job and job.is_active) or run_lock.is_held(run.folder):
                 result.adopted.append(run)
-            elif not (only_new and job):
+            elif not (options.only_new and job):
                 open_.append(run)
         check_layouts(open_, lambda name: Allocation(profile.resources_of(name).ranks))
         handing = _Handing(root, profile, lock, jobs, result)
         handing.hand_over(open_)
-        if not (result.undecided and rest and (result.jobs or not only_new)):
+        if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
-        if collects:
+        if options.collects:
             handing.follow_up(rest)
     return result
-
-
-def _undecided(planning: Planner) -> int:
-    return max(0, len(planning.whole()) - len(planning.decided()))
 
 
 def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:

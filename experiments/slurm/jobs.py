@@ -3,8 +3,6 @@
 Never by job id alone: ids begin anew when a controller loses its state.
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 from collections.abc import Iterable
@@ -98,15 +96,6 @@ def in_memory_or_accounts(ids: Iterable[str]) -> dict[str, SlurmJob]:
             id, _, state = line.partition("|")
             found[id] = SlurmJob(id, state.split(" ")[0])
     return {id: job for id, job in found.items() if id in wanted}
-
-
-def explained(jobs: dict[str, SlurmJob]) -> dict[str, SlurmJob]:
-    """The same, with what `scontrol` or `sacct` know of jobs that left the queue."""
-    gone = {job.id for job in jobs.values() if not job.state}
-    if not gone:
-        return jobs
-    more = in_memory_or_accounts(gone)
-    return {run: more.get(job.id, job) for run, job in jobs.items()}
 
 
 def _note(jobs: dict[Key, SlurmJob], comment: str, place: str, job: SlurmJob) -> None:

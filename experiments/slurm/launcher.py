@@ -1,21 +1,22 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
-from __future__ import annotations
-
+import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from experiments.launcher import Allocation, Job, Options, Prices
 from experiments.local.run_process import cancel_mark
-from experiments.plan.planned_run import PlannedRun
+from experiments.plan.layouts import problems
+from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.slurm import launches, submission
-from experiments.slurm.check import check_with_slurm
+from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import copies
-from experiments.slurm.commands import call
+from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.jobs import explained
-from experiments.slurm.profile import Profile, load_profile
+from experiments.slurm.jobs import in_memory_or_accounts
+from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study import run_record
@@ -40,19 +41,11 @@ class Slurm:
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
-        options, profile = self._options, self.profile
+        profile = self.profile
         call("sbatch", "--version")  # preparing data may take hours: not without Slurm
         study.prepare()
-        done = submit_to_slurm(
-            study,
-            root,
-            profile,
-            share=options.share,
-            collects=options.collects,
-            wanted=wanted,
-            rest=self._command(study, root),
-            only_new=options.only_new,
-        )
+        rest = self._command(study, root)
+        done = submit_to_slurm(study, root, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
         return 1 if done.refused else 0
 
@@ -69,7 +62,8 @@ class Slurm:
             for run, job in jobs.items()
             if not job.state and not run_record.is_over(root / run)
         }
-        jobs |= explained(forgotten)
+        more = in_memory_or_accounts(job.id for job in forgotten.values())
+        jobs |= {run: more.get(job.id, job) for run, job in forgotten.items()}
         return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
@@ -120,5 +114,35 @@ class Slurm:
         return Prices(how.device, how.mfu, how.price_per_gpu_hour)
 
     def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
-        """What `sbatch --test-only` says of each kind of job that the runs need."""
         return check_with_slurm(runs, root, self.profile)
+
+
+def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -> list[str]:
+    """What stands against the runs' layouts, and what `sbatch --test-only` says of each kind of job
+    that they need."""
+    kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
+    for run in runs:
+        if not is_over(run):
+            kinds[profile.resources_of(run.config.name)].append(run)
+    lines = problems(runs, lambda name: Allocation(profile.resources_of(name).ranks))
+    for resources, members in kinds.items():
+        one = submission.new(root, "", [members[0].run_id], Path("code"))
+        text = array_script(one, root, profile, resources)
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+            script.write(text)
+            script.flush()
+            try:
+                call("sbatch", "--test-only", script.name)
+                said = "accepted"
+            except SlurmError as error:
+                said = str(error)
+        lines.append(f"{len(members)} runs on {_said(resources)}: {said}")
+    return lines
+
+
+def _said(resources: Resources) -> str:
+    where = f" of {resources.partition}" if resources.partition else ""
+    return (
+        f"{resources.nodes} nodes{where}, {resources.ranks} tasks, "
+        f"{resources.gpus_per_node} GPUs each, {resources.time}"
+    )

@@ -1,11 +1,9 @@
 """What `launch.sh` noted of a run's launches since it was last submitted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
-HELD = "75"
+from experiments.local.run_process import Exit
 
 
 @dataclass(frozen=True)
@@ -14,7 +12,6 @@ class Launch:
     """An agreed status (`run_process.Exit`), `crash` or `set-up`."""
     brought: bool
     """Whether it left a new checkpoint."""
-    node: str
     words: str
 
 
@@ -26,8 +23,8 @@ def read(folder: Path) -> list[Launch]:
         return []
     found = []
     for line in lines:
-        _, outcome, before, after, node, words = (*line.split(" ", 5), *[""] * 6)[:6]
-        found.append(Launch(outcome, before != after, node, words))
+        _, outcome, before, after, _, words = (*line.split(" ", 5), *[""] * 6)[:6]
+        found.append(Launch(outcome, before != after, words))
     return found
 
 
@@ -39,7 +36,7 @@ def forget(folder: Path) -> None:
 
 def remark(folder: Path) -> str:
     """What of it a person should know; nothing where all went well."""
-    launches = [one for one in read(folder) if one.outcome != HELD]
+    launches = [one for one in read(folder) if one.outcome != str(Exit.HELD.value)]
     crashes = [one for one in launches if one.outcome == "crash"]
     said = []
     if launches and launches[-1].outcome == "set-up":

@@ -5,12 +5,13 @@
 comment: whoever comes next finds the jobs of a submission whose `job.json` was never written.
 """
 
-from __future__ import annotations
-
+import fcntl
 import json
+import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
 FOLDER = "slurm"
+LOCK = ".submit.lock"
 COLLECT, REST = "collect", "submit-rest"
 SMALL = (COLLECT, REST)
 """In the place of a run id: small jobs that train nothing."""
@@ -59,6 +61,19 @@ def new(root: Path, what: str, runs: Sequence[str], code: Path, dependency: str 
     # Two checkouts have studies of one name; a job must not wait for another's.
     digest = sha256("\n".join([str(root.absolute()), *runs]).encode()).hexdigest()[:8]
     return Submission(id, f"{root.name}{what}-{digest}", tuple(runs), str(code), now, dependency)
+
+
+@contextmanager
+def the_only_submitter(root: Path) -> Iterator[int]:
+    """One at a time decides what of a study is queued, and what of it may be deleted: waits for
+    whoever holds the study's lock; yields the lock's descriptor."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def submit(one: Submission, root: Path, script: str, lock: int) -> str:
@@ -101,13 +116,24 @@ def all_of(root: Path) -> list[Submission]:
 
 
 def known_jobs(root: Path) -> dict[str, SlurmJob]:
-    """The latest job of each run that ever had one; those whose answer was lost are adopted.
+    """The job of each run that ever had one: an active one, else that of its last submission.
 
-    A job that Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
+    Those whose submitter died after `sbatch` are adopted: their answer is written down. A job that
+    Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
     """
     submissions, known = queued(root)
-    adopt(submissions, root, known)
-    return latest_jobs(submissions, root, known)
+    jobs: dict[str, SlurmJob] = {}
+    for one in submissions:
+        id = one.job_id(root)
+        if id is None and (id := _array_of(one, known)):
+            write_json(one.folder(root) / "job.json", {"job": id})
+        for place, run in enumerate(one.runs):
+            job = known.get((one.id, place))
+            if job is None and id:
+                job = SlurmJob(f"{id}_{place}", "")
+            if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
+                jobs[run] = job
+    return jobs
 
 
 def queued(root: Path) -> tuple[list[Submission], dict[Key, SlurmJob]]:
@@ -117,30 +143,7 @@ def queued(root: Path) -> tuple[list[Submission], dict[Key, SlurmJob]]:
     return submissions, in_the_queue() if submissions else {}
 
 
-def adopt(submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]) -> None:
-    """Write down the job ids of submissions whose submitter died after `sbatch`."""
-    for one in submissions:
-        if one.job_id(root) is None and (job := _array_of(one, known)):
-            write_json(one.folder(root) / "job.json", {"job": job})
-
-
 def _array_of(one: Submission, known: dict[Key, SlurmJob]) -> str:
     """The id of its array as the queue has it; empty where it is not there."""
     there = (job.id for (name, _), job in known.items() if name == one.id)
     return next(there, "").partition("_")[0]
-
-
-def latest_jobs(
-    submissions: Sequence[Submission], root: Path, known: dict[Key, SlurmJob]
-) -> dict[str, SlurmJob]:
-    """The job of each run that has one: an active one, else that of its last submission."""
-    jobs: dict[str, SlurmJob] = {}
-    for one in submissions:
-        id = one.job_id(root)
-        for place, run in enumerate(one.runs):
-            job = known.get((one.id, place))
-            if job is None and id:
-                job = SlurmJob(f"{id}_{place}", "")
-            if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
-                jobs[run] = job
-    return jobs

@@ -6,8 +6,6 @@ between leaves a job that finds nothing to run. Our job needs no pickle, for it 
 folder and runs a copy of the code that lies there; and it needs lines of shell around `srun`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

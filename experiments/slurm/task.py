@@ -4,8 +4,6 @@ The run is told by its folder alone; its config lies in `job/config.toml`. A ran
 becomes of its job is up to the batch script (`launch.sh`), which it tells by `job/ended`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,19 +1,10 @@
 """A training set-up: everything about a run but what a study varies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from experiments.corpora import PREPARED, Recipe
-from tst_study.config import (
-    Config,
-    DeviceName,
-    Parallel,
-    Superposition,
-    apply_override,
-    from_dict,
-)
+from tst_study.config import Config, DeviceName, Parallel, Superposition, apply_override, from_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
@@ -84,21 +75,21 @@ class Setting:
             apply_override(values, change)
         return from_dict(values, source="study")
 
-    def in_grid(self, grid: str) -> Setting:
+    def in_grid(self, grid: str) -> Self:
         return replace(self, grid=grid)
 
-    def with_steps(self, steps: int) -> Setting:
+    def with_steps(self, steps: int) -> Self:
         """Another length; the warm-up stays, so that lengths share their stable phase."""
         return replace(self, steps=steps, logged_as=self.logged_as or self.steps)
 
-    def with_rate(self, learning_rate: float) -> Setting:
+    def with_rate(self, learning_rate: float) -> Self:
         others = (tag for tag in self.tags if not tag.startswith("lr"))
         return replace(self, learning_rate=learning_rate, tags=(*others, f"lr{learning_rate:g}"))
 
-    def changed(self, tag: str, *changes: str) -> Setting:
+    def changed(self, tag: str, *changes: str) -> Self:
         """With overrides; `tag` says so in the names, where it is not empty."""
         tags = (*self.tags, tag) if tag else self.tags
         return replace(self, changes=(*self.changes, *changes), tags=tags)
 
-    def with_corpus(self, corpus: Recipe, tag: str) -> Setting:
+    def with_corpus(self, corpus: Recipe, tag: str) -> Self:
         return replace(self, corpora=(corpus,), tags=(*self.tags, tag))

@@ -11,7 +11,8 @@ from typing import Any
 from tst_study.config import Config, from_dict, to_dict
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
+from tst_study.run.identity import fingerprint, run_id
+from tst_study.run.identity_form import SCHEMA_VERSION
 from tst_study.run_record import RunHeader, RunWriter
 
 BOOKS: dict[str, Any] = {
@@ -83,8 +84,8 @@ def write_run(
         "name": run.name,
         "role": run.role,
         "config": to_dict(run),
-        "parameters": count_parameters(run.model).as_dict(),
-        "flops": count_flops(run).as_dict(),
+        "parameters": asdict(count_parameters(run.model)),
+        "flops": asdict(count_flops(run)),
         "plan": asdict(plan),
         "raw_tokens": plan.raw_tokens(plan.steps),
         "latent_tokens": plan.latent_tokens(plan.steps),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.retrained import compare_again, main
-from experiments.runs.keep import keep
+from experiments.runs.collect import keep
 from tests.tiny_runs import run
 from tst_study.errors import UserError
 

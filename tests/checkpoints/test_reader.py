@@ -20,9 +20,9 @@ from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, 
 from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny
 from tst_study.checkpoints.places import DIGESTS, checkpoint_place, digests_of, write_digests
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface.tensor_names import entries
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from tst_study.config import Model
@@ -37,7 +39,7 @@ def test_active_parameters_of_the_mixture_of_experts() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_is_a_valid_model_whose_kinds_sum_to_its_total(preset: str) -> None:
-    counted = count_parameters(Model(**PRESETS[preset])).as_dict()
+    counted = asdict(count_parameters(Model(**PRESETS[preset])))
     total, active = counted.pop("total"), counted.pop("active")
     assert sum(counted.values()) == total
     assert active <= total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -127,7 +128,7 @@ def test_stages_early_in_a_pipeline_hold_more_micro_batches(tmp_path: Path) -> N
 
 def test_parts_add_up_and_fall_with_the_micro_batch(tmp_path: Path) -> None:
     whole = estimate_memory(tiny(tmp_path))
-    parts = whole.as_dict()
+    parts = asdict(whole)
     assert parts.pop("total") == sum(parts.values())
     split = estimate_memory(tiny(tmp_path, "execution.micro_batch=1"))
     assert split.activations == whole.activations // 4

@@ -30,7 +30,7 @@ from tst_study.megatron.model import (
     superposition_objective,
 )
 from tst_study.megatron.process_groups import Ranks, process_groups
-from tst_study.superposition.loss_kinds import SET_KINDS
+from tst_study.superposition.losses import SET_LOSSES
 
 pytestmark = [
     pytest.mark.cuda,
@@ -169,7 +169,7 @@ def test_losses_of_both_phases_are_computed_on_the_gpu(
             assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
 
 
-@pytest.mark.parametrize("loss", SET_KINDS)
+@pytest.mark.parametrize("loss", SET_LOSSES)
 def test_so_are_the_other_losses(loss: str) -> None:
     config = config_of("laptop-64", 1, {}, loss=loss)
     with pretended(config, 1) as (model, _):

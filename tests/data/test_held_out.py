@@ -9,6 +9,7 @@ from tests.data.token_files import write_token_file
 from tst_study.data.held_out import held_out
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
+from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
 
@@ -19,7 +20,7 @@ def prefix(tmp_path):
 
 
 def test_every_token_but_the_first_is_predicted_once_and_in_order(prefix):
-    evaluation = held_out(prefix, 10)
+    evaluation = held_out(TokenFile(prefix), 10)
     assert evaluation.ids.shape == evaluation.labels.shape == (11, 10)
     labels = evaluation.labels[evaluation.labels != -100]
     assert labels.tolist() == list(range(2, 104))
@@ -29,30 +30,31 @@ def test_every_token_but_the_first_is_predicted_once_and_in_order(prefix):
 
 
 def test_a_limit_takes_the_beginning_and_still_predicts_beyond_it(prefix):
-    evaluation = held_out(prefix, 10, tokens=25)
+    evaluation = held_out(TokenFile(prefix), 10, tokens=25)
     assert evaluation.ids.shape == (3, 10)
     assert evaluation.predicted_tokens == 25
     assert evaluation.labels.max() == 26
-    assert held_out(prefix, 10, tokens=10**9).predicted_tokens == 102
+    assert held_out(TokenFile(prefix), 10, tokens=10**9).predicted_tokens == 102
 
 
 def test_the_fingerprint_tells_another_set_from_this_one(prefix):
     prints = {
-        held_out(prefix, 10).fingerprint,
-        held_out(prefix, 20).fingerprint,
-        held_out(prefix, 10, tokens=25).fingerprint,
+        held_out(TokenFile(prefix), 10).fingerprint,
+        held_out(TokenFile(prefix), 20).fingerprint,
+        held_out(TokenFile(prefix), 10, tokens=25).fingerprint,
     }
     assert len(prints) == 3
-    assert held_out(prefix, 10).fingerprint in prints
+    assert held_out(TokenFile(prefix), 10).fingerprint in prints
 
 
 def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
-    assert held_out(prefix, 10).bits_per_byte(1.0) is None  # made by Megatron: no manifest
+    by_megatron = held_out(TokenFile(prefix), 10)  # without a manifest
+    assert by_megatron.bits_per_byte(1.0) is None
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("four words of text\n" * 9)
     request = Request([str(tmp_path / "a.txt")], "bytes", validation=[str(tmp_path / "b.txt")])
     prepare(request, tmp_path / "out", workers=1, progress=False)
-    evaluation = held_out(tmp_path / "out" / "validation", 10)
+    evaluation = held_out(TokenFile(tmp_path / "out" / "validation"), 10)
     text_bytes = 9 * 19
     assert evaluation.bytes_per_token == text_bytes / (text_bytes + 1)
     bits = evaluation.bits_per_byte(math.log(2))
@@ -62,4 +64,4 @@ def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
 def test_too_short_a_file_is_an_error(tmp_path):
     write_token_file(tmp_path / "validation", [np.array([1])], np.dtype(np.uint16))
     with pytest.raises(UserError, match="too few"):
-        held_out(tmp_path / "validation", 10)
+        held_out(TokenFile(tmp_path / "validation"), 10)

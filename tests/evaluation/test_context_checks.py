@@ -15,6 +15,7 @@ from tests.data.token_files import write_token_file
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.preparation.text_tokenizers import byte_tokenizer
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -22,7 +23,6 @@ from tst_study.evaluation import context_checks as checks
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
 from tst_study.evaluation.trained_model import Ids, TrainedModel
-from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface.tokenizer_files import plain
 
 VOCABULARY, LENGTH = 64, 48

@@ -13,6 +13,7 @@ from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
 from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
@@ -20,7 +21,6 @@ from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
 from tst_study.evaluation.trained_model import trained_model
-from tst_study.evaluation.trained_run import open_run
 
 
 @pytest.fixture

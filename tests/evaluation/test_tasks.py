@@ -13,10 +13,10 @@ import pytest
 from paper_figures.sources import accuracies
 from tests.huggingface.trained import train_and_export
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run
-from tst_study.evaluation.trained_run import open_run
 
 pytest.importorskip("lm_eval", reason="downstream tasks need tst-study[evaluation]")
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")

@@ -16,15 +16,14 @@ from types import ModuleType
 
 import pytest
 
-from experiments.launcher import RETRIES, Options, launcher_of
+from experiments.launcher import RETRIES, Options, cancel_runs, launcher_of
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
-from experiments.local.queue import Queue, StoppedError, launch, report_failures
+from experiments.local.queue import Queue, StoppedError, launch
 from experiments.local.run_process import Exit, train_rank
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
-from experiments.plan.select import stopped
-from experiments.runs.cancel import cancel_runs
+from experiments.runs.status import stopped
 from experiments.study import Results, Study, best_of, load
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
@@ -57,7 +56,7 @@ def planned_study(runs: Callable[[Results], list[Config]]) -> Study:
 
 
 def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
-    return launch(study, root, parallel=parallel, target=fake_training.run)
+    return launch(study, root, Options(parallel=parallel), target=fake_training.run)
 
 
 def launches(root: Path) -> dict[str, int]:
@@ -99,7 +98,7 @@ def test_failed_run_ends_neither_study_nor_others_and_is_tried_again_next_time(
     )
     queue = submit(study, tmp_path)
     assert [run.config.name for run in queue.over.values()] == ["good"]
-    reasons = "\n".join(report_failures(queue))
+    reasons = "\n".join(queue.failures())
     assert "corpus: too short; give more text" in reasons
     assert "ZeroDivisionError: division by zero" in reasons
     assert "given up: launches in a row without a new checkpoint: 4 (its process was" in reasons
@@ -163,7 +162,7 @@ def test_no_more_runs_at_a_time_than_asked_for(tmp_path: Path) -> None:
             pass
 
     study = study_of(*(config(f"sleep_0.3{n}", f"seed={n}") for n in range(5)))
-    launch(study, tmp_path, parallel=2, watchers=(Watcher(),), target=fake_training.run)
+    launch(study, tmp_path, Options(parallel=2), (Watcher(),), target=fake_training.run)
     assert most == 2
 
 
@@ -360,7 +359,7 @@ def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:
     submit(first, tmp_path)
     (tmp_path / "healed").touch()
     wanted = stopped(study, tmp_path, "", share=True)
-    launch(study, tmp_path, parallel=2, wanted=wanted, target=fake_training.run)
+    launch(study, tmp_path, Options(parallel=2), wanted=wanted, target=fake_training.run)
     assert launches(tmp_path) == {"fail": 2, "good": 1}
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
+from experiments.launcher import Options
 from experiments.local.queue import launch
 from experiments.study import Study
 from tests.examples import example
@@ -30,7 +31,7 @@ def config(name, s):
 if __name__ == "__main__":
     runs = [config("pair-s1", 1), config("pair-s4", 4)]
     study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs)
-    queue = launch(study, Path(sys.argv[1]), processes=int(sys.argv[2]))
+    queue = launch(study, Path(sys.argv[1]), Options(processes=int(sys.argv[2])))
     assert not queue.failed, queue.failed
     assert "torch" not in sys.modules
 """

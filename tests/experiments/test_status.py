@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.local.progress import Progress
+from experiments.local.progress import Progress, TimeLeft
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
-from experiments.plan.time_left import TimeLeft
 from experiments.runs import status
 from tests.examples import example
 from tests.run.test_record import evaluation, open_run
@@ -133,7 +132,7 @@ def test_time_left_follows_measured_step_times_and_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("experiments.plan.time_left.time.monotonic", lambda: now)
+    monkeypatch.setattr("experiments.local.progress.time.monotonic", lambda: now)
     runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
     queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
     left = TimeLeft()

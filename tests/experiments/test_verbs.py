@@ -10,8 +10,7 @@ import pytest
 
 from analysis import run_table
 from experiments.runs.clean import delete, not_needed
-from experiments.runs.collect import collect
-from experiments.runs.keep import keep
+from experiments.runs.collect import collect, keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
 from experiments.study import folder_of

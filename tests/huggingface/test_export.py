@@ -13,11 +13,11 @@ import torch
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import open_held_out
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import trained_model
-from tst_study.evaluation.trained_run import open_run
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
@@ -176,7 +176,7 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
     for part in (
         f"`{record.run_id}` (seed 0)",
         f"`{record.header['fingerprint']}`",
-        "6 of 6, of which superposed 3 in bags of 4 (full, mce loss, uniform weights)",
+        "6 of 6, of which superposed 3 (s = 4, r = 0.5)",
         f"{record.header['raw_tokens']:,} raw, {record.header['latent_tokens']:,} latent",
         f"{final['nats_per_token']:.4f} | {low:.4f} to ",
         f"| {documents.name} |",

@@ -13,13 +13,12 @@ from analysis.runs.comparable import training_group
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.config import load, to_toml
 from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import trained_model
-from tst_study.evaluation.trained_run import open_run
-from tst_study.run.header import header_of
-from tst_study.run.identity import canonical_form, fingerprint
+from tst_study.run.identity import canonical_form, fingerprint, header_of
 from tst_study.run.trunk import prefix_form
 from tst_study.train import train
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.tiny_runs import run
-from tst_study.evaluation.trained_run import open_run
+from tst_study.checkpoints.trained_run import open_run
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import tokenizer_of_run
 

@@ -27,7 +27,7 @@ from tests.tiny_runs import (
 from tst_study import run_record
 from tst_study.checkpoints.places import DIGESTS
 from tst_study.config import Parallel
-from tst_study.configuration.megatron_version import COMMON_STATE_AMONG_SHARDS, megatron_version
+from tst_study.configuration.megatron_version import megatron_version
 from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
@@ -99,7 +99,7 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
-if megatron_version() < COMMON_STATE_AMONG_SHARDS:
+if megatron_version() < (0, 19):  # from then on the common state lies among the shards
     FILES.append("common.pt")
 
 

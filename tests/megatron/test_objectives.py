@@ -16,7 +16,7 @@ from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, ti
 from tst_study.data.run_data import open_stream
 from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, superposition_objective
 from tst_study.run_record import read
-from tst_study.superposition.loss_kinds import SET_KINDS
+from tst_study.superposition.losses import SET_LOSSES
 
 MODES = ("full", "input_only", "output_only")
 
@@ -134,7 +134,7 @@ def test_the_first_loss_of_either_phase_is_about_log_v(
         assert row["loss"] == pytest.approx(math.log(VOCABULARY), abs=0.05)
 
 
-@pytest.mark.parametrize("kind", SET_KINDS)
+@pytest.mark.parametrize("kind", SET_LOSSES)
 def test_the_other_bag_losses_train_under_a_name_of_their_own(
     words: Path, tmp_path: Path, kind: str
 ) -> None:

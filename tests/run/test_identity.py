@@ -13,7 +13,7 @@ from tests.examples import example
 from tst_study import config as configuration
 from tst_study import run_record
 from tst_study.config import AddedLater, Config, from_dict, to_dict
-from tst_study.run.identity import canonical_json, fingerprint, run_id
+from tst_study.run.identity import digest, fingerprint, run_id
 from tst_study.run.identity_form import identity_form
 
 RECORDS = run_record.find_run_folders(Path(__file__).parents[2] / "docs" / "records")
@@ -97,11 +97,11 @@ def test_run_id_is_name_and_eight_digits() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, {"a": {"b": object()}}, [b"x"]])
 def test_a_value_without_a_stable_form_is_an_error(value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"not JSON|Out of range"):
-        canonical_json(value)
+        digest(value)
 
 
 def test_canonical_form_does_not_depend_on_the_order_of_keys() -> None:
-    assert canonical_json({"b": 1, "a": [1.0, None]}) == canonical_json({"a": [1.0, None], "b": 1})
+    assert digest({"b": 1, "a": [1.0, None]}) == digest({"a": [1.0, None], "b": 1})
 
 
 def test_there_are_committed_records() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.examples import example
 from tst_study import run_record
+from tst_study.checkpoints import trained_run
 from tst_study.errors import UserError
-from tst_study.evaluation import trained_run
-from tst_study.run.header import header_of
+from tst_study.run.identity import header_of
 from tst_study.run.log import Progress, RunLog
 from tst_study.run_record import RunWriter
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments import study
-from experiments.launcher import Options
-from experiments.plan.select import stopped
-from experiments.runs.cancel import cancel_runs
+from experiments.launcher import Options, cancel_runs
 from experiments.runs.clean import delete, not_needed
-from experiments.runs.status import rows_of
+from experiments.runs.status import rows_of, stopped
 from experiments.slurm import submission
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.launcher import Slurm
@@ -48,7 +46,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
 ) -> None:
     study = seeded("a", "elsewhere")
     wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
-    done = submit_to_slurm(study, tmp_path, profile(runs=(wrong,)))
+    done = submit_to_slurm(study, tmp_path, profile(runs=(wrong,)), Options())
     assert ([run.config.name for run in done.new], len(done.left)) == (["a"], 1)
     text = "\n".join(done.lines())
     assert "1 submitted in 1 arrays" in text
@@ -56,7 +54,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
     assert "refused: sbatch: " in text
     assert done.collect
     cluster.run("scancel", done.collect)
-    again = submit_to_slurm(study, tmp_path, profile(), collects=False)
+    again = submit_to_slurm(study, tmp_path, profile(), Options(collects=False))
     assert [run.config.name for run in again.new] == ["elsewhere"]
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
@@ -66,11 +64,12 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     """Refused at first, it is made up by the next submission, although there is nothing left to
     train; but once, as long as nothing else has ended."""
     study = seeded("a", "fail")
-    refused = submit_to_slurm(study, tmp_path, profile(small=SmallJob(partition="nowhere")))
+    nowhere = profile(small=SmallJob(partition="nowhere"))
+    refused = submit_to_slurm(study, tmp_path, nowhere, Options())
     assert refused.collect is None
     assert "refused: collect: sbatch: " in "\n".join(refused.lines())
     wait_for_end(tmp_path)
-    only_new = submit_to_slurm(study, tmp_path, profile(), only_new=True)
+    only_new = submit_to_slurm(study, tmp_path, profile(), Options(only_new=True))
     assert (only_new.new, bool(only_new.collect)) == ([], True)
     wait_for_end(tmp_path)
     found = json.loads((tmp_path / "report" / "collected.json").read_text())
@@ -81,7 +80,7 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
     logs = [path.read_text() for path in (tmp_path / "slurm").glob("*/*_log.out")]
     assert any(f"{missing}: failed corpus: too short" in log for log in logs)
-    assert submit_to_slurm(study, tmp_path, profile(), only_new=True).collect is None
+    assert submit_to_slurm(study, tmp_path, profile(), Options(only_new=True)).collect is None
 
 
 def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
         qos=None,
         small=SmallJob(time="5", memory_gb=0.5, sbatch={"hold": True}),
     )
-    submit_to_slurm(seeded("a"), tmp_path, big)
+    submit_to_slurm(seeded("a"), tmp_path, big, Options())
     training, small = (
         (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
     )
@@ -155,7 +154,7 @@ def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: P
     assert (trunk.message, trunk.steps) == ("this trunk fails", 20)
     (tmp_path / "no_trunks").unlink()
     wanted = stopped(chosen, tmp_path, "", share=True)
-    done = submit_to_slurm(chosen, tmp_path, profile(), collects=False, wanted=wanted)
+    done = submit_to_slurm(chosen, tmp_path, profile(), Options(collects=False), wanted)
     assert sorted(run.config.name for run in done.new) == [
         "a", "branch0.2", "branch0.3", "trunk-s4-20steps-seed0",
     ]  # fmt: skip

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from experiments.launcher import Options, cancel_runs
 from experiments.plan.planner import Planner
-from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm import submission
-from experiments.slurm.check import check_with_slurm
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
+from experiments.slurm.launcher import check_with_slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.study import Results, Study, best_of
 from tests.experiments.fake_training import config
@@ -44,7 +44,7 @@ def seeded(*names: str) -> Study:
 
 
 def submit(study: Study, root: Path, how: Profile | None = None) -> Submitted:
-    return submit_to_slurm(study, root, how or profile(), collects=False)
+    return submit_to_slurm(study, root, how or profile(), Options(collects=False))
 
 
 def state(root: Path, name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.plan.planner import Planner
 from experiments.slurm import launcher, submission
-from experiments.slurm.check import check_with_slurm
+from experiments.slurm.launcher import check_with_slurm
 from experiments.slurm.profile import Profile, load_profile
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.launcher import Options
 from experiments.plan.planner import Planner
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.profile import Profile, Resources
@@ -56,7 +57,7 @@ class Soak:
 
     def submit(self) -> None:
         try:
-            submit_to_slurm(self.study, self.root, self.profile, collects=False)
+            submit_to_slurm(self.study, self.root, self.profile, Options(collects=False))
         except UserError as error:  # a controller that is being started again
             print(error)
 

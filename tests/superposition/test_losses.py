@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop
 from tst_study.superposition import (
     BAG_LOSS_KINDS,
-    NAMED_WEIGHTINGS,
     bag_loss,
     count_valid_targets,
     offset_weights,
 )
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 
 def problem(

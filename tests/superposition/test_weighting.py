@@ -4,10 +4,9 @@ import sys
 
 import pytest
 
-from tst_study.superposition import (
-    BAG_LOSS_KINDS,
+from tst_study.superposition import BAG_LOSS_KINDS, check_loss_kind
+from tst_study.superposition.weighting import (
     NAMED_WEIGHTINGS,
-    check_loss_kind,
     mutual_information_weights,
     offset_weights,
 )

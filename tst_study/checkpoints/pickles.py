@@ -7,8 +7,6 @@ run's common state, files of the checkpoint's own folder alone; what torch is gi
 passed this.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

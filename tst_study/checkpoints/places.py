@@ -4,8 +4,6 @@
 not notice a flipped byte in a tensor, and the run would go on with it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

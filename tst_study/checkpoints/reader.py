@@ -5,8 +5,6 @@ axes. Reading them needs neither process groups nor a model, and never more memo
 that is asked for and the chunks it lies in.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -58,17 +58,13 @@ def train(
         Path | None, typer.Option(help="Run folder; runs/<study>/<run id> by default.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print config and cost, make every check, and stop."),
+        bool, typer.Option("--dry-run", help="Print config and cost, make every check, and stop.")
     ] = False,
     time: Annotated[
         bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
     ] = False,
     processes: Annotated[
-        int,
-        typer.Option(
-            min=1, max=4096, help="Ranks to start on this machine; 1 is this process itself."
-        ),
+        int, typer.Option(min=1, max=4096, help="Ranks to start here; 1 is this process itself.")
     ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
@@ -90,16 +86,16 @@ def train(
         from tst_study.commands.dry_run import check_start, describe
 
         try:
-            check_start(resolved, folder, processes)
-        except NoTokenFilesError:  # what the run would cost does not depend on them
-            print(describe(resolved))
+            identity, stream = check_start(resolved, folder, processes)
+        except NoTokenFilesError as error:  # what the run would cost does not depend on them
+            print(describe(resolved, f"no id yet: {error}"))
             raise
-        if not time:
-            print(describe(resolved))
-            return
-        from experiments.plan.timing import seconds_per_step
+        seconds = None
+        if time:
+            from experiments.plan.timing import seconds_per_step
 
-        print(describe(resolved, seconds_per_step(resolved)))
+            seconds = seconds_per_step(resolved)
+        print(describe(resolved, identity, stream, seconds))
         return
     if time:
         raise UserError("--time: only with --dry-run, to estimate how long training takes")
@@ -369,7 +365,3 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
     for split, record in manifest.splits.items():
         held = f"{record.tokens:,} tokens in {record.documents:,} documents"
         print(f"{folder}: {split}: {held}{more}")
-
-
-if __name__ == "__main__":
-    main()

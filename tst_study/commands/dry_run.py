@@ -1,7 +1,6 @@
 """What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
 
-from __future__ import annotations
-
+from dataclasses import asdict
 from pathlib import Path
 
 from tst_study.config import Config, to_toml
@@ -10,26 +9,33 @@ from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of, least_ranks
 from tst_study.data.run_data import fingerprints, open_stream
-from tst_study.errors import UserError
+from tst_study.data.token_stream import TokenStream
 from tst_study.run.identity import fingerprint, run_id
 from tst_study.run_record import check_same_run
-from tst_study.units import duration
+from tst_study.units import duration, memory_size
 
 
-def describe(config: Config, seconds_per_step: float | None = None) -> str:
+def describe(
+    config: Config,
+    identity: str,
+    stream: TokenStream | None = None,
+    seconds_per_step: float | None = None,
+) -> str:
     """TOML of every key, then, as TOML comments, everything that follows from it."""
-    lines = [*_costs(config), *_time(config, seconds_per_step), "", *_memory(config)]
+    lines = [f"run                     {identity}", "", *_costs(config), *_epochs(config, stream)]
+    lines += [*_time(config, seconds_per_step), "", *_memory(config)]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
-def check_start(config: Config, folder: Path | None, processes: int) -> None:
-    """Everything that training checks before its first step. Raises its `UserError`."""
+def check_start(config: Config, folder: Path | None, processes: int) -> tuple[str, TokenStream]:
+    """Everything that training checks before its first step: the run's id and what it reads.
+    Raises its `UserError`."""
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
-    data = fingerprints(config)
-    open_stream(config)
+    digest = fingerprint(config, fingerprints(config))
+    stream = open_stream(config)
     if folder is not None:
-        check_same_run(folder, fingerprint(config, data))
+        check_same_run(folder, digest)
     if config.initial_weights is not None:
         from tst_study.huggingface.weights import initial_weights
 
@@ -38,22 +44,23 @@ def check_start(config: Config, folder: Path | None, processes: int) -> None:
         from tst_study.megatron.process_groups import choose_device
 
         choose_device(config.execution)
+    return run_id(config, digest), stream
 
 
 def _costs(config: Config) -> list[str]:
     plan, parameters = plan_phases(config), count_parameters(config.model)
-    flops = count_flops(config)
-    lines = [f"run                     {_run_id(config)}", "", "parameters"]
-    lines += [_row(kind, f"{number:,}") for kind, number in parameters.as_dict().items()]
-    lines += [
+    flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)
+    return [
+        "parameters",
+        *(_row(kind, f"{number:,}") for kind, number in asdict(parameters).items()),
         "",
         "phases                  steps        FLOPs   raw tokens",
-        _phase("superposition", plan.superposed_steps, flops.superposition, _read(config)),
+        _phase("superposition", plan.superposed_steps, flops.superposition, superposed),
         _phase(
             "recovery",
             plan.steps - plan.superposed_steps,
             flops.recovery,
-            plan.raw_tokens(plan.steps) - _read(config),
+            plan.raw_tokens(plan.steps) - superposed,
         ),
         _phase("total", plan.steps, flops.total, plan.raw_tokens(plan.steps)),
         "",
@@ -63,14 +70,11 @@ def _costs(config: Config) -> list[str]:
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
     ]
-    return lines + _epochs(config)
 
 
-def _epochs(config: Config) -> list[str]:
-    try:
-        stream = open_stream(config)
-    except UserError:
-        return []  # said with the run's id
+def _epochs(config: Config, stream: TokenStream | None) -> list[str]:
+    if stream is None:
+        return []
     read = f"{stream.epochs(config.schedule.last_step):.3g} times"
     tokens = sum(corpus.file.token_count for corpus in stream.corpora)
     several = len(stream.corpora) > 1
@@ -93,13 +97,8 @@ def _memory(config: Config) -> list[str]:
     check(config, ranks)
     memory = estimate_memory(config, ranks, on_gpu=config.execution.device == "cuda")
     title = f"memory of one of {ranks} ranks" if ranks > 1 else "memory of one rank"
-    rows = [_row(kind, _bytes(size)) for kind, size in memory.as_dict().items()]
+    rows = [_row(kind, memory_size(size)) for kind, size in asdict(memory).items()]
     return [f"{title} (estimate)", *rows]
-
-
-def _read(config: Config) -> int:
-    plan = plan_phases(config)
-    return plan.raw_tokens(plan.superposed_steps)
 
 
 def _row(name: str, value: str) -> str:
@@ -108,19 +107,3 @@ def _row(name: str, value: str) -> str:
 
 def _phase(name: str, steps: int, flops: int, raw_tokens: int) -> str:
     return f"  {name:<15}{steps:>12,} {flops:>12.4g} {raw_tokens:>12,}"
-
-
-def _bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:,.1f} GiB"
-
-
-def _run_id(config: Config) -> str:
-    try:
-        return run_id(config, fingerprint(config, fingerprints(config)))
-    except UserError as error:
-        return f"no id yet: {error}"

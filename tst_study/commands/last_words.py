@@ -1,7 +1,5 @@
 """What `tst-study train` says of a run that is done."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

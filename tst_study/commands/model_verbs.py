@@ -3,8 +3,6 @@
 Errors that need no torch come before torch is imported.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +31,7 @@ def export(
     ] = False,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
-    from tst_study.evaluation.trained_run import open_run
+    from tst_study.checkpoints.trained_run import open_run
     from tst_study.huggingface.tokenizer_files import tokenizer_of_run
 
     opened = open_run(run, step)
@@ -72,7 +70,7 @@ def import_model(
 @takes_options(EvaluationOptions)
 def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
     """Measure a trained run; what is found is added to its evals.jsonl."""
-    from tst_study.evaluation.trained_run import open_run
+    from tst_study.checkpoints.trained_run import open_run
     from tst_study.run import lock as run_lock
 
     opened = open_run(run, step)

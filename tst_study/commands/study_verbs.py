@@ -3,8 +3,6 @@
 Every import beyond typer stands inside the command that needs it, as in `command_line.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,10 +35,7 @@ Parallel = Annotated[
     typer.Option(min=1, max=2**20, help="Runs at a time; by default what the machine holds."),
 ]
 Processes = Annotated[
-    int,
-    typer.Option(
-        min=1, max=4096, help="Ranks of each run on this machine; slurm.toml says its own."
-    ),
+    int, typer.Option(min=1, max=4096, help="Ranks of each run here; slurm.toml says its own.")
 ]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
@@ -70,9 +65,7 @@ def plan(
     price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=2**20, help="Plan for so many GPUs a run; shows layout and memory by part."
-        ),
+        typer.Option(min=1, max=2**20, help="GPUs a run; shows layout and memory by part."),
     ] = None,
     gpu_memory: Annotated[
         float | None,
@@ -80,9 +73,7 @@ def plan(
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, max=1e6, help="Deviation of a pair's difference over seeds, in nats."
-        ),
+        typer.Option(min=0.0, max=1e6, help="Deviation of a pair's difference, in nats."),
     ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
@@ -174,7 +165,7 @@ def retry(
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options, launcher_of
-    from experiments.plan.select import stopped
+    from experiments.runs.status import stopped
     from experiments.study import load
 
     chosen = load(study, scale, runs, device)
@@ -223,7 +214,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint, queued ones for good; `submit` or `retry` starts them again."""
-    from experiments.runs.cancel import cancel_runs
+    from experiments.launcher import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
     print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
@@ -254,7 +245,7 @@ def collect(
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
-    from experiments.runs.keep import keep
+    from experiments.runs.collect import keep
 
     root = _folder(study, scale, runs)
     print(*collect_runs(root).lines(), sep="\n")

@@ -1,7 +1,5 @@
 """The learning rate as a pure function of the step; the switch between phases does not touch it."""
 
-from __future__ import annotations
-
 import math
 from typing import assert_never
 

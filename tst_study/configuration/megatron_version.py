@@ -11,8 +11,6 @@
 A newer one reads an older one's checkpoints, but not the other way round across 0.19.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib.metadata import version
@@ -22,9 +20,7 @@ from tst_study.errors import UserError
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
 
 WRITES_IN_THREADS = (0, 17)
-COMMON_STATE_AMONG_SHARDS = (0, 19)
 EXPERT_GRADIENTS_MENDED = (0, 19)
-AUXILIARY_LOSSES_MENDED = (0, 19)
 
 
 @cache

@@ -3,8 +3,6 @@
 The rules themselves are in `megatron/update_rules.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 

@@ -4,8 +4,6 @@ A step costs the same FLOPs in both phases: it always runs `sequences · sequenc
 positions. What differs is how much text those positions read (paper, section 3).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@ its training library does when the number is not set), so `270m`, `600m` and `3b
 `270m-grouped` and so on carry the grouped heads of SmolLM2 and SmolLM3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ shortest (`step_time.py`) is taken. What can work at all says `parallel_layout.p
 `memory_model.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,13 +103,8 @@ def describe(config: Config, ranks: int) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What says how far a model is divided."""
-
-    pipeline: int
-    recompute: tuple[Recompute, ...]
-    tensor: int
+_Kind = tuple[int, tuple[Recompute, ...], int]
+"""How far a model is divided: pipeline stages, what may be computed again, tensor ranks."""
 
 
 def _kinds(config: Config, ranks: int) -> Iterator[_Kind]:
@@ -123,23 +116,24 @@ def _kinds(config: Config, ranks: int) -> Iterator[_Kind]:
             allowed = tuple(one for one in recompute if wanted in ("none", one))
             for tensor in _powers_of_two(min(GPUS_PER_NODE, ranks)):
                 if ranks % (tensor * pipeline) == 0:
-                    yield _Kind(pipeline, allowed, tensor)
+                    yield pipeline, allowed, tensor
 
 
 def _candidates(config: Config, ranks: int, kind: _Kind, on_gpu: bool) -> Iterator[_Candidate]:
     experts = config.model.experts
+    pipeline, recomputes, tensor = kind
     can_share = not OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
-    sharers = ranks // (kind.tensor * kind.pipeline)
+    sharers = ranks // (tensor * pipeline)
     if config.batch.sequences % sharers:
         return
     micro_batches = _micro_batches(config, config.batch.sequences // sharers)
     expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
-    for expert, micro_batch, recompute in product(expert_sizes, micro_batches, kind.recompute):
-        shares, overlaps = can_share and sharers > 1, on_gpu and sharers > 1 and kind.pipeline == 1
+    shares, overlaps = can_share and sharers > 1, on_gpu and sharers > 1 and pipeline == 1
+    for expert, micro_batch, recompute in product(expert_sizes, micro_batches, recomputes):
         parallel = Parallel(
-            tensor=kind.tensor,
-            sequence_parallel=kind.tensor > 1,
-            pipeline=kind.pipeline,
+            tensor=tensor,
+            sequence_parallel=tensor > 1,
+            pipeline=pipeline,
             expert=expert,
             optimizer="distributed" if shares else "replicated",
             overlap_gradients=overlaps,

@@ -5,9 +5,7 @@ plus attention scores over the full, not the causal half, of the sequence. The i
 look-up and counts nothing.
 """
 
-from __future__ import annotations
-
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tst_study.config import Config, Model
 from tst_study.configuration.phase_plan import plan_phases
@@ -26,9 +24,6 @@ class Parameters:
     norms: int
     total: int
     active: int
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def count_parameters(model: Model) -> Parameters:
@@ -84,9 +79,6 @@ class Flops:
     """Of all superposed steps together, without the bag sums."""
     recovery: int
     total: int
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def count_flops(config: Config) -> Flops:

@@ -3,8 +3,6 @@
 A device that is not listed gives None, and with it no MFU and no hours: a guess would be worse.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,12 +5,12 @@ the layers of `megatron/layers.py` keep for the backward pass; tests hold the su
 of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
 """
 
-from __future__ import annotations
-
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Self
 
 from tst_study.config import Config, Model, Parallel
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.cost.compute import count_parameters
 from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.superposition.loss_kinds import LINEAR_KINDS
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
@@ -30,9 +30,6 @@ class Memory:
     buffers: int
     """Gradients on their way back through one layer, beyond what the head has freed by then."""
     total: int
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
@@ -59,31 +56,25 @@ class HeldParameters:
 
 def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
     """Of a rank of pipeline stage `stage`; what Megatron allocates, to the digit."""
-    layers, tensor = model.layers // parallel.pipeline, parallel.tensor
-    query = model.attention_heads * model.head_size
-    key_value = model.key_value_heads * model.head_size
-    projections = model.hidden_size * (2 * query + 2 * key_value) // tensor
-    others = 2 * model.hidden_size
-    if model.qk_norm:
-        others += 2 * model.head_size
-    of_experts = 0
+    whole, stages = count_parameters(model), parallel.pipeline
+    final_norm = model.hidden_size
+    projections, of_experts = whole.attention, 0
     if model.experts is None:
-        projections += 3 * model.hidden_size * model.feed_forward_size // tensor
+        projections += whole.feed_forward
     else:
-        others += model.hidden_size * model.experts.count
-        one = 3 * model.hidden_size * model.experts.feed_forward_size
-        here = model.experts.count // parallel.expert
-        of_experts = layers * here * one // parallel.expert_tensor_ranks
-    dense = layers * (projections + others)
-    table = model.vocabulary_size * model.hidden_size // tensor
-    first, last = stage == 0, stage == parallel.pipeline - 1
+        sharers = stages * parallel.expert * parallel.expert_tensor_ranks
+        of_experts = whole.feed_forward // sharers
+    projections //= stages * parallel.tensor
+    dense = projections + (whole.router + whole.norms - final_norm) // stages
+    table = whole.input_embedding // parallel.tensor
+    first, last = stage == 0, stage == stages - 1
     if first:
         dense += table
     if last:
-        dense += model.hidden_size
+        dense += final_norm
     if last and not (first and model.tied_embeddings):
         dense += table
-    return HeldParameters(dense, of_experts, layers * projections)
+    return HeldParameters(dense, of_experts, projections)
 
 
 def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
@@ -150,7 +141,7 @@ class _LayerBytes:
     """Tensor ranks among which the positions between the matrices are shared."""
 
     @classmethod
-    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> _LayerBytes:
+    def of(cls, model: Model, parallel: Parallel, width: int, on_gpu: bool) -> Self:
         tensor = parallel.tensor
         sharers = tensor if parallel.sequence_parallel else 1
         hidden = model.hidden_size

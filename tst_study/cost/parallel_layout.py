@@ -4,8 +4,6 @@ Every rule here is either arithmetic (what does not divide) or a row of the tabl
 `docs/parallel.md` (what an older Megatron-Core gets wrong or gloo cannot do).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

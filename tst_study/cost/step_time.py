@@ -133,10 +133,7 @@ def step_time(config: Config, ranks: int, device: Device) -> StepTime:
     bubble = (parallel.pipeline - 1) * one
     total = (count + parallel.pipeline - 1) * one + _seconds(update, device)
     return StepTime(
-        products=whole.products / (PRODUCTS * device.peak),
-        attention=_attention_seconds(whole, device),
-        memory=whole.memory / (BANDWIDTH * device.bandwidth),
-        messages=whole.messages,
+        **_working_parts(whole, device),
         bubble=bubble,
         starts=count * max(0.0, slowest.starts - _working(slowest, device)),
         mfu=count_flops(config).per_step / (ranks * device.peak * total),
@@ -148,16 +145,17 @@ def _seconds(load: Load, device: Device) -> float:
 
 
 def _working(load: Load, device: Device) -> float:
-    return (
-        load.products / (PRODUCTS * device.peak)
-        + _attention_seconds(load, device)
-        + load.memory / (BANDWIDTH * device.bandwidth)
-        + load.messages
-    )
+    return sum(_working_parts(load, device).values())
 
 
-def _attention_seconds(load: Load, device: Device) -> float:
-    return load.attention / (device.attention * device.peak)
+def _working_parts(load: Load, device: Device) -> dict[str, float]:
+    """Seconds, by the fields of `StepTime`."""
+    return {
+        "products": load.products / (PRODUCTS * device.peak),
+        "attention": load.attention / (device.attention * device.peak),
+        "memory": load.memory / (BANDWIDTH * device.bandwidth),
+        "messages": load.messages,
+    }
 
 
 def _stage(

@@ -18,8 +18,7 @@ class Blend:
     corpus that is furthest behind its share, so that any stretch of sequences, and with it any
     step and any rank's part of it, holds the corpora within about one sequence of their weights.
 
-    Raises:
-        UserError: a weight is not positive, or so small that its corpus would never be read.
+    Raises `UserError` for a weight so small that its corpus would never be read.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
@@ -40,9 +39,6 @@ class Blend:
 def _shares(weights: Sequence[float]) -> list[int]:
     if len(weights) == 1:
         return [1]
-    for weight in weights:
-        if not (math.isfinite(weight) and weight > 0):
-            raise UserError(f"weight {weight}: the weight of a corpus must be a positive number")
     exact = [FINEST_SHARE * weight / math.fsum(weights) for weight in weights]
     shares = [math.floor(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda k: (shares[k] - exact[k], k))

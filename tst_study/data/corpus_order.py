@@ -87,8 +87,6 @@ class CorpusOrder:
     ) -> None:
         if superposed_length == recovery_length:
             superposed_sequences = 0
-        if superposed_length % recovery_length:
-            raise ValueError(f"{superposed_length} tokens do not split into {recovery_length}")
         self.token_count = token_count
         self.superposed_sequences = superposed_sequences
         self.superposed_length = superposed_length

@@ -3,7 +3,6 @@
 import hashlib
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +53,12 @@ class HeldOut:
 
 
 def held_out(
-    prefix: str | Path, sequence_length: int, tokens: int | None = None, name: str = "validation"
+    file: TokenFile, sequence_length: int, tokens: int | None = None, name: str = "validation"
 ) -> HeldOut:
     """Cut the first `tokens` tokens (all by default) of a token file into sequences.
 
-    Raises:
-        UserError: the file cannot be read, or is too short for one prediction.
+    Raises `UserError` for a file that is too short for one prediction, or a damaged manifest.
     """
-    file = TokenFile(prefix)
     line = file.tokens[: None if tokens is None else tokens + 1].astype(np.int64)
     # One token more is read than asked for: it is the last one's label.
     count = line.size if tokens is None else min(tokens, line.size)

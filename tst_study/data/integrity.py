@@ -33,8 +33,7 @@ def fingerprint(prefix: str | Path) -> str:
     shifts what follows and so changes it; a few altered bytes between the parts would not. For
     those there are the digests in the manifest, which `check_sample` and `verify` look at.
 
-    Raises:
-        UserError: a file of the pair cannot be read.
+    Raises `UserError` where a file of the pair cannot be read.
     """
     digest = hashlib.sha256()
     for path in (idx_path(prefix), bin_path(prefix)):
@@ -132,8 +131,7 @@ def _checked_block(
 def verify(folder: str | Path) -> Manifest:
     """Compare every byte of a prepared folder with its manifest.
 
-    Raises:
-        UserError: a file is missing, has changed, or holds ids outside the vocabulary.
+    Raises `UserError` where a file is missing, has changed, or holds ids outside the vocabulary.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tst_study.atomic_files import written_atomically
 from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
@@ -107,8 +106,7 @@ class Manifest(Strict):
 def read_manifest(folder: str | Path) -> Manifest:
     """The manifest of a prepared folder.
 
-    Raises:
-        UserError: there is none, or it is damaged or from another version.
+    Raises `UserError` where there is none, or it is damaged or from another version.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -131,17 +129,11 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise UserError(f"{path}: is damaged ({reason}); prepare the folder again") from error
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`, whole or not at all."""
-    with written_atomically(folder / MANIFEST) as file:
-        file.write((json.dumps(manifest.model_dump(), indent=2) + "\n").encode())
-
-
 def token_prefix(path: str | Path, split: str = "train") -> Path:
     """The token-file prefix of a split: in a prepared folder, or the path itself if it is one.
 
-    Raises:
-        NoTokenFilesError: it is neither a folder with that split nor the prefix of a `.bin/.idx`.
+    Raises `NoTokenFilesError` where it is neither a folder with that split nor the prefix of a
+    `.bin/.idx`.
     """
     path = Path(path)
     if path.suffix in (".bin", ".idx"):

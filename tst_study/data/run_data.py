@@ -77,14 +77,19 @@ def open_stream(config: Config) -> TokenStream:
 
 def open_held_out(config: Config) -> HeldOut:
     """The tokens that the run is evaluated on."""
-    split = _open_validation(config)
-    held = held_out(split.file.prefix, config.batch.sequence_length, config.data.held_out_tokens)
-    held.check_vocabulary(config.model.vocabulary_size)
-    return held
+    return _held_out(config, _open_validation(config))
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
     """What identifies the data, without paths: part of a run's identity and of its record.
+
+    Raises `UserError` as `fingerprints_and_held_out` does.
+    """
+    return fingerprints_and_held_out(config)[0]
+
+
+def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
+    """Both, with every file opened once.
 
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
@@ -93,8 +98,8 @@ def fingerprints(config: Config) -> dict[str, Any]:
     validation = _open_validation(config)
     validation.fingerprint()
     tokenizer = _tokenizer_of([*(split for _, split in corpora), validation])
-    held = open_held_out(config)
-    return {
+    held = _held_out(config, validation)
+    found = {
         "corpora": [
             {
                 "fingerprint": split.fingerprint(),
@@ -110,6 +115,13 @@ def fingerprints(config: Config) -> dict[str, Any]:
         },
         "tokenizer": tokenizer,
     }
+    return found, held
+
+
+def _held_out(config: Config, split: _Split) -> HeldOut:
+    held = held_out(split.file, config.batch.sequence_length, config.data.held_out_tokens)
+    held.check_vocabulary(config.model.vocabulary_size)
+    return held
 
 
 def _tokenizer_of(splits: list[_Split]) -> str | None:

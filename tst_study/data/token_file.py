@@ -224,8 +224,8 @@ class TokenWriter:
     def add_documents(self, tokens: NDArray[Any], lengths: Sequence[int] | NDArray[Any]) -> None:
         """Append documents: their ids one after the other, and how many ids each one has.
 
-        Raises:
-            ValueError: the lengths do not add up to the ids, or an id does not fit the type.
+        Raises `ValueError` where the lengths do not add up to the ids, or an id does not fit the
+        type.
         """
         counts = np.asarray(lengths, dtype=np.int32)
         if int(counts.sum(dtype=np.int64)) != tokens.size:
@@ -247,8 +247,7 @@ def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWr
 
     The index comes last: a pair whose `.idx` exists is complete.
 
-    Raises:
-        UserError: the disk is full, or nothing was written.
+    Raises `UserError` where the disk is full, or nothing was written.
     """
     binary, index = bin_path(prefix), idx_path(prefix)
     with disk_errors_named(binary):

@@ -114,8 +114,6 @@ class TokenStream:
             the next) and where a pad would follow.
         """
         stop = self.sequences_per_step if stop is None else stop
-        if not 0 <= start < stop <= self.sequences_per_step or step < 0:
-            raise IndexError(f"step {step}, sequences {start}:{stop} of {self.sequences_per_step}")
         ids = np.empty((stop - start, self.tokens_per_sequence(step)), dtype=np.int64)
         labels = np.empty_like(ids)
         first = step * self.sequences_per_step

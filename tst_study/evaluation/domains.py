@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.manifest import token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import TrainedModel
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.superposition.loss_kinds import IGNORE
 
 
@@ -55,11 +55,11 @@ def evaluate_domains(
     """
     for name, path in domains.items():
         began = time.perf_counter()
-        prefix = token_prefix(path, "validation")
-        held = held_out(prefix, trained.run.sequence_length, tokens, name)
+        file = TokenFile(token_prefix(path, "validation"))
+        held = held_out(file, trained.run.sequence_length, tokens, name)
         held.check_vocabulary(trained.run.model.vocabulary_size)
         losses = trained.losses(held.ids, held.labels)
-        metrics, documents = _by_document(losses, held, TokenFile(prefix))
+        metrics, documents = _by_document(losses, held, file)
         for measure, value in list(metrics.items()):
             bits = held.bits_per_byte(value)
             if bits is not None:

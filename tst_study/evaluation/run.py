@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.errors import UserError
 from tst_study.evaluation.context_checks import context_checks
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.trained_model import TrainedModel, trained_model
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.huggingface.weights import HuggingFaceWeights

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import DeviceName, Execution
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.megatron.initialization import load_weights
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups
@@ -62,8 +62,7 @@ def trained_model(run: TrainedRun, device: str = "auto") -> Iterator[TrainedMode
 
     `device`: `auto`, `cpu` or `cuda`. Raises `UserError` where the checkpoint cannot be read.
     """
-    if device not in get_args(DeviceName):
-        raise UserError(f"--device {device!r}: is not known; give auto, cpu or cuda")
+    one_of(device, get_args(DeviceName), "--device")
     execution = Execution.model_validate({"device": device})
     config = run.config.model_copy(update={"execution": execution})
     with process_groups(config) as ranks:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import Model
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card
@@ -76,7 +76,8 @@ def export(
             write_weights(reader, run.model, wanted, dtype, beside)
             config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
             _write_json(beside / "config.json", config)
-            _write_json(beside / "generation_config.json", _generation(end))
+            ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
+            _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
             files = tokenizer.files(run.sequence_length) if tokenizer else {}
             for name, content in files.items():
                 (beside / name).write_bytes(content)
@@ -187,10 +188,6 @@ def _split(wanted: Sequence[Entry], width: int) -> list[list[Entry]]:
         files[-1].append(entry)
         size += more
     return files
-
-
-def _generation(end: int | None) -> dict[str, Any]:
-    return {"do_sample": True} | ({} if end is None else {"eos_token_id": end, "pad_token_id": end})
 
 
 def _name(dtype: torch.dtype) -> str:

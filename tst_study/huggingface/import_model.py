@@ -46,8 +46,8 @@ def config_from_model(
 
 
 def _merged(whole: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`more` over `whole`, nested; None, which TOML lacks, is left out."""
-    merged = {key: value for key, value in whole.items() if value is not None}
+    """`more` over `whole`, nested."""
+    merged = dict(whole)
     for key, value in more.items():
         inner = merged.get(key)
         both = isinstance(inner, dict) and isinstance(value, Mapping)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import to_toml
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import manifest_of, token_prefix
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_run import TrainedRun
 from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run_record import Evaluation, RunRecord, measures
@@ -49,7 +50,7 @@ def model_card(
         _warnings(run, tokenizer),
         _summary(run, dtype),
         "## Use",
-        _use(tokenizer),
+        f"```python\n{USE if tokenizer else USE_WITHOUT_TOKENIZER}\n```",
         "## How it was trained",
         _table(("", ""), _training(run, record)),
         "## Held-out loss",
@@ -106,19 +107,13 @@ def _summary(run: TrainedRun, dtype: str) -> str:
     if active != parameters["total"]:
         size += f" ({active:,} active)"
     if plan["superposed_steps"]:
-        method = (
-            f"Token Superposition Training (s = {plan['bag_size']}, r = {plan['step_ratio']:.3g})"
-        )
+        method = f"Token Superposition Training ({_setting(run).label})"
     else:
         method = "next-token training from the first step on (a baseline)"
     return (
         f"An ordinary `{kind}` of {size}, {dtype}, trained by {method}. Nothing of superposition "
         "is left in the model: files, tensors and code are those of any model of its kind."
     )
-
-
-def _use(tokenizer: RunTokenizer | None) -> str:
-    return f"```python\n{USE if tokenizer else USE_WITHOUT_TOKENIZER}\n```"
 
 
 def _training(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -150,15 +145,13 @@ def _training(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _superposed(run: TrainedRun) -> str:
-    superposition = run.config.superposition
     steps = min(run.step, run.plan["superposed_steps"])
-    if not steps:
-        return "0"
-    weighting = superposition.weighting
-    words = weighting if isinstance(weighting, str) else ", ".join(map(str, weighting))
-    return (
-        f"{steps:,} in bags of {run.plan['bag_size']} ({superposition.mode}, {superposition.loss} "
-        f"loss, {words} weights)"
+    return f"{steps:,} ({_setting(run).label})" if steps else "0"
+
+
+def _setting(run: TrainedRun) -> SuperpositionSetting:
+    return SuperpositionSetting.from_config(
+        run.config.superposition.model_dump(), run.config.schedule.steps
     )
 
 

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.manifest import TOKENIZER, manifest_of, token_prefix
 from tst_study.data.preparation.text_tokenizers import Tokenizer, read_tokenizer
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_run import TrainedRun
 
 
 @dataclass(frozen=True)

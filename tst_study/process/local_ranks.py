@@ -1,7 +1,5 @@
 """`tst-study train --processes N`: the ranks of one run as processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Keep freed memory in the process, where the C library would give it back after every step."""
 
-from __future__ import annotations
-
 import ctypes
 
 # Parameters of glibc's mallopt(3).

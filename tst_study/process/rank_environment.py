@@ -1,7 +1,5 @@
 """Which rank this process is: torchrun's variables, or Slurm's in their place."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import MutableMapping

@@ -1,7 +1,5 @@
 """The next step's batch, read by a thread while the device works on this one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar

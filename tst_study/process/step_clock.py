@@ -1,7 +1,5 @@
 """How long steps take, and what that comes to: tokens per second, MFU, peak memory."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

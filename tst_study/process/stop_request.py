@@ -1,7 +1,5 @@
 """Ask a running loop to stop at the next step, by a signal or by its own end."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -5,16 +5,11 @@ The first rank's clock decides, and the others hear of it in the message by whic
 on a stop. Results do not depend on it: a checkpoint or a row changes no weight.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 from tst_study.config import Execution
+from tst_study.megatron.process_groups import Ranks
 from tst_study.process.stop_request import StopRequest
-
-if TYPE_CHECKING:
-    from tst_study.megatron.process_groups import Ranks
 
 POLL_SECONDS = {"cpu": 0.0, "cuda": 1.0}
 """About how often ranks ask each other. On GPUs the answer waits for all kernels before it, so

@@ -1,14 +1,16 @@
-"""Fingerprint and id of a run: what changes the result, and nothing else."""
+"""Fingerprint and id of a run: what changes the result, and nothing else; and its `run.json`."""
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 from tst_study.config import Config, to_dict
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.run.identity_form import SCHEMA_VERSION, identity_form
 from tst_study.run.trunk import prefix_form, shared_until
-
-__all__ = ["SCHEMA_VERSION", "canonical_form", "canonical_json", "fingerprint", "run_id"]
+from tst_study.run_record import RunHeader
 
 
 def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
@@ -21,14 +23,11 @@ def canonical_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[st
     return identity_form(to_dict(config), data_fingerprints)
 
 
-def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no spaces; `TypeError` or `ValueError` for what has none."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def digest(form: Any) -> str:
-    """sha256 (hex) of a form's one text."""
-    return hashlib.sha256(canonical_json(form).encode()).hexdigest()
+    """sha256 (hex) of a form's one text: sorted keys, no spaces. Raises `TypeError` or `ValueError`
+    for a form that has none."""
+    text = json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
@@ -39,3 +38,33 @@ def fingerprint(config: Config, data_fingerprints: dict[str, Any]) -> str:
 def run_id(config: Config, fingerprint: str) -> str:
     """Name of the run folder: `<name>-<8 hex digits>`."""
     return f"{config.name}-{fingerprint[:8]}"
+
+
+def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
+    """Everything about a run that is known before its first step.
+
+    `data`: what `data.run_data.fingerprints` returns.
+    """
+    plan = plan_phases(config)
+    end = config.schedule.last_step
+    identity = fingerprint(config, data)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id(config, identity),
+        "fingerprint": identity,
+        "study": config.study,
+        "name": config.name,
+        "role": config.role,
+        "config": to_dict(config),
+        "parameters": asdict(count_parameters(config.model)),
+        "flops": asdict(count_flops(config)),
+        "plan": {
+            **asdict(plan),
+            "step_ratio": plan.step_ratio,
+            "data_multiplier": plan.data_multiplier,
+        },
+        "raw_tokens": plan.raw_tokens(end),
+        "latent_tokens": plan.latent_tokens(end),
+        "data": data,
+        "unique_raw_tokens": sum(corpus["tokens"] for corpus in data["corpora"]),
+    }

@@ -10,7 +10,7 @@ from rich import progress as rich
 
 from tst_study.config import Config
 from tst_study.errors import UserError, one_line
-from tst_study.run.header import header_of
+from tst_study.run.identity import header_of
 from tst_study.run.launch_facts import launch_facts
 from tst_study.run_record import RunWriter, State, read
 

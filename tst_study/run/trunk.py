@@ -5,9 +5,7 @@ once the decay has begun, and on r only once the superposed phase is over. So al
 a superposed phase, and all lengths of one baseline a stable phase.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tst_study.config import Config, from_dict, to_dict
 from tst_study.configuration.learning_rate import decay_steps
@@ -15,9 +13,7 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.errors import UserError
 from tst_study.run.identity_form import identity_form
-
-if TYPE_CHECKING:
-    from tst_study.run_record import RunHeader
+from tst_study.run_record import RunHeader
 
 AFTER_THE_TRUNK = (
     "schema_version",

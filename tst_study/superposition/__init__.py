@@ -20,13 +20,7 @@ from tst_study.superposition.loss_kinds import (
     BagLossKind,
     check_loss_kind,
 )
-from tst_study.superposition.weighting import (
-    NAMED_WEIGHTINGS,
-    NamedWeighting,
-    Weighting,
-    mutual_information_weights,
-    offset_weights,
-)
+from tst_study.superposition.weighting import NamedWeighting, Weighting, offset_weights
 
 if TYPE_CHECKING:
     from tst_study.superposition.bags import bag_inputs, bag_targets, count_valid_targets
@@ -38,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BAG_LOSS_KINDS",
     "LINEAR_KINDS",
-    "NAMED_WEIGHTINGS",
     "BagLossKind",
     "NamedWeighting",
     "Weighting",
@@ -50,7 +43,6 @@ __all__ = [
     "check_loss_kind",
     "count_valid_targets",
     "linear_bag_loss",
-    "mutual_information_weights",
     "offset_weights",
 ]
 

@@ -13,9 +13,7 @@ BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 LINEAR_KINDS: tuple[BagLossKind, ...] = ("mce",)
 """Sums over offsets of log-probabilities: the offsets can be weighted, and output head and loss be
-one pass."""
-SET_KINDS: tuple[BagLossKind, ...] = tuple(k for k in BAG_LOSS_KINDS if k not in LINEAR_KINDS)
-"""They see the bag as a set of tokens."""
+one pass. The other kinds see the bag as a set of tokens."""
 
 IGNORE = -100
 """The label that no loss counts; torch's own."""
@@ -24,8 +22,7 @@ IGNORE = -100
 def check_loss_kind(kind: str, weighting: Weighting = "uniform") -> None:
     """Refuse an unknown kind, and a weighting where the loss has no term per offset to weight.
 
-    Raises:
-        ValueError: naming the value and what would be accepted.
+    Raises `ValueError`, which names the value and what would be accepted.
     """
     if kind not in BAG_LOSS_KINDS:
         raise ValueError(f"loss kind {kind!r} is unknown: use one of {', '.join(BAG_LOSS_KINDS)}")

@@ -1,9 +1,7 @@
 """One rank's share of the vocabulary under tensor parallelism (Megatron's vocabulary-parallel)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -20,7 +18,7 @@ class VocabularyShard:
     group: ProcessGroup
 
     @classmethod
-    def of(cls, start: int, size: int, group: ProcessGroup | None) -> VocabularyShard | None:
+    def of(cls, start: int, size: int, group: ProcessGroup | None) -> Self | None:
         """None where this rank holds the whole vocabulary: no group, or a group of one.
 
         Raises ValueError for a `start` other than 0 that no group explains.

@@ -48,9 +48,8 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
     a sequence           its s numbers
     ==================== ==================================
 
-    Raises:
-        ValueError: an unknown name, a bag size below 1, or a sequence that does not hold
-            `bag_size` finite numbers >= 0 of which at least one is positive.
+    Raises `ValueError` for an unknown name, a bag size below 1, or a sequence that does not hold
+    `bag_size` finite numbers >= 0 of which at least one is positive.
     """
     if bag_size < 1:
         raise ValueError(f"bag_size must be at least 1, got {bag_size}")

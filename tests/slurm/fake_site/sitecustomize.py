@@ -41,7 +41,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
 
     from tst_study.errors import UserError
     from tst_study.process.stop_request import listening
-    from tst_study.run.header import header_of
+    from tst_study.run.identity import header_of
     from tst_study.run.launch_facts import launch_facts
     from tst_study.run_record import RunWriter
 

@@ -18,14 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.atomic_files import write_json
 from tst_study.data.integrity import record_of
-from tst_study.data.manifest import (
-    SCHEMA_VERSION,
-    Manifest,
-    SplitRecord,
-    TokenizerRecord,
-    write_manifest,
-)
+from tst_study.data.manifest import MANIFEST, SCHEMA_VERSION, Manifest, SplitRecord, TokenizerRecord
 from tst_study.data.preparation.prepared_folder import finished, refuse_other_files
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
@@ -218,8 +213,8 @@ def generate(
     standard error: an estimate of the entropy rate, and exactly the least loss on that text.
     A second call with the same request does nothing.
 
-    Raises:
-        UserError: parameters are out of range, the folder holds something else, the disk is full.
+    Raises `UserError` where parameters are out of range, the folder holds something else, the disk
+    is full.
     """
     folder = Path(to)
     parameters.check()
@@ -264,7 +259,7 @@ def generate(
             },
         },
     )
-    write_manifest(folder, manifest)
+    write_json(folder / MANIFEST, manifest.model_dump())
     return manifest
 
 

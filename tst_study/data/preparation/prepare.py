@@ -18,9 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tst_study.atomic_files import written_atomically
+from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
 from tst_study.data.manifest import (
+    MANIFEST,
     SCHEMA_VERSION,
     SPLITS,
     TOKENIZER,
@@ -28,7 +29,6 @@ from tst_study.data.manifest import (
     SourceRecord,
     SplitRecord,
     TokenizerRecord,
-    write_manifest,
 )
 from tst_study.data.preparation import text_tokenizers
 from tst_study.data.preparation.prepared_folder import UNFINISHED, finished, open_unfinished
@@ -58,15 +58,9 @@ def prepare(
 ) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files; says what is there then.
 
-    Args:
-        request: what the folder is to hold.
-        to: the folder; made if need be.
-        workers: processes; by default one per core.
-        progress: draw a progress bar.
-
-    Raises:
-        UserError: an input cannot be read, the folder holds something else, the disk is full, or
-            no document is left for one of the splits. Finished shards are kept.
+    `workers`: processes; by default one per core. Raises `UserError` where an input cannot be
+    read, the folder holds something else, the disk is full, or no document is left for one of the
+    splits. Finished shards are kept.
     """
     folder = Path(to)
     request = request.resolved()
@@ -118,7 +112,7 @@ def prepare(
         )
         with written_atomically(folder / TOKENIZER) as file:
             file.write(tokenizer.json)
-        write_manifest(folder, manifest)
+        write_json(folder / MANIFEST, manifest.model_dump())
         shutil.rmtree(unfinished)
     return manifest
 

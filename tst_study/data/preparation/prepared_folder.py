@@ -20,8 +20,7 @@ OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in ("
 def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:
     """The manifest of an intact folder of the same request; None if there is work to do.
 
-    Raises:
-        UserError: the folder is of another request, or a source has changed since.
+    Raises `UserError` where the folder is of another request, or a source has changed since.
     """
     if not (folder / MANIFEST).exists():
         return None
@@ -47,8 +46,7 @@ def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manife
 def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Path:
     """The folder of finished shards of this request, new or from an interrupted call.
 
-    Raises:
-        UserError: the folder holds something else, or cannot be written.
+    Raises `UserError` where the folder holds something else, or cannot be written.
     """
     unfinished = folder / UNFINISHED
     stamps = [source.path and source.path.stat().st_mtime_ns for _, source in jobs]

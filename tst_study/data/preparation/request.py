@@ -1,13 +1,11 @@
 """What a prepared folder is asked to hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tst_study.data.integrity import file_sha256
 from tst_study.data.manifest import TOKENIZER
@@ -47,12 +45,11 @@ class Request:
     notes: str | None = None
     """Of the text, for the manifest."""
 
-    def resolved(self) -> Request:
+    def resolved(self) -> Self:
         """With the bundled corpus by its files, and the share that is held out.
 
-        Raises:
-            UserError: the bundled corpus is not there, or the held-out text is given twice or
-                cannot be any.
+        Raises `UserError` where the bundled corpus is not there, or the held-out text is given
+        twice or cannot be any.
         """
         request = self
         if BOOKS in self.sources:
@@ -103,8 +100,7 @@ class Request:
 def bundled_books(shards: int | None = None) -> Request:
     """English prose that comes with the checkout: the first `shards` of its five files, or all.
 
-    Raises:
-        UserError: its files are not there.
+    Raises `UserError` where its files are not there.
     """
     train = [str(path) for path in sorted(BOOKS_FOLDER.glob("books.train-*.jsonl.xz"))]
     validation = BOOKS_FOLDER / "books.val.jsonl.xz"

@@ -73,8 +73,7 @@ def lowest_hash(path: Path) -> int:
 def make_shard(work: Work, tokenizer: Tokenizer) -> None:
     """Parse and tokenise the records and write the shard, whole or not at all.
 
-    Raises:
-        UserError: a record is damaged, or the disk is full.
+    Raises `UserError` where a record is damaged, or the disk is full.
     """
     texts: dict[str, list[str]] = {"train": [], "validation": []}
     digests: dict[str, list[bytes]] = {"train": [], "validation": []}

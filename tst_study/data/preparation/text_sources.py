@@ -71,8 +71,7 @@ def find_sources(names: list[str]) -> list[Source]:
     `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder` is a
     dataset on this machine.
 
-    Raises:
-        UserError: a name stands for nothing, or for a file that cannot be read as text.
+    Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
     """
     found: list[Source] = []
     for name in names:
@@ -160,8 +159,7 @@ def records(source: Source, reading: Reading, text_field: str, skip: int = 0) ->
 def text_of_record(record: bytes, source: Source, text_field: str, number: int) -> str:
     """The text of record `number` of a source; an empty line has none.
 
-    Raises:
-        UserError: the record is not UTF-8, not JSON, or lacks the field.
+    Raises `UserError` where the record is not UTF-8, not JSON, or lacks the field.
     """
     place = f"{source.path or source.name}"
     if source.kind != "text":

@@ -113,8 +113,8 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
     The same texts give the same tokenizer, whatever the number of threads. Id 0 is
     `<|endoftext|>`, 1 … 256 are the bytes, the rest merges.
 
-    Raises:
-        UserError: the vocabulary cannot hold the bytes, or the texts are too few to fill it.
+    Raises `UserError` where the vocabulary cannot hold the bytes, or the texts are too few to fill
+    it.
     """
     if vocabulary_size < 257:
         raise UserError(
@@ -144,8 +144,7 @@ def read_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a `tokenizer.json`, or of a folder that holds one.
 
-    Raises:
-        UserError: there is none, or it cannot be used (see `Tokenizer`).
+    Raises `UserError` where there is none, or it cannot be used (see `Tokenizer`).
     """
     path = Path(path)
     if path.is_dir():
@@ -162,8 +161,7 @@ def read_tokenizer(
 def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     """A tokenizer of the Hugging Face hub, by its id.
 
-    Raises:
-        UserError: it cannot be fetched, or cannot be used (see `Tokenizer`).
+    Raises `UserError` where it cannot be fetched, or cannot be used (see `Tokenizer`).
     """
     from huggingface_hub import hf_hub_download
 

@@ -24,8 +24,7 @@ def shard_workers(count: int, tokenizer: Tokenizer) -> Iterator[Submit]:
     It blocks while twice as many shards as workers are under way, so that a fast reader does not
     fill the memory.
 
-    Raises:
-        UserError: what a worker raised, or that one was killed (out of memory, mostly).
+    Raises the `UserError` of a worker, or one that says that it was killed (out of memory, mostly).
     """
     if count == 1:
         yield lambda work: make_shard(work, tokenizer)
