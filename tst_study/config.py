@@ -340,6 +340,9 @@ class Execution(Strict):
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
+    kernels: Literal["torch", "te", "auto"] = "torch"
+    """What computes the layers: torch, or Megatron's layers on TransformerEngine (`te`, on GPUs
+    alone; experimental, see docs/gpu.md). `auto`: those where they can be had."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None

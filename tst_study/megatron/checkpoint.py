@@ -245,7 +245,7 @@ def _read_by_data_ranks(place: Path) -> FullyParallelLoadStrategyWrapper | None:
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
     """Without the empty extra states that some of Megatron's classes have, and others have not."""
     state = model.sharded_state_dict()
-    return {name: value for name, value in state.items() if not name.endswith("_extra_state")}
+    return {name: value for name, value in state.items() if "_extra_state" not in name}
 
 
 def _from_all_ranks(value: Any) -> list[Any]:

@@ -155,16 +155,15 @@ def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor")
         part.compile(backend=backend, fullgraph=alone)
 
 
-def block_specification(
-    config: TransformerConfig, expert_products: str
-) -> TransformerBlockSubmodules:
+def block_specification(config: TransformerConfig, layer: ModuleSpec) -> TransformerBlockSubmodules:
     """This rank's layers and the norm after the last one; without a name for it Megatron would
     take whatever class is installed."""
-    layers = [_layer(config, expert_products)] * get_num_layers_to_build(config)
+    layers = [layer] * get_num_layers_to_build(config)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 
 
-def _layer(config: TransformerConfig, expert_products: str) -> ModuleSpec:
+def layer_specification(config: TransformerConfig, expert_products: str) -> ModuleSpec:
+    """One layer, by which all others are judged."""
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     return ModuleSpec(
         module=RecomputableLayer,

@@ -26,9 +26,10 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.arriving_weights import AwaitsWeights
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.dispatcher import wait_less_for_sizes
+from tst_study.megatron.engine_layers import engine_layer_specification
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.kernels.rotary import RotaryTable
-from tst_study.megatron.layers import block_specification
+from tst_study.megatron.layers import block_specification, layer_specification
 from tst_study.megatron.recomputation import keep_less_for_backward
 from tst_study.superposition import (
     LINEAR_KINDS,
@@ -261,11 +262,14 @@ def build_model(config: Config) -> SuperposedGPT:
 def empty_model(config: Config) -> SuperposedGPT:
     """This rank's part of the model, its weights not filled yet; also on the meta device."""
     megatron_config = transformer_config(config)
-    specification = block_specification(megatron_config, config.execution.expert_products)
+    on_engine = config.execution.kernels == "te"
+    layer = (engine_layer_specification if on_engine else layer_specification)(
+        megatron_config, config.execution.expert_products
+    )
     with cuda_means_cpu():
         model = SuperposedGPT(
             config=megatron_config,
-            transformer_layer_spec=specification,
+            transformer_layer_spec=block_specification(megatron_config, layer),
             vocab_size=config.model.vocabulary_size,
             max_sequence_length=config.batch.sequence_length,
             pre_process=parallel_state.is_pipeline_first_stage(),
@@ -274,7 +278,8 @@ def empty_model(config: Config) -> SuperposedGPT:
             position_embedding_type="rope",
             rotary_base=config.model.rope_theta,
         )
-    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    if not on_engine:
+        model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
     for module in model.modules():
         if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
             # Megatron leaves this mark where it draws the weights, which `initialize` does here.
