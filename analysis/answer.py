@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -112,11 +110,6 @@ def _is_whole(column: pd.Series) -> bool:
         return False
     known = column.dropna()
     return bool(len(known) and (known == known.round()).all())
-
-
-def fingerprint_of(value: Any) -> str:
-    """sha256 of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

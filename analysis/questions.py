@@ -11,7 +11,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
-from analysis.compare.comparison import Comparison, compare
+from analysis.compare.comparison import Comparison, compare, eligible
 from analysis.compare.compute_multiplier import compute_answer
 from analysis.compare.matched import matched_answer
 from analysis.compare.set_ups import set_ups_answer
@@ -20,7 +20,7 @@ from analysis.paper.disagreements import disagreements_answer
 from analysis.paper.mutual_information import mutual_information_answer
 from analysis.run_table import Tables, read_tables
 from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
-from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of_runs
+from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of
 from analysis.scaling.data_constrained import data_answer, published_data_answer
 from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log
 from analysis.summary import summarise
@@ -122,8 +122,8 @@ def _bag_size(source: Tables, inputs: Inputs) -> Answer:
 
 
 def _chinchilla(source: Tables, inputs: Inputs) -> Answer:
-    points, excluded = points_of_runs(source.runs)
-    return replace(chinchilla_answer(points, inputs), excluded=excluded)
+    kept, excluded = eligible(source.runs)
+    return replace(chinchilla_answer(points_of(kept), inputs), excluded=pd.DataFrame(excluded))
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {

@@ -66,7 +66,8 @@ def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
     problems = list(tables.problems)
     if tables.runs.empty and not problems:
         problems.append(
-            f"{_shown(folders)}: no run folder there; name the folder that holds the runs"
+            f"{', '.join(map(str, _roots(folders)))}: no run folder there; name the folder that "
+            "holds the runs"
         )
     return _with_exclusions(tables, _roots(folders), problems)
 
@@ -148,7 +149,3 @@ def _long(
         # Numbers of FLOPs outgrow 64 bits; on a curve they are a coordinate.
         table[column] = np.array(values, dtype=float) if column == "flops" else values
     return pd.DataFrame(table)
-
-
-def _shown(folders: Folders) -> str:
-    return str(folders) if isinstance(folders, str | Path) else ", ".join(map(str, folders))

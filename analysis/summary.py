@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import pandas as pd
 
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
+from analysis.compare.paired import Verdict
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
 from analysis.wording import gain, group_label, left_out, number
 
-VERDICTS = ("better", "worse", "no difference shown", "one seed: no claim")
+VERDICTS = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,14 @@ class Summary:
                 f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
                 f"{'gain [95% interval]':<26} verdict"
             )
-            for row in rows_of(rows):
-                tables.append(
-                    f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
-                    f"{row['superposed']:>8.4f}  {gain(row):<26} "
-                    f"{row['verdict']}"
-                )
+            tables += [
+                f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
+                f"{row['superposed']:>8.4f}  {gain(row):<26} {row['verdict']}"
+                for row in rows_of(rows)
+            ]
         text = [self.headline()]
         for row in rows_of(self.equal_loss):
-            if row["speed_up"] is not None and not pd.isna(row["speed_up"]):
+            if pd.notna(row["speed_up"]):
                 text.append(
                     f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
                     f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times)."

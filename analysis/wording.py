@@ -31,7 +31,7 @@ def group_details(runs: pd.DataFrame) -> str:
 def gain(row: Mapping[str, Any], digits: int = 3) -> str:
     """`+0.155 [+0.124, +0.186]`; without an interval where one seed allows none."""
     mean = signed(row["gain"], digits)
-    if row["low"] is None or pd.isna(row["low"]):
+    if pd.isna(row["low"]):
         return mean
     return f"{mean} [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
 

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.interleaved import interleaved_seconds, medians
 from tst_study.superposition import BagLossKind, bag_loss, bag_targets
 
 
@@ -104,23 +103,20 @@ def _resident_kibibytes(field: str) -> int:
 
 def measure(logits: Tensor, bag_sizes: list[int], repeats: int) -> list[Result]:
     """Interleaved repeats of all candidates; one result each, the plain cross-entropy first."""
-    runs = candidates(logits, bag_sizes)
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    runs = {
+        name: partial(forward_and_backward, loss, logits)
+        for name, loss in candidates(logits, bag_sizes).items()
+    }
     memory: dict[str, float | None] = {}
-    for name, loss in runs.items():  # warm-up
+    for name, run in runs.items():  # warm-up
         logits.grad = None
         with peak_memory(logits.device) as peak:
-            forward_and_backward(loss, logits)
+            run()
         memory[name] = peak()
-    for _ in range(repeats):
-        for name in random.sample(list(runs), len(runs)):
-            start = time.perf_counter()
-            forward_and_backward(runs[name], logits)
-            times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    plain = medians["cross_entropy"]
+    middle = medians(interleaved_seconds(runs, repeats, warm_up=0))
+    plain = middle["cross_entropy"]
     return [
-        Result(name, 1e3 * median, median / plain, memory[name]) for name, median in medians.items()
+        Result(name, 1e3 * median, median / plain, memory[name]) for name, median in middle.items()
     ]
 
 
@@ -148,7 +144,6 @@ def main() -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    random.seed(0)
     dtype = getattr(torch, options.dtype)
     logits = torch.randn(1, options.positions, options.vocabulary, device=options.device)
     logits = logits.to(dtype).requires_grad_()

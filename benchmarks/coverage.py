@@ -23,6 +23,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.compute_multiplier import compute_multiplier
 from analysis.compare.equal_loss import speed_up
 from analysis.fitting import bootstrap
+from analysis.runs.schema import runs_of
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.scaling.loss_curve import Schedule, fit_loss_curve
 from analysis.scaling.scaling_laws import Base
@@ -71,58 +72,6 @@ class Circumstance:
             "covered": round(float(np.mean(held)), 3) if held else None,
             "silent": round(silent / made, 3),
         }
-
-
-def runs_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A run table (`run_table.load`) of finished runs, from what each row says of its own."""
-    common: dict[str, Any] = {
-        "study": "made",
-        "state": "done",
-        "message": "",
-        "exclusion": "",
-        "family": "family",
-        "corpus": "made",
-        "learning_rate": 1e-3,
-        "eval_set": "validation",
-        "evaluated_phase": "recovery",
-        "annealed": True,
-        "mode": "full",
-        "loss_kind": "mce",
-        "weighting": "uniform",
-        "aligned_bags": False,
-        "reinitialized": False,
-        "optimizer_at_switch": "keep",
-        "parameters": 1e6,
-        "active_parameters": 1e6,
-        "experts": None,
-        "device_count": 1,
-        "optimal_nats_per_token": None,
-        "unique_raw_tokens": 1e9,
-    }
-    made = []
-    for place, row in enumerate(rows):
-        bag, ratio = row.get("bag_size", 1), row.get("step_ratio", 0.0)
-        steps = row["steps"]
-        raw = steps * (1 + (bag - 1) * ratio)
-        own = {
-            "run_id": f"run{place}",
-            "fingerprint": f"{place:08x}",
-            "folder": f"run{place}",
-            "group": f"group {steps}",
-            "method": "superposition" if bag > 1 else "baseline",
-            "bag_size": bag,
-            "step_ratio": ratio,
-            "superposed_steps": round(steps * ratio),
-            "step": steps,
-            "evaluated_step": steps,
-            "flops": float(steps),
-            "latent_tokens": float(steps),
-            "raw_tokens": float(raw),
-            "data_multiplier": raw / steps,
-            "training_seconds": float(steps),
-        }
-        made.append({**common, **own, **row})
-    return pd.DataFrame(made)
 
 
 def _multiplier(
@@ -266,9 +215,10 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
         luck = LUCK * random.standard_normal()
         for bag in range(1, settings + 2):
             loss = 3.3 - (gain if bag > 1 else 0) + luck + 0.004 * random.standard_normal()
-            row = {"steps": 1000, "bag_size": bag, "step_ratio": 0.3 if bag > 1 else 0.0}
-            rows.append({**row, "seed": seed, "nats_per_token": loss})
-    return runs_table(rows)
+            row = {"run": f"s{bag}-seed{seed}", "params": 1e6, "tokens": 1000.0, "steps": 1000}
+            row |= {"bag_size": bag, "step_ratio": 0.3 if bag > 1 else 0.0}
+            rows.append({**row, "seed": seed, "loss": loss})
+    return runs_of(pd.DataFrame(rows))
 
 
 def _gains(settings: int, best: bool = False) -> Callable[[Random, int], Iterator[Shown]]:

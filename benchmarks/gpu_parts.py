@@ -7,12 +7,13 @@ that a part that is stopped keeps what it had.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from tst_study.atomic_files import write_json
 
 Results = Iterator[tuple[str, Any]]
 
@@ -35,10 +36,7 @@ class Request:
         return results
 
     def write(self, part: str, results: Mapping[str, Any]) -> None:
-        # Whole or not at all: the part may be stopped at any moment.
-        beside = self.work / f"{part}.json.partial"
-        beside.write_text(json.dumps(results))
-        os.replace(beside, self.work / f"{part}.json")
+        write_json(self.work / f"{part}.json", results)
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 
 def interleaved_seconds(
     candidates: Mapping[str, Callable[[], Any]],
     repeats: int,
     *,
     warm_up: int = 3,
-    device: torch.device | None = None,
     seconds: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per call of each candidate: each once per repeat, in a new order every time.
 
+    A candidate that works on a GPU waits for it itself.
     Stops early, at the end of a repeat, once `seconds` have passed; one repeat is always made.
     `clock`: `time.process_time` counts processor time, which other processes on the machine
     hardly touch; it says nothing of several threads or of a GPU.
@@ -34,10 +32,8 @@ def interleaved_seconds(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name in order.sample(list(candidates), len(candidates)):
-            _synchronize(device)
             start = clock()
             candidates[name]()
-            _synchronize(device)
             times[name].append(clock() - start)
         if time.perf_counter() - began > seconds:
             break
@@ -55,8 +51,3 @@ def median_ratio(times: Mapping[str, list[float]], candidate: str, reference: st
     """
     pairs = zip(times[candidate], times[reference], strict=True)
     return statistics.median(mine / other for mine, other in pairs)
-
-
-def _synchronize(device: torch.device | None) -> None:
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)

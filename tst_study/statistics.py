@@ -30,7 +30,7 @@ def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
     return effect / math.sqrt(pairs)
 
 
-def critical_t(freedom: int, comparisons: int = 1) -> float:
+def critical_t(freedom: float, comparisons: int = 1) -> float:
     """Half the width, in standard errors, of intervals that hold all of `comparisons` truths
     together with 95%."""
     return float(stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom))

@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.answer import Answer, fingerprint_of
+from analysis.answer import Answer
 from analysis.bag_size.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, optimum
 from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compared
 from analysis.checks import needs_columns
-from analysis.compare.comparison import SAME, Comparison
+from analysis.compare.comparison import Comparison
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
+_CELL = [*GROUP, "step_ratio", "bag_size"]
 WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
 """Around the lowest point: a factor of 2, of 3, and all values."""
 
@@ -26,27 +27,20 @@ WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
 def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
     paired gain, so that a seed's luck drops out."""
-    table = comparison.table
-    plain = table.loc[
-        [
-            SuperpositionSetting.of_row({**row, "weighting": "uniform"}).is_plain
-            for row in rows_of(table)
-        ]
-    ]
-    plain = plain.assign(size=_labels(plain), step_ratio=plain["step_ratio"].round(4))
-    cells = [*GROUP, "step_ratio", "bag_size"]
-    keys = [*SAME, "setting"]
-    pairs = comparison.pairs[[*keys, "seed", "gain"]].merge(plain[keys + cells])
-    return pairs.assign(loss=-pairs["gain"])[[*cells, "seed", "loss"]]
+    rows = rows_of(comparison.pairs)
+    plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
+    pairs = comparison.pairs.loc[plain]
+    pairs = pairs.assign(size=_labels(pairs), step_ratio=pairs["step_ratio"].round(4))
+    return pairs.assign(loss=-pairs["gain"])[[*_CELL, "seed", "loss"]]
 
 
-def _labels(table: pd.DataFrame) -> pd.Series:
+def _labels(pairs: pd.DataFrame) -> pd.Series:
     """The corpus; where several groups share corpus and length the group's key, and where a group
     has several the learning rate."""
-    groups = table.groupby(["corpus", "steps"])["group"].transform("nunique")
-    rates = table.groupby("group")["learning_rate"].transform("nunique")
-    label = table["corpus"].where(groups == 1, table["corpus"] + " " + table["group"].str[:6])
-    return label.where(rates == 1, label + table["learning_rate"].map(" at {:g}".format))
+    groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
+    rates = pairs.groupby("group")["learning_rate"].transform("nunique")
+    label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"].str[:6])
+    return label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))
 
 
 def optima(
@@ -109,12 +103,6 @@ def bag_size_answer(
 ) -> Answer:
     """`tst-study analyse bag-size`: s* per curve, r* per bag, and what moves s*."""
     given = published.loss_grid() if grid is None else grid
-    if inputs is None:
-        inputs = (
-            published.fingerprints("final_loss_grid")
-            if grid is None
-            else {"grid": fingerprint_of(given.astype(str).to_dict("list"))}
-        )
     bags = optima(given, "bag_size")
     ratios = optima(given, "step_ratio")
     tables, said = {}, []
@@ -135,8 +123,7 @@ def bag_size_answer(
             )
     ratios_tried = given.loc[given["bag_size"] > 1, "step_ratio"]
     if all(np.isclose(ratios_tried, ratio).any() for ratio in TREND_RATIOS):
-        cells = [*GROUP, "step_ratio", "bag_size"]
-        means = given.groupby(cells)[["loss"]].mean().reset_index() if "seed" in given else given
+        means = given.groupby(_CELL)[["loss"]].mean().reset_index() if "seed" in given else given
         tables["What moves the best s (factor on the parabola's optimum, 95%)"] = trends(means)
         compared = weights_compared(means)
         if len(compared):
@@ -146,6 +133,7 @@ def bag_size_answer(
         if "seeds" in set(bags.get("noise_from", []))
         else "Noise is what each form leaves of its curve: no run was repeated with a seed."
     )
+    inputs = inputs or published.fingerprints("final_loss_grid")
     return Answer("bag-size", tables, tuple(said), inputs)
 
 

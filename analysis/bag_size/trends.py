@@ -3,16 +3,18 @@ one error per trunk for all r at one s."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.bag_size.optimum import FormName, coordinate, places, roughness
+from analysis.bag_size.optimum import coordinate, places, roughness
 from analysis.checks import Floats
 
 GROUP = ("size", "steps", "weighting")
 TREND_RATIOS = (0.2, 0.3, 0.4, 0.5)
+_DRAWS = 1000
 
 
 def shared_noise(grid: pd.DataFrame) -> tuple[float, float]:
@@ -31,7 +33,7 @@ def shared_noise(grid: pd.DataFrame) -> tuple[float, float]:
     return roughness(means[1:]), cell
 
 
-def trends(grid: pd.DataFrame, *, form: FormName = "parabola", draws: int = 1000) -> pd.DataFrame:
+def trends(grid: pd.DataFrame) -> pd.DataFrame:
     """log s* against r within a group, and between groups (size, length, weights).
 
     Noise is redrawn as the grids have it, one error per trunk for all r at one s. Rows: question,
@@ -42,19 +44,17 @@ def trends(grid: pd.DataFrame, *, form: FormName = "parabola", draws: int = 1000
     largest = tried.groupby(list(GROUP))["bag_size"].max().min()
     groups = dict(iter(tried[tried["bag_size"] <= largest].groupby(list(GROUP), sort=True)))
     random = np.random.default_rng(0)
-    drawn = {keys: _drawn(rows, form, draws, random) for keys, rows in groups.items()}
+    drawn = {keys: _drawn(rows, random) for keys, rows in groups.items()}
     rows: list[dict[str, Any]] = []
     ratios = np.array(TREND_RATIOS)
     for keys, logs in drawn.items():
         name = f"{keys[0]}, {keys[1]:,} steps, {str(keys[2]).replace('_', '-')}"
-        slope = _slopes(ratios, logs)
+        centred = ratios - ratios.mean()
+        slope = (logs * centred).sum(axis=1) / (centred**2).sum()
         rows.append(_trend(f"{name}: r from 0.2 to 0.4", 0.2 * slope))
-    names = list(drawn)
-    for i, one in enumerate(names):
-        for two in names[i + 1 :]:
-            differing = [k for k in range(3) if one[k] != two[k]]
-            if len(differing) != 1:
-                continue
+    for one, two in itertools.combinations(drawn, 2):
+        differing = [k for k in range(3) if one[k] != two[k]]
+        if len(differing) == 1:
             change = drawn[two].mean(axis=1) - drawn[one].mean(axis=1)
             said = ", ".join(str(one[k]) for k in range(3) if k not in differing)
             k = differing[0]
@@ -62,13 +62,13 @@ def trends(grid: pd.DataFrame, *, form: FormName = "parabola", draws: int = 1000
     return pd.DataFrame(rows)
 
 
-def _drawn(grid: pd.DataFrame, form: FormName, draws: int, random: np.random.Generator) -> Floats:
-    """log s* of redrawn grids, shape (draws + 1, ratios); the first row is the grid as it is."""
+def _drawn(grid: pd.DataFrame, random: np.random.Generator) -> Floats:
+    """log s* of redrawn grids, shape (_DRAWS + 1, ratios); the first row is the grid as it is."""
     trunk, cell = shared_noise(grid)
     bags = np.sort(grid["bag_size"].unique()).astype(float)
-    shared = trunk * random.standard_normal((draws + 1, len(bags)))
+    shared = trunk * random.standard_normal((_DRAWS + 1, len(bags)))
     shared[0] = 0.0
-    found = np.full((draws + 1, len(TREND_RATIOS)), np.nan)
+    found = np.full((_DRAWS + 1, len(TREND_RATIOS)), np.nan)
     for column, ratio in enumerate(TREND_RATIOS):
         curve = grid[np.isclose(grid["step_ratio"], ratio)].sort_values("bag_size")
         at = np.searchsorted(bags, curve["bag_size"].to_numpy(dtype=float))
@@ -76,17 +76,11 @@ def _drawn(grid: pd.DataFrame, form: FormName, draws: int, random: np.random.Gen
         y = curve["loss"].to_numpy()
         if len(x) < 4:
             continue
-        own = cell * random.standard_normal((draws + 1, len(x)))
+        own = cell * random.standard_normal((_DRAWS + 1, len(x)))
         own[0] = 0.0
         noisy = (y + shared[:, at] + own).T
-        found[:, column] = np.log(places(x, noisy, "bag_size", form))
+        found[:, column] = np.log(places(x, noisy, "bag_size", "parabola"))
     return found
-
-
-def _slopes(ratios: Floats, logs: Floats) -> Floats:
-    centred = ratios - ratios.mean()
-    slopes: Floats = (logs * centred).sum(axis=1) / (centred**2).sum()
-    return slopes
 
 
 def _trend(question: str, changes: Floats) -> dict[str, Any]:

@@ -26,59 +26,18 @@ SAME = ("group", "learning_rate", "eval_set")
 """What the two runs of a pair share, beside their seed."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 """The same, whatever the number of steps."""
-_JUDGED = (
-    "exclusion",
-    "state",
-    "message",
-    "step",
-    "steps",
-    "nats_per_token",
-    "evaluated_step",
-    "evaluated_phase",
-    "annealed",
-    "method",
-    "family",
-    "learning_rate",
-    "eval_set",
-)
+_NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
+_NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")
+_NEEDED += ("nats_per_token", "evaluated_step", "evaluated_phase", "annealed", *SETTING)
+"""What must be known of a run to compare it."""
 
-TABLE_COLUMNS = (
-    "group",
-    "family",
-    "corpus",
-    "steps",
-    "learning_rate",
-    "eval_set",
-    "flops",
-    "setting",
-    *SETTING,
-    "data_multiplier",
-    "seeds",
-    "comparisons",
-    "baseline",
-    "superposed",
-    "gain",
-    "low",
-    "high",
-    "deviation",
-    "smallest_detectable",
-    "p_adjusted",
-    "verdict",
-    "run_ids",
-)
-PAIR_COLUMNS = (
-    "group",
-    "steps",
-    "learning_rate",
-    "eval_set",
-    "setting",
-    "seed",
-    "baseline",
-    "superposed",
-    "gain",
-    "baseline_folder",
-    "superposed_folder",
-)
+_SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
+_SHARED += ("flops", "setting", *SETTING, "data_multiplier")
+PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
+PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
+TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
+TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
+TABLE_COLUMNS += ("verdict", "run_ids")
 EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
@@ -108,7 +67,7 @@ def compare(runs: pd.DataFrame) -> Comparison:
     for run in rows_of(kept[kept["method"] == "superposition"]):
         partner = _partner(run, baselines)
         if isinstance(partner, str):
-            excluded.append(_exclusion(run, partner))
+            excluded.append(excluded_row(run, partner))
         else:
             pairs.append(_pair(run, partner))
     return Comparison(
@@ -121,7 +80,7 @@ def compare(runs: pd.DataFrame) -> Comparison:
 
 def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Runs whose final losses may be compared, and the others, each with its reason."""
-    needs_columns(runs, ("group", "seed", "flops", "fingerprint", *_JUDGED, *SETTING), "runs")
+    needs_columns(runs, _NEEDED, "runs")
     excluded: list[dict[str, Any]] = []
     kept: list[int] = []
     seen: dict[str, str] = {}
@@ -133,7 +92,7 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
             seen[run["fingerprint"]] = run["folder"]
             kept.append(index)
         else:
-            excluded.append(_exclusion(run, reason))
+            excluded.append(excluded_row(run, reason))
     return runs.loc[kept], excluded
 
 
@@ -178,11 +137,11 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
     for column, words in narrowing:
         if column not in run:  # Tables made elsewhere may not know the order of the text.
             continue
-        there = [baseline for baseline in baselines if baseline[column] == run[column]]
-        if not there:
+        same = [baseline for baseline in baselines if baseline[column] == run[column]]
+        if not same:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
-        baselines = there
+        baselines = same
     return baselines[0]
 
 
@@ -204,10 +163,9 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 
 
 def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    shared = ("group", "family", "corpus", "steps", "learning_rate", "eval_set", "flops", "seed")
+    run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     return {
-        **{column: run[column] for column in (*shared, *SETTING, "data_multiplier")},
-        "setting": SuperpositionSetting.of_row(run).label,
+        **{column: run[column] for column in (*_SHARED, "seed")},
         "baseline": baseline["nats_per_token"],
         "superposed": run["nats_per_token"],
         "gain": baseline["nats_per_token"] - run["nats_per_token"],
@@ -252,7 +210,8 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 
 
-def _exclusion(run: dict[str, Any], reason: str) -> dict[str, Any]:
+def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A run that was left out (`EXCLUDED_COLUMNS`)."""
     return {
         "run_id": run["run_id"],
         "seed": run["seed"],

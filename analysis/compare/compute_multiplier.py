@@ -23,6 +23,7 @@ from analysis.scaling.chinchilla import (
     leave_one_size_out,
     parametric,
 )
+from analysis.scaling.chinchilla_answer import points_of
 from analysis.scaling.power_law import fit_power_law
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
@@ -37,9 +38,9 @@ def compute_multiplier(
     Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
     every length has count; what is left out is in the table's `attrs["note"]`. Read between
     neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
-    the shortest or the longest. Columns: loss, baseline_flops, method_flops, multiplier, seeds,
-    low, high: 95% for all `comparisons` methods together, by the t-test of the seeds' paired
-    differences (None for one seed: no claim; and on a side that the lengths do not bound).
+    the shortest or the longest. Columns: loss, multiplier, seeds, low, high: 95% for all
+    `comparisons` methods together, by the t-test of the seeds' paired differences (None for one
+    seed: no claim; and on a side that the lengths do not bound).
 
     Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
     run at every length.
@@ -49,34 +50,24 @@ def compute_multiplier(
         needs_columns(table, ("seed",), name)
     (first, second), note = paired_tables([baseline, method], "flops")
     one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
-    low, high = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
-    if low >= high:
+    lowest, highest = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
+    if lowest >= highest:
         raise UserError(
             f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
             f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
         )
     allowed = floors([one, two])
     rows = []
-    for loss in np.linspace(high, low, losses):
+    for loss in np.linspace(highest, lowest, losses):
         places = [two.place(float(loss), floor) for floor in allowed]
-        ratio, *ends = hull(
+        multiplier, low, high = hull(
             [
                 one.reached(two.at(place, floor), floor, place, comparisons)
                 for place, floor in zip(places, allowed, strict=True)
             ]
         )
-        rows.append(
-            {
-                "loss": float(loss),
-                "baseline_flops": float(np.exp(ratio + places[0])),
-                "method_flops": float(np.exp(places[0])),
-                "multiplier": float(np.exp(ratio)),
-                "seeds": len(one.losses),
-                "low": None if ends[0] is None else float(np.exp(ends[0])),
-                "high": None if ends[1] is None else float(np.exp(ends[1])),
-            }
-        )
-    table = pd.DataFrame(rows)
+        rows.append((float(loss), multiplier, len(one.losses), low, high))
+    table = pd.DataFrame(rows, columns=["loss", "multiplier", "seeds", "low", "high"])
     table.attrs["note"] = "; ".join(filter(None, (note, one.note, two.note)))
     return table
 
@@ -88,23 +79,21 @@ def compute_answer(
 
     What the runs do not allow is a sentence that says what is missing.
     """
-    table = published.runs() if runs is None else runs
     if runs is None:
         # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
-        table = table[table["source"] != "Table 2"]
-    kept, excluded = eligible(table)
-    kept = kept.assign(loss=kept["nats_per_token"].astype(float))
+        runs = published.runs().query("source != 'Table 2'")
+    kept, excluded = eligible(runs)
+    points = points_of(kept)
+    baselines = points[points["method"] == "baseline"]
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     multipliers: list[pd.DataFrame] = []
-    for keys, family in kept.groupby(list(SAME_BUT_LENGTH), sort=True):
-        baseline = family[family["method"] == "baseline"]
+    for keys, family in points.groupby(list(SAME_BUT_LENGTH), sort=True):
+        superposed = family["method"] != "baseline"
         label = str(keys[0])
-        if baseline["steps"].nunique() >= 2:
-            said.append(_power_law_sentence(label, baseline))
-        for name, _, found in multipliers_of(
-            baseline, family[family["method"] != "baseline"], losses=3
-        ):
+        if family[~superposed]["steps"].nunique() >= 2:
+            said.append(_power_law_sentence(label, family[~superposed]))
+        for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
             note = found if isinstance(found, str) else found.attrs["note"]
             if note:
                 said.append(f"{label}, {name}: {note}.")
@@ -115,20 +104,11 @@ def compute_answer(
         tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
             multipliers, ignore_index=True
         )[order]
-    baselines = kept[kept["method"] == "baseline"]
-    points = pd.DataFrame(
-        {
-            "params": baselines["active_parameters"].astype(float),
-            "tokens": baselines["latent_tokens"].astype(float),
-            "flops": baselines["flops"].astype(float),
-            "loss": baselines["loss"],
-            # Lengths of one size and seed fork from one trunk.
-            "model": baselines[["active_parameters", "seed"]].astype(str).agg(" ".join, axis=1),
-        }
-    )
+    # Lengths of one size and seed fork from one trunk.
+    models = baselines["params"].astype(str) + " " + baselines["seed"].astype(str)
     # Sizes are compared on one text and one kind of model.
     kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
-    for (corpus, *_), own in points.groupby(kinds, sort=True):
+    for (corpus, *_), own in baselines.assign(model=models).groupby(kinds, sort=True):
         for name, approach in _APPROACHES.items():
             title = f"Chinchilla, {name}, {corpus}"
             try:

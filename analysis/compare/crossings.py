@@ -10,7 +10,7 @@ from analysis.bag_size.optimum import roughness
 from analysis.checks import Floats, needs_columns, numbers
 from tst_study.errors import UserError
 
-COLUMNS = ("at", "low", "high", "loss", "below_after", "lasting")
+COLUMNS = ("at", "low", "high", "loss", "below_after")
 
 
 def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> pd.DataFrame:
@@ -39,10 +39,10 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
     losses = np.interp(x, one[along].to_numpy(float), one["loss"].to_numpy(float))
     gap = losses - np.interp(x, two[along].to_numpy(float), two["loss"].to_numpy(float))
     noise = float(np.hypot(_noise(one), _noise(two)))
+    inside = np.abs(gap) <= 2 * noise
     rows = []
     for i in np.flatnonzero(np.sign(gap[:-1]) * np.sign(gap[1:]) < 0):
         share = gap[i] / (gap[i] - gap[i + 1])
-        inside = np.abs(gap) <= 2 * noise
         first, last = i, i + 1
         while first > 0 and inside[first]:
             first -= 1
@@ -55,12 +55,10 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
                 "high": float(x[last]),
                 "loss": float(losses[i] + share * (losses[i + 1] - losses[i])),
                 "below_after": bool(gap[i + 1] < 0),
-                "lasting": False,
             }
         )
-    if rows:
-        rows[-1]["lasting"] = True
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    return found.assign(lasting=found.index == len(found) - 1)
 
 
 def published_crossings() -> pd.DataFrame:

@@ -17,25 +17,12 @@ from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tabl
 from analysis.runs.run_row import rows_of
 from tst_study.errors import UserError
 
-COLUMNS = (
-    "group",
-    "setting",
-    "steps",
-    "learning_rate",
-    "seeds",
-    "baseline_steps",
-    "speed_up",
-    "low",
-    "high",
-    "note",
-)
-
 
 def equal_loss(comparison: Comparison) -> pd.DataFrame:
     """One row per compared setting for which its baseline was run at two or more lengths.
 
-    Columns beside the setting's: those of `speed_up`. Intervals hold for all settings that the
-    comparison held against one baseline together.
+    Columns: group, setting, steps, learning_rate and those of `speed_up`. Intervals hold for all
+    settings that the comparison held against one baseline together.
     """
     baselines = comparison.eligible[comparison.eligible["method"] == "baseline"]
     baselines = baselines.assign(loss=baselines["nats_per_token"])
@@ -46,8 +33,9 @@ def equal_loss(comparison: Comparison) -> pd.DataFrame:
             continue
         mine = alike(comparison.pairs, row, (*SAME, "setting"))
         mine = mine.assign(loss=mine["superposed"])
-        rows.append({**row, **speed_up(same, mine, row["comparisons"])})
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        named = {name: row[name] for name in ("group", "setting", "steps", "learning_rate")}
+        rows.append({**named, **speed_up(same, mine, row["comparisons"])})
+    return pd.DataFrame(rows)
 
 
 def speed_up(
@@ -72,14 +60,14 @@ def speed_up(
     losses = own.to_numpy(dtype=float).ravel()
     ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
     notes = [note for note in (said, curve.note) if note]
-    beyond = ""
+    outside = ""
     if loss > curve.means[0]:
-        beyond = f"worse than the shortest baseline ({ends[0]})"
+        outside = f"worse than the shortest baseline ({ends[0]})"
     if loss < curve.means[-1]:
         word = "best" if curve.means[-1] <= table.mean(axis=1).min() else "last usable"
-        beyond = f"better than the {word} baseline ({ends[1]})"
-    if beyond:
-        return {**nothing, "note": "; ".join([beyond, *notes])}
+        outside = f"better than the {word} baseline ({ends[1]})"
+    if outside:
+        return {**nothing, "note": "; ".join([outside, *notes])}
     steps = float(own.index[0])
     best, low, high = hull(
         [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
@@ -88,9 +76,9 @@ def speed_up(
         notes.append("one seed: no claim")
     return {
         "seeds": len(losses),
-        "baseline_steps": math.exp(best) * steps,
-        "speed_up": math.exp(best),
-        "low": None if low is None else math.exp(low),
-        "high": None if high is None else math.exp(high),
+        "baseline_steps": best * steps,
+        "speed_up": best,
+        "low": low,
+        "high": high,
         "note": "; ".join(notes),
     }

@@ -79,19 +79,15 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
 
 def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
     """Mean loss by rate, over the seeds that every finished rate has (all, if none is shared)."""
-    by_rate = {rate: rows.set_index("seed") for rate, rows in done.groupby("learning_rate")}
-    seeds = [set(rows.index) for rows in by_rate.values()]
-    shared = set.intersection(*seeds) if seeds else set()
-    rows = []
-    for rate, members in by_rate.items():
-        losses = members["nats_per_token"]
-        if shared:
-            losses = losses[losses.index.isin(shared)]
-        rows.append({"learning_rate": rate, "loss": float(losses.mean()), "seeds": len(losses)})
-    for rate in sorted(set(lost["learning_rate"]) - set(by_rate)):
-        rows.append({"learning_rate": rate, "loss": float("inf"), "seeds": 0})
-    table = pd.DataFrame(rows, columns=["learning_rate", "loss", "seeds"])
-    return table.sort_values("learning_rate", ignore_index=True)
+    losses = done.astype({"nats_per_token": float}).pivot_table(
+        index="learning_rate", columns="seed", values="nats_per_token"
+    )
+    shared = losses.dropna(axis=1)
+    losses = losses if shared.empty else shared
+    rates = pd.Index(sorted({*losses.index, *lost["learning_rate"]}), name="learning_rate")
+    table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
+    table = table.fillna({"loss": float("inf"), "seeds": 0})
+    return table.astype({"loss": float, "seeds": int}).reset_index()
 
 
 def _sweep(group: str, members: pd.DataFrame, rates: pd.DataFrame, runs: pd.DataFrame) -> Sweep:

@@ -9,6 +9,7 @@ seeds, and open where the curve is too flat to say.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,13 +109,14 @@ class LengthCurve:
         return best - origin, ends[0], ends[1]
 
 
-def hull(found: list[Ratio]) -> Ratio:
-    """The first estimate, with an interval that spans those of all."""
-    lows, highs = [low for _, low, _ in found], [high for _, _, high in found]
+def hull(found: list[Ratio]) -> tuple[float, float | None, float | None]:
+    """The first of these ratios, no longer as a log, with an interval that spans those of all."""
+    lows = [low for _, low, _ in found if low is not None]
+    highs = [high for _, _, high in found if high is not None]
     return (
-        found[0][0],
-        None if None in lows else min(low for low in lows if low is not None),
-        None if None in highs else max(high for high in highs if high is not None),
+        math.exp(found[0][0]),
+        math.exp(min(lows)) if len(lows) == len(found) else None,
+        math.exp(max(highs)) if len(highs) == len(found) else None,
     )
 
 

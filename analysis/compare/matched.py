@@ -52,10 +52,9 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     """Eligible runs with flops, raw_tokens, steps, loss and device hours (NaN where not known);
     `seed` names the order of the text, too, where that has a seed of its own: a pair shares both.
     """
-    rows = runs.copy()
+    rows = runs.assign(loss=runs["nats_per_token"].astype(float))
     if "data_seed" in rows and rows["data_seed"].notna().any():
         rows["seed"] = rows["seed"].astype(str) + " " + rows["data_seed"].astype(str)
-    rows["loss"] = rows["nats_per_token"].astype(float)
     if "gpu_hours" in rows:
         rows["hours"] = rows["gpu_hours"].astype(float)
     else:
@@ -73,11 +72,10 @@ def matched(runs: pd.DataFrame) -> Matches:
     and high of the first; `note` says what no number can.
     """
     kept, excluded = eligible(runs)
-    book = ledger(kept)
     rows: list[dict[str, Any]] = []
-    superposed = book[book["method"] == "superposition"]
+    book = ledger(kept)
+    superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
     keys = [*SAME_BUT_LENGTH, "steps", *SETTING]
-    baselines = book[book["method"] == "baseline"]
     settings = [
         (members, alike(baselines, members.iloc[0], SAME_BUT_LENGTH))
         for _, members in superposed.groupby(keys, sort=False, dropna=False)
@@ -89,13 +87,14 @@ def matched(runs: pd.DataFrame) -> Matches:
     )
     for members, near in settings:
         first = next(rows_of(members))
+        setting = SuperpositionSetting.of_row(first)
         named = {
             **{name: first[name] for name in SAME_BUT_LENGTH},
             "corpus": first["corpus"],
             "params": big(first["parameters"]),
-            "setting": SuperpositionSetting.of_row(first).label,
+            "setting": setting.label,
             "steps": first["steps"],
-            "_order": (first["family"], first["steps"], *SuperpositionSetting.of_row(first).order),
+            "_order": (first["family"], first["steps"], *setting.order),
         }
         question = max(1, tried[first["family"], first["eval_set"], first["steps"]])
         for column, kind in _EQUAL.items():
@@ -105,35 +104,19 @@ def matched(runs: pd.DataFrame) -> Matches:
     return Matches(pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(excluded))
 
 
-COLUMNS = (
-    *SAME_BUT_LENGTH,
-    "corpus",
-    "params",
-    "setting",
-    "steps",
-    "kind",
-    "baseline_steps",
-    "seeds",
-    "gain",
-    "steps_ratio",
-    "flops_ratio",
-    "hours_ratio",
-    "low",
-    "high",
-    "smallest_detectable",
-    "verdict",
-    "note",
-)
+COLUMNS: tuple[str, ...] = (*SAME_BUT_LENGTH, "corpus", "params", "setting", "steps", "kind")
+COLUMNS += ("baseline_steps", "seeds", "gain", "steps_ratio", "flops_ratio", "hours_ratio")
+COLUMNS += ("low", "high", "smallest_detectable", "verdict", "note")
 
 
 def matched_answer(
     runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
 ) -> Answer:
     """`tst-study analyse matched`: of a run table, or of Tables 1 and 2 with Figures 1 and 3."""
-    table = published.runs() if runs is None else runs
+    of_paper = runs is None
     if runs is None:
-        table = table[table["source"].isin(["Table 1", "Table 2"])]
-    found = matched(table)
+        runs = published.runs().query("source in ['Table 1', 'Table 2']")
+    found = matched(runs)
     if found.table.empty:
         raise UserError("no finished superposed run among these: there is nothing to match")
     tables = {
@@ -141,15 +124,15 @@ def matched_answer(
             columns=["family", "eval_set"]
         )
     }
+    partners = found.table["seeds"].notna().groupby(found.table["kind"])
     said = [
-        f"{kind}: {int(found.table['seeds'].notna()[found.table['kind'] == kind].sum())} of "
-        f"{int((found.table['kind'] == kind).sum())} settings have a partner."
-        for kind in ("equal FLOPs", "equal data")
+        f"{kind}: {partners.sum()[kind]} of {partners.size()[kind]} settings have a partner."
+        for kind in _EQUAL.values()
     ]
-    if runs is None:
+    if of_paper:
         tables["Where the curves of Figures 1 and 3 cross, in steps"] = published_crossings()
         said.append(
-            "Figures 1, 3b and 3c cross baselines that are not annealed there: the gap behind the "
+            "Figures 1, 3b and 3c cross baselines that are not annealed there: the gap after the "
             "crossing is partly the learning rate's decay."
         )
     return Answer(
@@ -174,7 +157,6 @@ def _equal(
     if pairs.empty:
         return {**row, "note": f"no baseline of {kind} with its seeds"}
     found = paired(list(pairs["loss_baseline"] - pairs["loss"]), comparisons)
-    hours = float((pairs["hours_baseline"] / pairs["hours"]).mean())
     return {
         **row,
         "baseline_steps": int(pairs["steps_baseline"].iloc[0]),
@@ -182,7 +164,7 @@ def _equal(
         "gain": found.mean,
         "steps_ratio": float((pairs["steps_baseline"] / pairs["steps"]).mean()),
         "flops_ratio": float((pairs["flops_baseline"] / pairs["flops"]).mean()),
-        "hours_ratio": None if math.isnan(hours) else hours,
+        "hours_ratio": float((pairs["hours_baseline"] / pairs["hours"]).mean()),
         "low": found.low,
         "high": found.high,
         "smallest_detectable": found.smallest_detectable,
@@ -205,7 +187,6 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int
         return {**row, "note": found["note"]}
     known = baselines.groupby("steps")["hours"].mean()
     spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
-    hours = spent / float(members["hours"].mean())
     return {
         **row,
         "seeds": found["seeds"],
@@ -213,7 +194,7 @@ def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, comparisons: int
         "steps_ratio": ratio,
         # A step costs the same FLOPs in both phases and both arms.
         "flops_ratio": ratio,
-        "hours_ratio": None if math.isnan(hours) else hours,
+        "hours_ratio": spent / float(members["hours"].mean()),
         "low": found["low"],
         "high": found["high"],
         "verdict": "one seed: no claim" if found["seeds"] < 2 else "",

@@ -20,7 +20,6 @@ from tst_study.errors import UserError
 from tst_study.statistics import critical_t, smallest_detectable
 
 Verdict = Literal["better", "worse", "no difference shown", "one seed: no claim"]
-SIGNIFICANT = 0.05
 _COPIES = 1e-9
 """Differences that agree to nine digits are one run's, recorded again under other seeds."""
 

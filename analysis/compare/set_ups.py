@@ -35,56 +35,48 @@ def set_ups(found: Comparison) -> pd.DataFrame:
 
     Raises `UserError` where nothing was compared with two seeds or more.
     """
-    pairs = found.pairs.merge(found.table[[*SAME, "setting", "corpus"]], on=[*SAME, "setting"])
+    key = [*SAME, "setting"]
+    pairs = dict(iter(found.pairs.groupby(key)))
     rows: list[dict[str, Any]] = []
-    for (corpus, steps, setting, eval_set), alike in pairs.groupby(
-        ["corpus", "steps", "setting", "eval_set"], sort=True
-    ):
-        members = {key: own for key, own in alike.groupby(list(SAME)) if len(own) > 1}
-        if not members:
-            continue
-        named = _names({key: str(own["baseline_folder"].iloc[0]) for key, own in members.items()})
-        best = min(members.values(), key=lambda own: float(own["baseline"].mean()))
-        shared = {"corpus": corpus, "steps": steps, "setting": setting, "eval_set": eval_set}
-        own_rows = [
-            {
-                **shared,
-                "set_up": named[key],
-                "baselines": tuple(own["baseline_folder"]),
-                **_row(own, best),
-            }
-            for key, own in members.items()
+    several = found.table[found.table["deviation"].notna()]
+    for _, alike in several.groupby(["corpus", "steps", "setting", "eval_set"], sort=True):
+        members = [pairs[names] for names in alike[key].itertuples(index=False, name=None)]
+        named = _names([str(own["baseline_folder"].iloc[0]) for own in members])
+        best = members[int(alike["baseline"].argmin())]
+        found_rows = [
+            _row(row, name, own, best)
+            for row, name, own in zip(rows_of(alike), named, members, strict=True)
         ]
-        tuned: dict[Any, float] = {}  # over rates, which a group leaves open
-        for (group, _, _), own in members.items():
-            tuned[group] = min(tuned.get(group, float("inf")), float(own["baseline"].mean()))
-        # The lowest has no interval of its difference from itself.
+        # Over rates, which a group leaves open. The lowest has no interval of its difference from
+        # itself.
+        lowest = alike.groupby("group")["baseline"].transform("min")
         level = [
             row
-            for (group, _, _), row in zip(members, own_rows, strict=True)
-            if row["baseline"] == tuned[group]
+            for row, least in zip(found_rows, lowest, strict=True)
+            if row["baseline"] == least
             and (row["above_best"] if row["low"] is None else row["low"]) <= 0
         ]
         chosen = min(level, key=lambda row: float(row["deviation"]))
-        rows += [{**row, "chosen": row is chosen} for row in own_rows]
+        rows += [{**row, "chosen": row is chosen} for row in found_rows]
     if not rows:
         raise UserError("no setting was compared with two seeds or more: nothing to choose by")
     return pd.DataFrame(rows)
 
 
-def _row(own: pd.DataFrame, best: pd.DataFrame) -> dict[str, Any]:
+def _row(row: dict[str, Any], name: str, own: pd.DataFrame, best: pd.DataFrame) -> dict[str, Any]:
     both = own.merge(best[["seed", "baseline"]], on="seed", suffixes=("", "_best"))
-    interval = mean_interval((both["baseline"] - both["baseline_best"]).to_numpy(dtype=float))
-    _, low, high = interval or (None, None, None)
+    above = (both["baseline"] - both["baseline_best"]).to_numpy(dtype=float)
+    _, low, high = mean_interval(above) or (None, None, None)
     return {
-        "seeds": len(own),
-        "baseline": float(own["baseline"].mean()),
-        "superposed": float(own["superposed"].mean()),
-        "above_best": float((both["baseline"] - both["baseline_best"]).mean()),
+        **{column: row[column] for column in ("corpus", "steps", "setting", "eval_set")},
+        "set_up": name,
+        "baselines": tuple(own["baseline_folder"]),
+        **{column: row[column] for column in ("seeds", "baseline", "superposed")},
+        "above_best": float(above.mean()),
         "low": low,
         "high": high,
-        "gain": float(own["gain"].mean()),
-        "deviation": float(own["gain"].std(ddof=1)),
+        "gain": row["gain"],
+        "deviation": row["deviation"],
         "lagging_baselines": _lagging(own["baseline"]),
         "lagging_superposed": _lagging(own["superposed"]),
     }
@@ -94,17 +86,13 @@ def _lagging(losses: pd.Series) -> int:
     return int((losses > losses.median() + LAG).sum())
 
 
-def _names(folders: dict[Any, str]) -> dict[Any, str]:
+def _names(folders: list[str]) -> list[str]:
     """Baselines' names without what all have in common, seed and digits."""
-    words = {
-        key: re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", Path(folder).name).split("-")
-        for key, folder in folders.items()
-    }
-    common = set.intersection(*map(set, words.values()))
-    return {
-        key: " ".join(word for word in own if word not in common) or "as it is"
-        for key, own in words.items()
-    }
+    words = [
+        re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", Path(folder).name).split("-") for folder in folders
+    ]
+    common = set.intersection(*map(set, words))
+    return [" ".join(word for word in own if word not in common) or "as it is" for own in words]
 
 
 def set_ups_answer(found: Comparison, inputs: dict[str, str]) -> Answer:

@@ -1,24 +1,16 @@
 """Fits that say when they failed: models, objectives, solver, uncertainty. numpy and scipy only."""
 
-from analysis.fitting.identified import Identified
 from analysis.fitting.models import Fixed, LogSumExp, Model
 from analysis.fitting.objectives import Huber, LeastAbsolute, LeastSquares, Objective
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, NotConvergedError, fit, grid_of_starts
-from analysis.fitting.uncertainty import (
-    Bootstrap,
-    Profile,
-    bootstrap,
-    leave_one_out,
-    profile,
-)
+from analysis.fitting.uncertainty import Bootstrap, bootstrap, leave_one_out, profile
 
 __all__ = [
     "Bootstrap",
     "Fit",
     "Fixed",
     "Huber",
-    "Identified",
     "LeastAbsolute",
     "LeastSquares",
     "LogSumExp",
@@ -26,7 +18,6 @@ __all__ = [
     "NotConvergedError",
     "Objective",
     "Problem",
-    "Profile",
     "bootstrap",
     "fit",
     "grid_of_starts",

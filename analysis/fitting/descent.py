@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -62,23 +63,17 @@ def descend(problem: Problem, theta: Floats) -> Floats:
 def _least_squares(problem: Problem, theta: Floats) -> Floats:
     root = None if problem.weights is None else np.sqrt(problem.weights)
 
-    seen: dict[bytes, tuple[Floats, Floats]] = {}
-
-    def both(at: Floats) -> tuple[Floats, Floats]:
-        # The solver asks for residuals and derivative of one point one after the other.
-        if at.tobytes() not in seen:
-            seen.clear()
-            value, slope = problem.residuals(at)
-            seen[at.tobytes()] = (
-                (value, slope) if root is None else (value * root, slope * root[:, None])
-            )
-        return seen[at.tobytes()]
+    # The solver asks for residuals and derivative of one point one after the other.
+    @functools.lru_cache(maxsize=1)
+    def both(at: bytes) -> tuple[Floats, Floats]:
+        value, slope = problem.residuals(np.frombuffer(at))
+        return (value, slope) if root is None else (value * root, slope * root[:, None])
 
     def residuals(at: Floats) -> Floats:
-        return both(at)[0]
+        return both(at.tobytes())[0]
 
     def jacobian(at: Floats) -> Floats:
-        return both(at)[1]
+        return both(at.tobytes())[1]
 
     try:
         done = optimize.least_squares(

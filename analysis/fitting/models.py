@@ -43,18 +43,14 @@ class LogSumExp:
     def __init__(self, parameters: Sequence[str], terms: Sequence[Mapping[str, ArrayLike]]) -> None:
         """`terms`: for every summand, what each parameter is multiplied with (a number, or one
         per row); parameters that are not named are multiplied with 0."""
-        self._parameters = tuple(parameters)
+        self.parameters = tuple(parameters)
         given = [np.asarray(value, dtype=float) for term in terms for value in term.values()]
         count = max(value.size for value in given)
-        self.design: Floats = np.zeros((len(terms), count, len(self._parameters)))
+        self.design: Floats = np.zeros((len(terms), count, len(self.parameters)))
         """Z, shape (K, n, p)."""
         for place, term in enumerate(terms):
             for name, value in term.items():
-                self.design[place, :, self._parameters.index(name)] = value
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return self._parameters
+                self.design[place, :, self.parameters.index(name)] = value
 
     def __len__(self) -> int:
         return int(self.design.shape[1])
@@ -69,7 +65,7 @@ class LogSumExp:
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> LogSumExp:
         other = object.__new__(LogSumExp)
-        other._parameters = self._parameters
+        other.parameters = self.parameters
         other.design = self.design[:, chosen]
         return other
 
@@ -94,7 +90,7 @@ class LogSumExp:
     def _coefficients(self) -> list[int] | None:
         found = []
         for place in range(len(self.design)):
-            for column in range(len(self._parameters)):
+            for column in range(len(self.parameters)):
                 others = np.delete(self.design[:, :, column], place, axis=0)
                 if (self.design[place, :, column] == 1).all() and not others.any():
                     found.append(column)
@@ -112,13 +108,9 @@ class Fixed:
         if unknown:
             raise ValueError(f"no parameter {unknown[0]!r}; there are {model.parameters}")
         self.model, self.held = model, dict(held)
-        names = model.parameters
-        self._free = np.array([i for i, name in enumerate(names) if name not in held])
-        self._template: Floats = np.array([held.get(name, 0.0) for name in names])
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return tuple(self.model.parameters[i] for i in self._free)
+        self.parameters = tuple(name for name in model.parameters if name not in held)
+        self._free = np.array([model.parameters.index(name) for name in self.parameters])
+        self._template: Floats = np.array([held.get(name, 0.0) for name in model.parameters])
 
     def __len__(self) -> int:
         return len(self.model)

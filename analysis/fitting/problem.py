@@ -20,7 +20,7 @@ class Problem:
     observed: Floats
     objective: Objective
     weights: Floats | None = None
-    """Of rows; whole numbers in a bootstrap."""
+    """How often a bootstrap drew each row."""
     models: NDArray[np.intp] | None = None
     """Which training each row is of, as whole numbers; None: every row is one of its own."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.checks import Floats
 from analysis.fitting.descent import refit
@@ -16,6 +15,7 @@ from analysis.fitting.models import Model
 from analysis.fitting.objectives import LeastSquares
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
+from tst_study.statistics import critical_t
 
 _TURNS = 3
 """After which the ratio of the two errors moves by less than it is known."""
@@ -49,11 +49,10 @@ def fit_shared(
     starts: Floats,
     *,
     refine: int = 16,
-    strict: bool = True,
 ) -> tuple[Fit, Noise]:
     """Generalised least squares on the loss (nats); `groups`: a label per row.
 
-    Raises `NotConvergedError` as `fit` does, unless `strict` is off.
+    Raises `NotConvergedError` as `fit` does.
     """
     codes = np.unique(np.asarray(groups), return_inverse=True)[1]
     labels = tuple(map(int, codes))
@@ -64,7 +63,7 @@ def fit_shared(
         noise = _noise(problem, theta, codes)
         problem = replace(problem, objective=LeastSquares("loss", labels, noise.ratio))
         theta = refit(problem, theta)[0]
-    found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING, strict=strict)
+    found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
     return found, noise
 
 
@@ -115,8 +114,7 @@ class Spread:
 
     def half(self, slopes: Floats) -> Floats:
         """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
-        critical = float(stats.t.ppf(0.975, self.freedom))
-        half: Floats = critical * np.linalg.norm(slopes @ self.root, axis=1)
+        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
         return half
 
     def table(self, names: Sequence[str]) -> pd.DataFrame:

@@ -68,7 +68,6 @@ def fit(
     starts: Floats | Sequence[Sequence[float]],
     *,
     refine: int = 16,
-    seed: int = 0,
     strict: bool = True,
 ) -> Fit:
     """Fit from many starts, shape (starts, p).
@@ -91,7 +90,7 @@ def fit(
     if order.size == 0:
         raise NotConvergedError(f"none of {len(candidates)} starts has a finite objective")
     best_half = order[: (refine + 1) // 2]
-    rest = np.random.default_rng(seed).permutation(order[best_half.size :])
+    rest = np.random.default_rng(0).permutation(order[best_half.size :])
     chosen = [candidates[place] for place in [*best_half, *rest[: refine - best_half.size]]]
     ends = [descend(problem, theta) for theta in chosen]
     with np.errstate(all="ignore"):

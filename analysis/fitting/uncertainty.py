@@ -15,6 +15,7 @@ from analysis.fitting.identified import undetermined
 from analysis.fitting.models import Fixed
 from analysis.fitting.problem import Problem
 from analysis.fitting.solve import Fit, fit
+from tst_study.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
 """Of fewer, draws with replacement tell too little for an interval."""
@@ -35,33 +36,24 @@ class Bootstrap:
     undetermined: tuple[str, ...] = ()
     """Parameters that the fit itself leaves open: they have no interval."""
 
-    def interval(
-        self, values: Floats | pd.Series | str, level: float = 0.95
-    ) -> tuple[float | None, float | None]:
-        """Percentile interval of a parameter, or of any number computed from each draw, as wide as
-        t with one degree of freedom less than there are clusters asks (Hesterberg 2015, section
+    def interval(self, values: Floats | pd.Series | str) -> tuple[float | None, float | None]:
+        """95% percentile interval of a parameter, or of any number computed from each draw, as wide
+        as t with one degree of freedom less than there are clusters asks (Hesterberg 2015, section
         5.3). None on both sides where there are too few clusters, or where more draws than that
         leave the number undetermined."""
         drawn = np.asarray(self.draws[values] if isinstance(values, str) else values, dtype=float)
         known = drawn[np.isfinite(drawn)]
         open_ = isinstance(values, str) and values in self.undetermined
-        few = self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, level * len(drawn))
+        few = self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(drawn))
         if open_ or few:
             return None, None
-        critical = float(stats.t.isf(0.5 - level / 2, self.clusters - 1))
+        critical = critical_t(self.clusters - 1)
         tail = float(stats.norm.sf(critical * np.sqrt(self.clusters / (self.clusters - 1))))
         low, high = np.quantile(known, [tail, 1 - tail])
         return float(low), float(high)
 
-    def error(self, name: str) -> float:
-        """Standard error of a parameter."""
-        return float(self.draws[name].std(ddof=1))
 
-
-def bootstrap(
-    found: Fit,
-    draws: int = 1000,
-) -> Bootstrap:
+def bootstrap(found: Fit, draws: int = 1000) -> Bootstrap:
     """Refit to whole models (all rows of one training: the problem's `models`) drawn with
     replacement, or to rows where it names none. Each refit starts from `found`."""
     random = np.random.default_rng(0)
@@ -91,11 +83,7 @@ def bootstrap(
 def _weighted(problem: Problem, counts: np.ndarray) -> Problem:
     """Rows that were not drawn are dropped, not weighted with 0: half the work."""
     drawn = counts > 0
-    smaller = problem.rows(drawn)
-    weights = counts[drawn].astype(float)
-    return replace(
-        smaller, weights=weights if smaller.weights is None else weights * smaller.weights
-    )
+    return replace(problem.rows(drawn), weights=counts[drawn].astype(float))
 
 
 @dataclass(frozen=True)
@@ -106,10 +94,10 @@ class Profile:
     table: pd.DataFrame
     """value, objective, deviance (twice the log-likelihood ratio to the best), and the others."""
 
-    def interval(self, level: float = 0.95) -> tuple[float | None, float | None]:
-        """Where the deviance crosses the χ² quantile; None on a side where, within the values
-        tried, it never does: the data do not bound the parameter there."""
-        limit = float(stats.chi2.ppf(level, 1))
+    def interval(self) -> tuple[float | None, float | None]:
+        """Where the deviance crosses the 95% quantile of χ²; None on a side where it never does
+        within the values tried: the data do not bound the parameter there."""
+        limit = float(stats.chi2.ppf(CONFIDENCE, 1))
         values = self.table["value"].to_numpy()
         above = self.table["deviance"].to_numpy() - limit
         best = int(np.argmin(above))
@@ -120,10 +108,7 @@ class Profile:
             share = above[i] / (above[i] - above[i + 1])
             return float(values[i] + share * (values[i + 1] - values[i]))
 
-        return (
-            crossing(left[0]) if left else None,
-            crossing(right[-1]) if right else None,
-        )
+        return crossing(left[0]) if left else None, crossing(right[-1]) if right else None
 
 
 def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
@@ -175,7 +160,8 @@ def leave_one_out(
     problem: Problem,
     groups: Sequence[str] | Sequence[int] | Sequence[float],
     starts: Floats,
-    **options: int,
+    *,
+    refine: int = 16,
 ) -> pd.DataFrame:
     """Prediction error of each group of rows (a model size, say) by a fit to all the others.
 
@@ -186,7 +172,7 @@ def leave_one_out(
     rows: list[Mapping[str, object]] = []
     for group in labels.unique():
         out = np.asarray(labels == group)
-        found = fit(problem.rows(~out), starts, strict=False, **options)
+        found = fit(problem.rows(~out), starts, strict=False, refine=refine)
         row: dict[str, object] = {"group": group, "runs": int(out.sum())}
         if found.failures:
             rows.append({**row, "note": "; ".join(found.failures)})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.law.held_out import observed_gains
+from analysis.law.held_out import nearest, observed_gains
 from analysis.law.rows import settings
 from analysis.law.superposition_law import Law
 from analysis.runs.run_row import rows_of
@@ -100,7 +100,6 @@ def outside(law: Law, params: float, tokens: float) -> str:
 
 def _best_run(law: Law, params: float, tokens: float) -> dict[str, Any]:
     rows = law.rows[law.rows["bag_size"] > 1].assign(gain=observed_gains(law.rows))
-    far = np.abs(np.log(rows["params"] / params)) + np.abs(np.log(rows["tokens"] / tokens))
-    near = rows[far <= far.min() + 1e-9]
+    near = nearest(rows, params, tokens)
     means = near.groupby(["bag_size", "step_ratio"])[["gain"]].mean().reset_index()
     return max(rows_of(means), key=lambda row: float(row["gain"]))

@@ -75,6 +75,12 @@ def observed_gains(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(baselines.reindex(rows["level"]).to_numpy() - rows["loss"], rows.index)
 
 
+def nearest(rows: pd.DataFrame, params: float, tokens: float) -> pd.DataFrame:
+    """The rows of the size and length that lie nearest, by the logs of both."""
+    far: pd.Series = np.log(rows["params"] / params).abs() + np.log(rows["tokens"] / tokens).abs()
+    return pd.DataFrame(rows[far <= far.min() + 1e-9])
+
+
 def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
     """First null: the gain of the same s and r in the nearest fitted size, length and weighting;
     where that cell was not fitted, a straight line between its fitted neighbours along r (or,
@@ -84,7 +90,11 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
     for place, row in enumerate(rows_of(out)):
         where = (row["params"], row["tokens"], row["weighting"])
         if where not in memory:
-            memory[where] = _nearest(known, gains, where)
+            near = nearest(known, row["params"], row["tokens"])
+            alike = near[near["weighting"] == row["weighting"]]
+            near = near if alike.empty else alike
+            means = gains[near.index].groupby([near["bag_size"], near["step_ratio"]]).mean()
+            memory[where] = pd.DataFrame(means.unstack())
         table = memory[where]
         s, r = float(row["bag_size"]), float(row["step_ratio"])
         if s in table.index:
@@ -95,16 +105,6 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
             own = table[ratio].dropna()
             found[place] = np.interp(np.log(s), np.log(own.index.to_numpy(float)), own)
     return found
-
-
-def _nearest(known: pd.DataFrame, gains: pd.Series, where: tuple[Any, ...]) -> pd.DataFrame:
-    """Mean gains by s and r of the group that lies nearest, shape (s, r)."""
-    params, tokens, weighting = where
-    far = np.abs(np.log(known["params"] / params)) + np.abs(np.log(known["tokens"] / tokens))
-    far = far + 1e-6 * (known["weighting"] != weighting)
-    near = known[far <= far.min() + 1e-9]
-    means = near.assign(gain=gains[near.index]).groupby(["bag_size", "step_ratio"])["gain"].mean()
-    return pd.DataFrame(means.unstack())
 
 
 def held_out(rows: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.checks import Floats, needs_columns, numbers, positive
-from analysis.compare.comparison import SAME, eligible
+from analysis.compare.comparison import SAME, eligible, excluded_row
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -47,13 +47,9 @@ def settings(
     return rows.assign(params=params, tokens=tokens)
 
 
-def published_rows(grid: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Tables 4–7 as rows of a law; the baseline that two tables share stands there once.
-
-    Columns needed of a `grid`: params, size, steps, weighting, bag_size, step_ratio, loss, table.
-    """
-    rows = (published.loss_grid() if grid is None else grid).copy()
-    rows = rows[rows["step_ratio"] < 1]
+def published_rows() -> pd.DataFrame:
+    """Tables 4–7 as rows of a law; the baseline that two tables share stands there once."""
+    rows = published.loss_grid().query("step_ratio < 1")
     shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
     rows = rows[~shared].reset_index(drop=True)
     return rows.assign(
@@ -110,8 +106,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         elif not (setting.is_baseline or plain):
             reason = "an ablation, of which the law says nothing"
         if reason:
-            shown = {key: run[key] for key in ("run_id", "seed", "folder")}
-            excluded.append({**shown, "setting": setting.label, "reason": reason})
+            excluded.append(excluded_row(run, reason))
             continue
         rows.append(
             {

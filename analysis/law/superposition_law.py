@@ -183,17 +183,17 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
     }
 
 
-def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:
+def fit_law(rows: pd.DataFrame) -> Law:
     """Fit by generalised least squares on the loss, one error per trunk and one per run.
 
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
     (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
     an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
     and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as well where one
-    s alone was trained at several lengths. Where the rest is
-    not determined either the fit is refused (`NotConvergedError`), unless `strict` is off.
+    s alone was trained at several lengths. Where the rest is not determined either the fit is
+    refused (`NotConvergedError`).
     """
-    units = tuple(float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
+    size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
     held: dict[str, tuple[float, str]] = {}
     if rows["params"].nunique() == 1:
         held["size"] = (0.0, "one model size")
@@ -203,20 +203,11 @@ def fit_law(rows: pd.DataFrame, *, strict: bool = True) -> Law:
     if rows["tokens"].nunique() == 1:
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
-    return _fitted(rows, (units[0], units[1]), held, strict)
-
-
-def _fitted(
-    rows: pd.DataFrame,
-    units: tuple[float, float],
-    held: Mapping[str, tuple[float, str]],
-    strict: bool,
-) -> Law:
     levels = list(dict.fromkeys(rows["level"]))
     model: Model = Formula(
         (*LINEAR, *BOX),
         lambda p, c: -gain(p, c),
-        columns(rows, units),
+        columns(rows, (size, length)),
         LINEAR,
         {level: np.asarray(rows["level"] == level, dtype=float) for level in levels},
     )
@@ -231,16 +222,14 @@ def _fitted(
         ]
     )
     observed = rows["loss"].to_numpy(dtype=float)
-    found, noise = fit_shared(
-        model, observed, list(rows["trunk"]), starts, refine=_REFINED, strict=strict
-    )
+    found, noise = fit_shared(model, observed, list(rows["trunk"]), starts, refine=_REFINED)
     predicted = np.exp(model.log_loss(found.theta)[0])
     return Law(
         found,
         {**values, **found.values},
         {name: why for name, (_, why) in held.items()},
         noise,
-        units,
+        (size, length),
         rows.assign(predicted=predicted, error=predicted - observed),
     )
 

@@ -11,7 +11,7 @@ from scipy import optimize
 from analysis import published
 from analysis.answer import Answer
 from analysis.law.rows import TOKENS_PER_STEP
-from analysis.law.superposition_law import Law, published_law
+from analysis.law.superposition_law import published_law
 from analysis.paper.table_checks import (
     check,
     headline,
@@ -28,12 +28,12 @@ _PLAUSIBLE = (0.1, 1.0)
 """Exponents of loss against steps: scaling laws have found 0.25 to 0.37."""
 
 _CURVES = (
-    ("1", "", "moe_10b_a1b_baseline", "10B-A1B", 0, 125_000),
-    ("1", "", "moe_10b_a1b_tst_s16", "10B-A1B", 12_483, 49_983),
-    ("3a", "a", "dense_3b_baseline_20k", "3B", 0, 20_000),
-    ("3a", "a", "dense_3b_tst_s6_20k", "3B", 6_000, 20_000),
-    ("3b", "b", "dense_3b_baseline_36k", "3B", 0, 36_000),
-    ("3c", "c", "dense_3b_baseline_50k", "3B", 0, 50_000),
+    ("1", "moe_10b_a1b_baseline", "10B-A1B", 0, 125_000),
+    ("1", "moe_10b_a1b_tst_s16", "10B-A1B", 12_483, 49_983),
+    ("3a", "dense_3b_baseline_20k", "3B", 0, 20_000),
+    ("3a", "dense_3b_tst_s6_20k", "3B", 6_000, 20_000),
+    ("3b", "dense_3b_baseline_36k", "3B", 0, 36_000),
+    ("3c", "dense_3b_baseline_50k", "3B", 0, 50_000),
 )
 COLUMNS = ("what", "here", "value", "there", "other", "difference", "allowed", "verdict", "note")
 
@@ -42,15 +42,14 @@ def disagreements() -> pd.DataFrame:
     """One row per check: what is compared, both values with their places, the difference, what
     rounding or reading allows, and `agree`, `disagree`, or `agree too closely` for values that
     ought to differ."""
-    curves = published.curves()
     rows = [
-        *_curve_ends(curves),
-        *_trend_of_3b(curves),
-        *_not_annealed(curves),
-        _gain_at_3b(curves, published_law()),
-        _unnamed_model(curves, published_law()),
+        *_curve_ends(),
+        *_trend_of_3b(),
+        *_not_annealed(),
+        _gain_at_3b(),
+        _unnamed_model(),
         *tables_against_grids(),
-        *unrecovered(),
+        unrecovered(),
         *hours_per_step(),
         *tokens(),
     ]
@@ -88,15 +87,20 @@ def exponent_needed(steps: tuple[float, float, float], losses: tuple[float, floa
     return float(optimize.brentq(excess, 1e-3, 6.0))
 
 
-def _curve(curves: pd.DataFrame, figure: str, panel: str, run: str) -> pd.DataFrame:
-    same = curves["figure"].eq(int(figure[0])) & curves["panel"].str.startswith(panel)
-    return curves[same & curves["run"].eq(run)].sort_values("step")
+def _curve(figure: str, run: str) -> pd.DataFrame:
+    curves = published.curves(int(figure[0]))
+    in_panel = curves["panel"].str.startswith(figure[1:])
+    return curves[in_panel & curves["run"].eq(run)].sort_values("step")
 
 
-def _curve_ends(curves: pd.DataFrame) -> list[dict[str, Any]]:
+def _end(figure: str, run: str) -> float:
+    return float(_curve(figure, run)["loss"].iloc[-1])
+
+
+def _curve_ends() -> list[dict[str, Any]]:
     rows = []
-    for figure, panel, run, size, superposed, steps in _CURVES:
-        end = float(_curve(curves, figure, panel, run)["loss"].iloc[-1])
+    for figure, run, size, superposed, steps in _CURVES:
+        end = _end(figure, run)
         table = float(headline(size, superposed, steps)["final_loss"])
         what = f"final loss, {size}, {steps:,} steps, {'TST' if superposed else 'baseline'}"
         # The end of the 50,000-step curve is smoothed over part of its decay.
@@ -104,18 +108,15 @@ def _curve_ends(curves: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _trend_of_3b(curves: pd.DataFrame) -> list[dict[str, Any]]:
+def _trend_of_3b() -> list[dict[str, Any]]:
     """Which loss at 20,000 steps goes with those at 36,000 and 50,000 on one power law."""
     steps = (20_000.0, 36_000.0, 50_000.0)
-    table = [float(headline("3B", 0, int(count))["final_loss"]) for count in steps]
-    needed = exponent_needed(steps, (table[0], table[1], table[2]))
-    end = float(_curve(curves, "3a", "a", "dense_3b_baseline_20k")["loss"].iloc[-1])
-    drawn = exponent_needed(steps, (end, table[1], table[2]))
+    first, second, third = (float(headline("3B", 0, int(n))["final_loss"]) for n in steps)
     low, high = _PLAUSIBLE
+    bounds = [_on_trend(b, steps, second, third) for b in _PLAUSIBLE]
     rows = []
-    for place, exponent, loss in (("Table 1", needed, table[0]), ("Figure 3a", drawn, end)):
-        within = low <= exponent <= high
-        bounds = [_on_trend(b, steps, table[1], table[2]) for b in _PLAUSIBLE]
+    for place, loss in (("Table 1", first), ("Figure 3a", _end("3a", "dense_3b_baseline_20k"))):
+        exponent = exponent_needed(steps, (loss, second, third))
         note = (
             f"The 3B baseline at 20,000 steps in {place} ({loss:.3f}) lies on one power law with "
             f"those at 36,000 and 50,000 only with exponent {exponent:.2f}; exponents of "
@@ -128,7 +129,7 @@ def _trend_of_3b(curves: pd.DataFrame) -> list[dict[str, Any]]:
                 (f"trend, exponent {low}–{high}", min(max(loss, bounds[0]), bounds[1])),
                 0.0,
                 note,
-                disagree=not within,
+                disagree=not low <= exponent <= high,
             )
         )
     return rows
@@ -139,37 +140,32 @@ def _on_trend(b: float, steps: tuple[float, float, float], second: float, third:
     return float(second + a * (steps[0] ** -b - steps[1] ** -b))
 
 
-def _not_annealed(curves: pd.DataFrame) -> list[dict[str, Any]]:
+def _not_annealed() -> list[dict[str, Any]]:
     """Is the table's 20,000-step loss a longer run's, at that step, before its decay?"""
     table = float(headline("3B", 0, 20_000)["final_loss"])
     rows = []
-    for figure, panel, run in (
-        ("3b", "b", "dense_3b_baseline_36k"),
-        ("3c", "c", "dense_3b_baseline_50k"),
-    ):
-        curve = _curve(curves, figure, panel, run)
-        there = float(np.interp(20_000, curve["step"], curve["loss"]))
-        same = abs(there - table) <= CURVE
+    for figure, run in (("3b", "dense_3b_baseline_36k"), ("3c", "dense_3b_baseline_50k")):
+        curve = _curve(figure, run)
+        running = float(np.interp(20_000, curve["step"], curve["loss"]))
         rows.append(
             check(
                 f"3B baseline of Table 1 (20,000 steps) against the {run[-3:]} run at that step",
                 ("Table 1", table),
-                (f"Figure {figure} at step 20,000, not annealed", there),
+                (f"Figure {figure} at step 20,000, not annealed", running),
                 CURVE,
                 f"Table 1's 3B baseline at 20,000 steps ({table:.3f}) is what the longer run of "
-                f"Figure {figure} reads at step 20,000 before its decay ({there:.3f}): it may be a "
-                "checkpoint that was not annealed.",
-                disagree=same,
+                f"Figure {figure} reads at step 20,000 before its decay ({running:.3f}): it may be "
+                "a checkpoint that was not annealed.",
+                disagree=abs(running - table) <= CURVE,
                 word="agree too closely",
             )
         )
     return rows
 
 
-def _unnamed_model(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
+def _unnamed_model() -> dict[str, Any]:
     """Figures 6 and 9 name no model: is it one of the two of Tables 4–7, at 40,000 steps?"""
-    rows = curves[curves["figure"].eq(6) & curves["run"].eq("baseline")].sort_values("step")
-    end = float(rows["loss"].iloc[-1])
+    law, end = published_law(), _end("6", "baseline")
     expected = {size: law.loss(size, 40_000 * TOKENS_PER_STEP, 1, 0.0) for size in ("270M", "600M")}
     size = min(expected, key=lambda name: abs(expected[name] - end))
     both = " and ".join(f"{loss:.3f} ({name})" for name, loss in expected.items())
@@ -183,12 +179,11 @@ def _unnamed_model(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
     )
 
 
-def _gain_at_3b(curves: pd.DataFrame, law: Law) -> dict[str, Any]:
+def _gain_at_3b() -> dict[str, Any]:
     base = headline("3B", 0, 20_000)["final_loss"]
     superposed = headline("3B", 6_000, 20_000)["final_loss"]
-    baseline = _curve(curves, "3a", "a", "dense_3b_baseline_20k")["loss"].iloc[-1]
-    drawn = float(baseline - _curve(curves, "3a", "a", "dense_3b_tst_s6_20k")["loss"].iloc[-1])
-    expected = law.gain(published.PARAMS["3B"], 20_000 * TOKENS_PER_STEP, 6, 0.3)
+    drawn = _end("3a", "dense_3b_baseline_20k") - _end("3a", "dense_3b_tst_s6_20k")
+    expected = published_law().gain(published.PARAMS["3B"], 20_000 * TOKENS_PER_STEP, 6, 0.3)
     return check(
         "gain at 3B, equal FLOPs",
         ("Table 1", float(base - superposed)),

@@ -33,6 +33,7 @@ DISTANCES: tuple[int, ...] = (*range(1, 17), 20, 24, 32, 48, 64, 100)
 BLOCKS = 200
 _PAIRS_OF_BLOCK = 5_000
 _CODE_LIMIT = 2**32
+_WORKERS, _DRAWS = 2, 1000
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,6 @@ class Decay:
 def measure(
     tokens: str | Path | TokenFile,
     distances: Sequence[int] = DISTANCES,
-    *,
-    workers: int = 2,
-    draws: int = 1000,
 ) -> pd.DataFrame:
     """Mutual information (nats) of tokens d apart in the same document.
 
@@ -82,7 +80,7 @@ def measure(
         null = _estimate(_codes(one, unrelated[:-distance][within], words, code_type), words)
         codes = _codes(one, ids[distance:][within], words, code_type)
         found = _estimate(codes, words)
-        error = _block_errors(codes, found, words, draws)
+        error = _block_errors(codes, found, words)
         value = found.corrected - null.corrected
         return {
             "distance": distance,
@@ -94,7 +92,7 @@ def measure(
             "unrelated": null.plug_in,
         }
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(_WORKERS) as pool:
         rows = list(pool.map(at, distances))
     return pd.DataFrame(rows)
 
@@ -123,10 +121,7 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
 def weights(decay: Decay, bag_size: int) -> tuple[float, ...]:
     """The loss weights g(1) … g(s) of a decay, for `superposition.weighting` (not normalised)."""
     return mutual_information_weights(
-        bag_size,
-        constant=decay.constant,
-        amplitude=decay.amplitude,
-        exponent=decay.exponent,
+        bag_size, constant=decay.constant, amplitude=decay.amplitude, exponent=decay.exponent
     )
 
 
@@ -153,13 +148,10 @@ def mutual_information_answer(
         positive["distance"].to_numpy(dtype=float),
         positive["mutual_information"].to_numpy(dtype=float),
     )
-    shown = pd.DataFrame(
-        {
-            "i": range(1, 9),
-            "weight": np.array(weights(decay, 8)) / sum(weights(decay, 8)),
-            "without_the_constant": _share(decay, 8),
-        }
-    )
+    given = weights(decay, 8)
+    plain = np.arange(1.0, 9.0) ** decay.exponent
+    shares = {"weight": np.array(given) / sum(given), "without_the_constant": plain / plain.sum()}
+    shown = pd.DataFrame({"i": range(1, 9), **shares})
     return Answer(
         "mutual-information",
         {"Mutual information by distance": table, "Loss weights at s = 8, of 1": shown},
@@ -168,7 +160,7 @@ def mutual_information_answer(
             f"k = {decay.exponent:.3f} (rmse {decay.rmse:.4f}).",
             said,
             "As weights of a run at s = 8: superposition.weighting = "
-            f"[{', '.join(f'{weight:.4g}' for weight in weights(decay, 8))}].",
+            f"[{', '.join(f'{weight:.4g}' for weight in given)}].",
         ),
         inputs,
     )
@@ -187,9 +179,7 @@ class _Estimate:
 
 
 def _estimate(codes: NDArray[Any], words: int) -> _Estimate:
-    ordered = np.sort(codes)
-    edges = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
-    pairs, counts = ordered[edges[:-1]], np.diff(edges)
+    pairs, counts = np.unique(codes, return_counts=True)
     first = np.bincount((pairs // words).astype(np.int64), counts, words).astype(np.int64)
     second = np.bincount((pairs % words).astype(np.int64), counts, words).astype(np.int64)
     parts = [_entropies(histogram) for histogram in (first, second, counts)]
@@ -231,9 +221,7 @@ def _within_documents(starts: NDArray[np.int64], count: int, distance: int) -> N
     return inside
 
 
-def _block_errors(
-    codes: NDArray[Any], found: _Estimate, words: int, draws: int
-) -> tuple[float, float]:
+def _block_errors(codes: NDArray[Any], found: _Estimate, words: int) -> tuple[float, float]:
     """2.5% and 97.5% of the bootstrap error of the mean pointwise information over blocks of
     text: to first order, the error of the estimate, with what tokens of one text share."""
     random = np.random.default_rng(0)
@@ -246,12 +234,6 @@ def _block_errors(
         one = found.first[(chosen // words).astype(np.int64)].astype(float)
         two = found.second[(chosen % words).astype(np.int64)].astype(float)
         means[i] = float(np.log(seen * total / one / two).mean())
-    drawn = means[random.integers(len(means), size=(draws, len(means)))].mean(axis=1)
+    drawn = means[random.integers(len(means), size=(_DRAWS, len(means)))].mean(axis=1)
     low, high = np.quantile(drawn - means.mean(), [0.025, 0.975])
     return float(low), float(high)
-
-
-def _share(decay: Decay, bag_size: int) -> Floats:
-    plain = np.arange(1, bag_size + 1, dtype=float) ** decay.exponent
-    share: Floats = plain / plain.sum()
-    return share

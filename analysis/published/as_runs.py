@@ -9,80 +9,49 @@ import pandas as pd
 from analysis.published.files import headline_runs, loss_grid
 from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
 from analysis.runs.run_row import COLUMNS, SHAPE, finished, rows_of
-from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 EVAL_SET = "published training loss"
+_NAMES = {"params": "size", "total_steps": "steps", "tst_steps": "superposed_steps"}
+_NAMES |= {"final_loss": "loss", "b200_hours": "gpu_hours"}
 
 
 def runs() -> pd.DataFrame:
     """Tables 1, 2 and 4–7 in the schema of the run table, with `gpu_hours` (NaN for the grids)
     and `source` beside it. A run that Table 1 prints again counts once in comparisons."""
-    rows = [
-        _row(
-            source=f"Table {row['table']}",
-            size=row["size"],
-            steps=row["steps"],
-            bag_size=row["bag_size"],
-            superposed=round(row["step_ratio"] * row["steps"]),
-            weighting=row["weighting"],
-            loss=row["loss"],
-        )
-        for row in rows_of(loss_grid(unrecovered=True))
-    ]
-    rows += [
-        _row(
-            source="Table 2" if row["method"].startswith("tst_") else "Table 1",
-            size=row["params"],
-            steps=row["total_steps"],
-            bag_size=row["bag_size"],
-            superposed=row["tst_steps"],
-            weighting="uniform",
-            loss=row["final_loss"],
-            gpu_hours=row["b200_hours"],
-            reinitialized=row["method"].startswith("tst_"),
-        )
-        for row in rows_of(headline_runs())
-    ]
+    grids, single = loss_grid(unrecovered=True), headline_runs().rename(columns=_NAMES)
+    grids = grids.assign(
+        source="Table " + grids["table"].astype(str),
+        superposed_steps=(grids["step_ratio"] * grids["steps"]).round().astype(int),
+        reinitialized=False,
+    )
+    again = single["method"].str.startswith("tst_")
+    source = again.map({True: "Table 2", False: "Table 1"})
+    single = single.assign(source=source, reinitialized=again, weighting="uniform")
+    rows = [_row(row) for part in (grids, single) for row in rows_of(part)]
     table = pd.DataFrame(rows, columns=[*COLUMNS, "gpu_hours", "source"])
     table.attrs["problems"] = []
     return table
 
 
-def _row(
-    *,
-    source: str,
-    size: str,
-    steps: int,
-    bag_size: int,
-    superposed: int,
-    weighting: str,
-    loss: float,
-    gpu_hours: float | None = None,
-    reinitialized: bool = False,
-) -> dict[str, Any]:
+def _row(row: dict[str, Any]) -> dict[str, Any]:
     """What the paper does not state stays None."""
+    size, steps, bag_size, superposed, weighting = (
+        row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")
+    )
     shape, (sequences, length) = model(size), batch(size)
+    gpu_hours = row.get("gpu_hours")
     parameters = count_parameters(shape)
     name = f"{size}-{steps}-s{bag_size}-r{superposed / steps:.2f}-{weighting}"
     if superposed == 0:
         name = f"{size}-{steps}-baseline"
-    if reinitialized:
+    if row["reinitialized"]:
         name += "-reinitialized"
     latent = sequences * length * steps
     raw = sequences * length * (bag_size * superposed + steps - superposed)
-    setting = SuperpositionSetting.of_row(
-        {
-            "bag_size": bag_size,
-            "superposed_steps": superposed,
-            "step_ratio": superposed / steps,
-            "weighting": weighting,
-            "reinitialized": reinitialized,
-        }
-    )
     return finished(
-        setting,
         steps,
+        {**row, "step_ratio": superposed / steps},
         **{column: getattr(shape, column) for column in SHAPE},
         run_id=f"paper-{name}",
         study="paper",
@@ -103,13 +72,12 @@ def _row(
         flops=latent * flops_per_position(shape, length),
         training_seconds=None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
         eval_set=EVAL_SET,
-        nats_per_token=loss,
-        evaluated_phase="superposition" if superposed == steps else "recovery",
+        nats_per_token=row["loss"],
         annealed=True,
         group=f"paper {size}, {steps} steps",
         family=f"paper {size}",
         fingerprint=f"paper-{name}",
-        folder=source,
+        folder=row["source"],
         gpu_hours=gpu_hours,
-        source=source,
+        source=row["source"],
     )

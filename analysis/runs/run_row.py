@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -126,7 +126,9 @@ def run_row(record: RunRecord) -> RunRow:
     model, order_seed = config["model"], config.get("data_seed")
     setting = SuperpositionSetting.from_config(config["superposition"], plan["steps"])
     last = record.metrics[-1] if record.metrics else None
+    seconds = last["training_seconds"] if last else None
     final = record.evals[-1] if record.evals else None
+    used = [row["devices"] for row in record.segments if row.get("devices")]
     validation = header["data"].get("validation")
     optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
     row: dict[str, Any] = {
@@ -153,8 +155,8 @@ def run_row(record: RunRecord) -> RunRow:
         "unique_raw_tokens": header["unique_raw_tokens"],
         "data_multiplier": header["raw_tokens"] / header["latent_tokens"],
         "flops": header["flops"]["total"],
-        "training_seconds": last["training_seconds"] if last else None,
-        "tokens_per_second": _rate(last["raw_tokens"], last["training_seconds"]) if last else None,
+        "training_seconds": seconds,
+        "tokens_per_second": last["raw_tokens"] / seconds if last and seconds else None,
         "epochs": last["epochs"] if last else None,
         "last_train_loss": last["loss"] if last else None,
         "last_train_loss_name": last["loss_name"] if last else None,
@@ -170,9 +172,9 @@ def run_row(record: RunRecord) -> RunRow:
         "exclusion": "",
         "dropped_rows": record.dropped_rows,
         "segments": len(record.segments),
-        "code": ", ".join(_code_versions(record.segments)),
-        "devices": ", ".join(_distinct(map(_device, record.segments))),
-        "device_count": _device_count(record.segments),
+        "code": ", ".join(_distinct(map(_code, record.segments))),
+        "devices": ", ".join(_distinct(f"{some['count']} × {some['name']}" for some in used)),
+        "device_count": used[-1]["count"] if used else None,
         "group": training_group(header),
         "family": training_group_of_any_length(header),
         "folder": str(record.folder),
@@ -180,8 +182,12 @@ def run_row(record: RunRecord) -> RunRow:
     return cast(RunRow, row)
 
 
-def finished(setting: SuperpositionSetting, steps: int, **known: Any) -> dict[str, Any]:
-    """The row of a run that was trained elsewhere, to its last step; the rest of it is None."""
+def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[str, Any]:
+    """The row of a run that was trained elsewhere, to its last step; what is not known is None.
+
+    `superposed`: the columns of its setting (`SuperpositionSetting.of_row`).
+    """
+    setting = SuperpositionSetting.of_row(superposed)
     return {
         **dict.fromkeys(COLUMNS),
         **setting.columns(),
@@ -191,6 +197,7 @@ def finished(setting: SuperpositionSetting, steps: int, **known: Any) -> dict[st
         "exclusion": "",
         "role": setting.role,
         "method": "baseline" if setting.is_baseline else "superposition",
+        "evaluated_phase": "superposition" if setting.superposed_steps == steps else "recovery",
         **known,
     }
 
@@ -204,13 +211,10 @@ def rows_of(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def _code_versions(segments: Iterable[dict[str, Any]]) -> list[str]:
-    versions = []
-    for row in segments:
-        code = row.get("code") or {}
-        commit, changed = code.get("commit"), code.get("dirty")
-        versions.append(f"{commit[:12]}{'+' if changed else ''}" if commit else "")
-    return _distinct(versions)
+def _code(segment: dict[str, Any]) -> str:
+    code = segment.get("code") or {}
+    changed = "+" if code.get("dirty") else ""
+    return f"{code['commit'][:12]}{changed}" if code.get("commit") else ""
 
 
 def _corpus(config: dict[str, Any], generated: bool) -> str:
@@ -219,19 +223,5 @@ def _corpus(config: dict[str, Any], generated: bool) -> str:
     return " + ".join(_distinct(Path(corpus["path"]).name for corpus in config["data"]["corpora"]))
 
 
-def _device(segment: dict[str, Any]) -> str:
-    devices = segment.get("devices") or {}
-    return f"{devices['count']} × {devices['name']}" if devices else ""
-
-
-def _device_count(segments: list[dict[str, Any]]) -> int | None:
-    counts = [row["devices"]["count"] for row in segments if row.get("devices")]
-    return counts[-1] if counts else None
-
-
 def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value))
-
-
-def _rate(amount: float, seconds: float) -> float | None:
-    return amount / seconds if seconds > 0 else None

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.answer import fingerprint_of
 from analysis.checks import needs_columns, numbers, truths
 from analysis.frames import with_tokens
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
 from analysis.runs.run_row import COLUMNS, finished, rows_of
-from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
+from tst_study.run.identity import digest
 
 
 @dataclass(frozen=True)
@@ -119,15 +118,12 @@ def tables_of(frame: pd.DataFrame) -> Tables:
 
 def _run(row: dict[str, Any]) -> dict[str, Any]:
     steps, ratio = int(row["steps"]), float(row["step_ratio"])
-    sizes = {"bag_size": int(row["bag_size"]), "superposed_steps": round(ratio * steps)}
-    setting = SuperpositionSetting.of_row(
-        {**sizes, "step_ratio": ratio, "weighting": row["weighting"]}
-    )
-    more = 1 + setting.step_ratio * (setting.bag_size - 1)
+    superposed = round(ratio * steps)
+    more = 1 + superposed / steps * (row["bag_size"] - 1)
     family = " ".join(f"{row[name]:g}" if name == "params" else str(row[name]) for name in _FAMILY)
     known = finished(
-        setting,
         steps,
+        {**row, "step_ratio": ratio, "superposed_steps": superposed},
         run_id=str(row["run"]),
         name=str(row["run"]),
         study="table",
@@ -142,11 +138,10 @@ def _run(row: dict[str, Any]) -> dict[str, Any]:
         flops=row["flops"],
         eval_set=str(row["eval_set"]),
         nats_per_token=float(row["loss"]),
-        evaluated_phase="superposition" if ratio >= 1 else "recovery",
         annealed=bool(row["annealed"]),
         family=family,
         group=f"{family}, {row['tokens']:g} tokens, {steps} steps",
-        fingerprint=fingerprint_of([str(value) for value in row.values()]),
+        fingerprint=digest([str(value) for value in row.values()]),
         folder=str(row["run"]),
     )
     return {**known, **dict.fromkeys(_NUMBERS, np.nan)}

@@ -20,15 +20,7 @@ from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
 from analysis.checks import Floats, positive, truths
-from analysis.fitting import (
-    Bootstrap,
-    Fit,
-    Huber,
-    Problem,
-    fit,
-    leave_one_out,
-)
-from analysis.fitting.solve import grid_of_starts
+from analysis.fitting import Bootstrap, Fit, Huber, Problem, fit, grid_of_starts, leave_one_out
 from analysis.scaling.scaling_laws import Base, chinchilla
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
@@ -51,9 +43,8 @@ _GRID = {
 
 @dataclass(frozen=True)
 class Frontier:
-    """Compute-optimal sizes by budget, and N ∝ C^a, D ∝ C^b through them."""
+    """Compute-optimal sizes by budget, and N ∝ C^a through them (so that D ∝ C^(1 − a))."""
 
-    approach: str
     table: pd.DataFrame
     """flops, params, tokens, loss; `edge` where the best size was the smallest or largest tried."""
     params_exponent: float | None
@@ -61,7 +52,6 @@ class Frontier:
     """95%, as `interval_from` says: by the scatter of budgets around the line (t) where every run
     is a model of its own, else by leaving out one model at a time (jackknife, t)."""
     interval_from: str
-    tokens_exponent: float | None
     note: str
 
 
@@ -94,7 +84,7 @@ def envelope(
         found = pd.concat(parts)
         return _minima(found, found["flops"].to_numpy(dtype=float), near, form)
 
-    return _frontier("envelope", usable, table)
+    return _frontier(usable, table)
 
 
 def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola") -> Frontier:
@@ -106,7 +96,7 @@ def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola"
         logs = np.log(rows["flops"].to_numpy(dtype=float))
         return _minima(rows, np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET), near, form)
 
-    return _frontier("IsoFLOP", usable, table)
+    return _frontier(usable, table)
 
 
 def parametric(points: pd.DataFrame) -> Fit:
@@ -250,9 +240,7 @@ def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
     return float(line.slope), float(line.stderr), len(inside)
 
 
-def _frontier(
-    approach: str, points: pd.DataFrame, minima: Callable[[pd.DataFrame], pd.DataFrame]
-) -> Frontier:
+def _frontier(points: pd.DataFrame, minima: Callable[[pd.DataFrame], pd.DataFrame]) -> Frontier:
     table = minima(points)
     if table.empty:
         raise UserError(
@@ -263,7 +251,7 @@ def _frontier(
     if found is None:
         inside = int((~table["edge"].astype(bool)).sum())
         note = f"{inside} budgets with their best size inside the sizes tried: no exponent"
-        return Frontier(approach, table, None, None, "", None, note)
+        return Frontier(table, None, None, "", note)
     slope, error, count = found
     edges = int(table["edge"].sum())
     notes = [f"{edges} budgets with the best size at an edge left out"] if edges else []
@@ -281,4 +269,4 @@ def _frontier(
         interval = (slope - half, slope + half)
     else:
         notes.append("without one of the models there is no exponent: no interval")
-    return Frontier(approach, table, slope, interval, source, 1 - slope, "; ".join(notes))
+    return Frontier(table, slope, interval, source, "; ".join(notes))

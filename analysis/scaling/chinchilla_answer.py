@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.compare.comparison import eligible
 from analysis.frames import fit_chinchilla
 from analysis.scaling.chinchilla import leave_one_size_out
 from tst_study.errors import UserError
@@ -16,7 +15,7 @@ _BUDGETS = 5
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     """A fit for each corpus and held-out text of rows with params, tokens, flops, loss, corpus and
-    eval_set (`schema.checked`, `points_of_runs`); superposed runs are left out."""
+    eval_set (`schema.checked`, `points_of`); superposed runs are left out."""
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     plain = points[points["bag_size"] == 1]
@@ -40,13 +39,12 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     return Answer("chinchilla", tables, tuple(said), inputs)
 
 
-def points_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(points of a run table's eligible runs, runs left out with their reason)."""
-    kept, excluded = eligible(runs)
+def points_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops, loss, and
+    what else the table has."""
     names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
-    points = kept.rename(columns=names).reset_index(drop=True)
-    numbers = points[["params", "tokens", "flops", "loss"]].astype(float)
-    return points[["corpus", "eval_set", "bag_size"]].join(numbers), pd.DataFrame(excluded)
+    numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
+    return runs.rename(columns=names).astype(numbers)
 
 
 def _copied(points: pd.DataFrame) -> list[float]:

@@ -119,22 +119,18 @@ def best_of_mode(
     full gain that Figure 6 shows.
     """
     law, latent = published_law(), steps * TOKENS_PER_STEP
-    if mode == "baseline":
-        grid = np.zeros((1, 1))
-        raw = np.full((1, 1), latent)
-    else:
-        grid = shares_of_full()[mode] * law.gains(params, latent, BAGS, RATIOS)
-        more = (BAGS[:, None] - 1) * RATIOS[None, :] if mode != "output_only" else np.zeros((1, 1))
-        raw = latent * (1 + more) * np.ones_like(grid)
+    bags, ratios = (np.ones(1), np.zeros(1)) if mode == "baseline" else (BAGS, RATIOS)
+    gains = shares_of_full()[mode] * law.gains(params, latent, bags, ratios)
+    more = 0 if mode == "output_only" else (bags[:, None] - 1) * ratios
+    raw = latent * (1 + more) * np.ones_like(gains)
     counted = effective_tokens(raw, unique_tokens, worth) / raw
-    losses = law.falls(latent * counted, latent) - grid
+    losses = law.falls(latent * counted, latent) - gains
     i, j = np.unravel_index(int(losses.argmin()), losses.shape)
-    plain = mode == "baseline"
     return Choice(
         mode=mode,
         loss=float(losses[i, j]),
-        bag_size=1 if plain else int(BAGS[i]),
-        step_ratio=0.0 if plain else float(RATIOS[j]),
+        bag_size=int(bags[i]),
+        step_ratio=float(ratios[j]),
         epochs=float(raw[i, j] / unique_tokens),
     )
 
@@ -151,11 +147,12 @@ def win_map(params: float, unique_tokens: Sequence[float], steps: Sequence[float
     rows = []
     for unique in unique_tokens:
         for count in steps:
-            found = _all_modes(params, count, unique, WORTH_OF_REPEATS)
-            others = [_all_modes(params, count, unique, worth) for worth in WORTH_RANGE]
-            winners = {_best(table).mode for table in others}
-            best = _best(found)
-            alone = found["baseline"].loss
+            choices = [
+                [best_of_mode(mode, params, count, unique, worth) for mode in MODES]
+                for worth in (WORTH_OF_REPEATS, *WORTH_RANGE)
+            ]
+            best, *winners = (min(of, key=lambda choice: choice.loss) for of in choices)
+            alone = choices[0][0].loss
             rows.append(
                 {
                     "unique_tokens": float(unique),
@@ -165,10 +162,8 @@ def win_map(params: float, unique_tokens: Sequence[float], steps: Sequence[float
                     "s": best.bag_size,
                     "r": best.step_ratio,
                     "gain": alone - best.loss,
-                    "full": alone - found["full"].loss,
-                    "input_only": alone - found["input_only"].loss,
-                    "output_only": alone - found["output_only"].loss,
-                    "certain": winners == {best.mode},
+                    **{str(choice.mode): alone - choice.loss for choice in choices[0][1:]},
+                    "certain": all(winner.mode == best.mode for winner in winners),
                     "source": "fitted law, not runs",
                 }
             )
@@ -179,14 +174,6 @@ def win_map(params: float, unique_tokens: Sequence[float], steps: Sequence[float
 def published_win_map() -> pd.DataFrame:
     """The map at 600M, over `UNIQUE` and `STEPS`."""
     return win_map(published.PARAMS["600M"], UNIQUE, STEPS)
-
-
-def _all_modes(params: float, steps: float, unique: float, worth: float) -> dict[Mode, Choice]:
-    return {mode: best_of_mode(mode, params, steps, unique, worth) for mode in MODES}
-
-
-def _best(choices: dict[Mode, Choice]) -> Choice:
-    return min(choices.values(), key=lambda choice: choice.loss)
 
 
 def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
@@ -226,9 +213,9 @@ def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> l
     count = len(members) * (len(members) - 1) // 2
     found = []
     for row in rows_of(members):
-        behind = (mine - gains[tuple(row[name] for name in key)]).dropna()
+        lead = (mine - gains[tuple(row[name] for name in key)]).dropna()
         same = row["setting"] == best["setting"] and row["learning_rate"] == best["learning_rate"]
-        if not same and (behind.empty or paired(list(behind), count).verdict != "better"):
+        if not same and (lead.empty or paired(list(lead), count).verdict != "better"):
             found.append(row["setting"])
     return found
 

@@ -17,9 +17,6 @@ from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law
 from tst_study.errors import UserError
 
-Ends = pd.DataFrame
-"""steps, loss: the annealed end of every run."""
-
 
 def loss_curve_answer(tables: Tables, inputs: dict[str, str]) -> Answer:
     """Of run folders: one curve for each family of baselines, learning rate and held-out text."""
@@ -130,7 +127,8 @@ def held_out(log: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _power_law(final: Ends, longer: list[float]) -> list[float]:
+def _power_law(final: pd.DataFrame, longer: list[float]) -> list[float]:
+    """Losses after so many steps by a power law of final losses (steps, loss)."""
     try:
         law = fit_power_law(final["steps"].to_numpy(), final["loss"].to_numpy())
     except UserError:

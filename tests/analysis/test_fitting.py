@@ -136,7 +136,7 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     rows = bootstrap(found, 100)
     ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
     clusters = bootstrap(replace(found, problem=ten), 100)
-    assert clusters.error("log_E") > 1.8 * rows.error("log_E")
+    assert clusters.draws["log_E"].std() > 1.8 * rows.draws["log_E"].std()
 
 
 def test_a_profile_bounds_what_data_know_and_says_what_they_do_not() -> None:
