@@ -1,5 +1,5 @@
-"""All tables and figures by name: every module of `paper/`, `beyond/` and `study/` registers its
-own. In the paper's order, then what it does not show, then pictures of a study's own runs.
+"""All tables and figures by name, as the modules of `paper/`, `extensions/` and `study/` register
+them: in the paper's order, then what it does not show, then pictures of a study's own runs.
 """
 
 import pkgutil
@@ -11,7 +11,7 @@ from importlib import import_module
 from paper_figures.registration import REGISTERED, Entry
 from tst_study.errors import one_of
 
-FOLDERS = ("paper", "beyond", "study")
+FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
 GROUPS = (*FOLDERS, "tables", "figures")
 

@@ -25,7 +25,7 @@ REGISTERED: dict[str, Entry] = {}
 class Entry:
     name: str
     group: str
-    """`paper`, `beyond` or `study`: the folder of its module."""
+    """`paper`, `extensions` or `study`: the folder of its module."""
     make: Callable[[Sources], Made]
     title: str
     published: tuple[str, ...]
