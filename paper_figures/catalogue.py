@@ -21,10 +21,10 @@ for _folder in FOLDERS:
         import_module(_module.name)
 
 
-def _place(entry: Entry) -> tuple[int, bool, int]:
+def _place(entry: Entry) -> tuple[int, bool, int, str]:
     number = re.fullmatch(r"(?:table|figure)(\d+)", entry.name)
     figure = not entry.name.startswith("table")
-    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0
+    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0, entry.name
 
 
 CATALOGUE: tuple[Entry, ...] = tuple(sorted(REGISTERED.values(), key=_place))
@@ -45,6 +45,10 @@ class Selection:
     pages: frozenset[str]
     pictures: dict[str, Entry]
     """Single pictures of a study, such as `gains-books-1000`, and the entries that make them."""
+
+    @property
+    def makers(self) -> tuple[Entry, ...]:
+        return (*self.entries, *self.pictures.values())
 
 
 def find(names: Sequence[str] | None) -> Selection:
