@@ -28,7 +28,6 @@ class Built:
     seconds: float
 
     def lines(self) -> list[str]:
-        """What was found and written, for a terminal."""
         said = [f"{missing.title}: {missing.sentence}" for missing in self.missing]
         said.append(f"{len(self.written)} files written to {self.to} in {self.seconds:.1f} s.")
         return [*said, f"Report: {self.report}"] if self.report else said
@@ -45,8 +44,8 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     began = time.perf_counter()
     wanted, sources, to = find(only), Sources(runs), Path(to)
     own = bool(only) and runs is not None and _are_own(sources)
-    made = {entry: entry.items(sources) for entry in _entries(wanted, only, runs is None, own)}
-    every = [item for found in made.values() for item in found]
+    entries = _entries(wanted, only, runs is None, own)
+    every = [item for entry in entries for item in entry.items(sources)]
     items = [item for item in every if isinstance(item, Item)]
     missing = [item for item in every if isinstance(item, Missing)]
     names = [item.name for item in items]
@@ -54,9 +53,13 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
         raise ValueError(f"two items have one name: {sorted(names)}")
     if own:  # no study of the package is asked for, unless by its figure's name
         missing = [item for item in missing if item.kind in (only or ())]
+    for name, entry in wanted.pictures.items():
+        if name not in names:
+            there = ", ".join(sorted(item.name for item in items if item.kind == entry.name))
+            there = there or "none from these runs"
+            raise UserError(f"--only {name}: no such picture; there are {there}")
     kinds = {entry.name for entry in wanted.entries}
-    chosen = {item.name: item for item in items if item.kind in kinds}
-    chosen |= _single(wanted, sources)
+    chosen = {i.name: i for i in items if i.kind in kinds or i.name in wanted.pictures}
     if "report" in wanted.pages:
         chosen |= {item.name: item for item in page.shown(items, sources)}
     try:
@@ -73,7 +76,7 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     return Built(
         to=to,
         sources=sources,
-        items=tuple(items) or tuple(chosen.values()),
+        items=tuple(items),
         missing=tuple(missing),
         written=tuple(written),
         report=to / "report.html" if "report" in wanted.pages else None,
@@ -94,18 +97,8 @@ def _entries(
 
     A study's own pictures need runs, and are not missed without.
     """
-    entries = list(CATALOGUE if wanted.pages else wanted.entries)
+    entries = [entry for entry in CATALOGUE if wanted.pages or entry in wanted.makers]
     if wanted.pages == {"report"} and not no_runs:
         told = [e for e in entries if e.from_runs and (e.group == "study" or not own)]
-        entries = [entry for entry in entries if entry in told or entry in wanted.entries]
+        entries = [entry for entry in entries if entry in told or entry in wanted.makers]
     return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
-
-
-def _single(wanted: Selection, sources: Sources) -> dict[str, Item]:
-    made = {entry.name: entry.items(sources) for entry in wanted.pictures.values()}
-    items = {item.name: item for found in made.values() for item in found if isinstance(item, Item)}
-    for name in wanted.pictures:
-        if name not in items:
-            names = ", ".join(sorted(items)) or "none from these runs"
-            raise UserError(f"--only {name}: no such picture; there are {names}")
-    return {name: items[name] for name in sorted(wanted.pictures)}

@@ -1,5 +1,5 @@
-"""All tables and figures by name: every module of `paper/`, `beyond/` and `study/` registers its
-own. In the paper's order, then what it does not show, then pictures of a study's own runs.
+"""All tables and figures by name, as the modules of `paper/`, `extensions/` and `study/` register
+them: in the paper's order, then what it does not show, then pictures of a study's own runs.
 """
 
 import pkgutil
@@ -11,7 +11,7 @@ from importlib import import_module
 from paper_figures.registration import REGISTERED, Entry
 from tst_study.errors import one_of
 
-FOLDERS = ("paper", "beyond", "study")
+FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
 GROUPS = (*FOLDERS, "tables", "figures")
 
@@ -21,10 +21,10 @@ for _folder in FOLDERS:
         import_module(_module.name)
 
 
-def _place(entry: Entry) -> tuple[int, bool, int]:
+def _place(entry: Entry) -> tuple[int, bool, int, str]:
     number = re.fullmatch(r"(?:table|figure)(\d+)", entry.name)
     figure = not entry.name.startswith("table")
-    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0
+    return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0, entry.name
 
 
 CATALOGUE: tuple[Entry, ...] = tuple(sorted(REGISTERED.values(), key=_place))
@@ -45,6 +45,10 @@ class Selection:
     pages: frozenset[str]
     pictures: dict[str, Entry]
     """Single pictures of a study, such as `gains-books-1000`, and the entries that make them."""
+
+    @property
+    def makers(self) -> tuple[Entry, ...]:
+        return (*self.entries, *self.pictures.values())
 
 
 def find(names: Sequence[str] | None) -> Selection:

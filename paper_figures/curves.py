@@ -6,7 +6,6 @@ Measured runs have their held-out loss at the end of the curve, which is what is
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,16 @@ from matplotlib.axes import Axes
 from analysis import published
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from paper_figures.drawing import DOTTED, is_hollow, lines, log_axis, point, step_axis, switch_line
+from paper_figures.drawing import (
+    DOTTED,
+    is_baseline,
+    is_hollow,
+    lines,
+    log_axis,
+    point,
+    step_axis,
+    switch_line,
+)
 from paper_figures.groups import Group
 from paper_figures.style import BASELINE, MUTED, Look, Mark, cycle_mark
 
@@ -34,29 +42,24 @@ ENDS = (
     "marks at the end: held-out loss, bars the 95% interval of the paired gain, hollow where no "
     "difference is shown"
 )
+READING = f"mean over seeds, {OWN_SMOOTHING}; shading: range over seeds; {ENDS}"
+"""Of measured curves, for a caption."""
 POINTS = 500
 """Points drawn per curve: more than a printed column can show."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A published curve."""
-
-    run: str
-    label: str
-    switch: int = 0
-    """Superposed steps."""
-
-
-def published_curves(figure: int, runs: Sequence[Run], panel: str = "") -> pd.DataFrame:
-    """The published curves of one panel, in the columns of `COLUMNS`."""
+def published_curves(
+    figure: int, runs: Mapping[str, str], superposed: int, panel: str = ""
+) -> pd.DataFrame:
+    """The published curves of one panel, in the columns of `COLUMNS`; `runs`: name by label, all
+    but baselines with so many superposed steps."""
     table = published.curves(figure).query("panel == @panel").sort_values("step")
     parts = []
-    for run in runs:
-        rows = table[table["run"] == run.run]
-        quantity = np.where(rows["step"] <= run.switch, "bag_loss", "next_token")
-        named = rows.assign(source="published", label=run.label, switch=run.switch)
-        parts.append(named.assign(quantity=quantity))
+    for label, run in runs.items():
+        rows, switch = table[table["run"] == run], 0 if is_baseline(label) else superposed
+        quantity = np.where(rows["step"] <= switch, "bag_loss", "next_token")
+        named = rows.assign(source="published", label=label, switch=switch, quantity=quantity)
+        parts.append(named)
     return pd.concat(parts, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
@@ -114,7 +117,7 @@ def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 def marks(labels: Sequence[str]) -> dict[str, Mark]:
     """Baselines are ink and solid; the others in their order of appearance."""
-    others = [label for label in dict.fromkeys(labels) if not label.startswith("baseline")]
+    others = [label for label in dict.fromkeys(labels) if not is_baseline(label)]
     return {
         label: cycle_mark(others.index(label)) if label in others else BASELINE for label in labels
     }
@@ -152,13 +155,8 @@ def draw_ends(axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark]) -> None
     for row in rows_of(data[data["quantity"] == "held_out"]):
         words = f"{said(row)} held-out, {row['seeds']:.0f} seeds"
         look: Look = {"hollow": is_hollow(row), "words": words, "clip_on": False, "markersize": 3.5}
-        point(
-            axes,
-            (row["step"], row["loss"]),
-            looks[row["label"]],
-            (row["low"], row["high"]),
-            **look,
-        )
+        at, bar = (row["step"], row["loss"]), (row["low"], row["high"])
+        point(axes, at, looks[row["label"]], bar, **look)
 
 
 def last_losses(data: pd.DataFrame) -> dict[str, tuple[float, str]]:
@@ -171,7 +169,6 @@ def last_losses(data: pd.DataFrame) -> dict[str, tuple[float, str]]:
 
 
 def legend_looks(data: pd.DataFrame, looks: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Looks by what a legend says."""
     return {words: looks[label] for label, (_, words) in last_losses(data).items()}
 
 
@@ -213,7 +210,6 @@ def end_of(data: pd.DataFrame) -> float:
 
 
 def last(rows: pd.DataFrame) -> float:
-    """The last next-token loss of a run's curve."""
     tokens = rows[rows["quantity"] == "next_token"]
     return float(tokens.sort_values("step")["loss"].iloc[-1])
 

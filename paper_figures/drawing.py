@@ -22,7 +22,6 @@ from paper_figures.style import (
     Look,
     Mark,
     bag_size_mark,
-    thousands,
 )
 
 DOTTED = (0, (1, 1.5))
@@ -110,9 +109,32 @@ def means(
         point(axes, at, looks[row[by]], bar, hollow=is_hollow(row, by), words=words(row))
 
 
+def side_by_side(
+    axes: Axes,
+    data: pd.DataFrame,
+    looks: Mapping[str, Mark],
+    words: Callable[[dict[str, Any]], str],
+    *,
+    x: str,
+    y: str = "loss",
+    by: str = "label",
+) -> None:
+    """Means along a log scale, each value of `by` a little aside, so that bars do not overlap; and
+    what a legend needs."""
+    for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
+        mark = looks[str(name)]
+        moved = rows.assign(at=rows[x] * 2 ** (0.06 * (place - (data[by].nunique() - 1) / 2)))
+        means(axes, moved, looks, words, x="at", y=y, by=by)
+        axes.plot([], [], mark.marker, color=mark.colour, label=name)
+
+
+def is_baseline(label: str) -> bool:
+    return label.startswith("baseline")
+
+
 def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
     """Whether a mean shows no difference from the baseline, which is the measure itself."""
-    compared = "verdict" in row and not row[by].startswith("baseline")
+    compared = "verdict" in row and not is_baseline(row[by])
     return compared and row["verdict"] not in CLAIMED
 
 
@@ -214,7 +236,7 @@ def log_axis(
 def step_axis(axes: Axes) -> None:
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(thousands)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def switch_line(axes: Axes, x: float, *, bottom: bool = False) -> None:
@@ -273,14 +295,12 @@ def forest(
     axes.margins(x=0.06)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel("gain (nats per token)")
-    dot = {"marker": "o", "markersize": 4}
-    single = data["verdict"] == ONE_SEED
-    unclaimed = sorted({str(verdict) for verdict in data["verdict"]} - {*CLAIMED})
-    entries = {
-        "95% interval excludes zero": {**dot, "linestyle": "-"},
-        ", or ".join(unclaimed): {**dot, "markerfacecolor": "none"},
-        tick: {"marker": "|", "markersize": 5},
-    }
-    shown = [data["verdict"].isin(CLAIMED).any(), bool(unclaimed), not single.all()]
-    kept = {words: look for (words, look), keep in zip(entries.items(), shown, strict=True) if keep}
-    key(axes, kept, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.0)
+    dot, entries = {"marker": "o", "markersize": 4}, {}
+    if data["verdict"].isin(CLAIMED).any():
+        entries["95% interval excludes zero"] = {**dot, "linestyle": "-"}
+    if unclaimed := sorted(set(data["verdict"]) - {*CLAIMED}):
+        entries[", or ".join(unclaimed)] = {**dot, "markerfacecolor": "none"}
+    if (data["verdict"] != ONE_SEED).any():
+        entries[tick] = {"marker": "|", "markersize": 5}
+    above: Look = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "columnspacing": 1.0}
+    key(axes, entries, ncols=columns, **above)

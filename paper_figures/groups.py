@@ -75,7 +75,6 @@ class Group:
 
     @property
     def seeds(self) -> str:
-        """`3 seeds`, `1 to 3 seeds`."""
         return span(self.rows["seeds"], "seed")
 
     @property
@@ -186,5 +185,4 @@ def told_apart(names: Sequence[str], *details: Sequence[str]) -> list[str]:
 
 
 def file_part(words: str) -> str:
-    """Words as part of a file name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,7 +33,7 @@ class Finding:
 
     published: str
     measured: str = ""
-    """Empty where nothing was measured."""
+    """Empty where nothing was measured; what follows then goes for nothing."""
     scale: str = ""
     """Model, steps and text of the runs, and their seeds."""
     verdict: Verdict = "not measured"
@@ -59,7 +59,7 @@ class Item(ABC):
     caption: str
     """What is shown, from how many runs and seeds, what is published, how it was smoothed."""
     measured: str = ""
-    """The part of the caption about what was measured, where anything was."""
+    """The part of the caption about what was measured; left out where nothing was."""
     title: str = ""
     name: str = ""
     """File name without its ending."""
@@ -68,7 +68,7 @@ class Item(ABC):
     group: str = ""
     folders: tuple[str, ...] = ()
     """Run folders it was made from."""
-    published: tuple[str, ...] = ()
+    published: Sequence[str] = ()
     """Files of published numbers it was made from."""
     fits: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the fits in it, with their intervals."""

@@ -27,7 +27,6 @@ class Picture(Item):
     draw: Callable[[], Figure]
 
     def figure(self) -> Figure:
-        """Drawn and laid out."""
         with styled():
             figure = self.draw()
             figure.draw_without_rendering()

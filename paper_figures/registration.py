@@ -21,20 +21,21 @@ Maker = TypeVar("Maker", bound=Callable[..., Made])
 REGISTERED: dict[str, Entry] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     name: str
     group: str
-    """`paper`, `beyond` or `study`: the folder of its module."""
+    """`paper`, `extensions` or `study`: the folder of its module."""
     make: Callable[[Sources], Made]
-    title: str
-    published: tuple[str, ...]
+    title: str = ""
+    """Empty: the maker says it."""
+    published: Sequence[str] = ()
     """Files of published numbers that it is made from."""
-    needs: str
+    needs: str = ""
     """How its measured half is made, commands in backquotes; empty: published numbers alone."""
-    lacks: str
+    lacks: str = ""
     """The runs without which there is nothing to draw, and how they are made."""
-    shows: str
+    shows: str = ""
     """What the paper shows of it, said where there is nothing to draw."""
 
     @property
@@ -49,11 +50,13 @@ class Entry:
         return [self._whole(item) for item in found] or [self._missing()]
 
     def _whole(self, item: Item) -> Item:
+        """What an item says of measured runs holds where it has any."""
         caption, finding = item.caption, item.finding
         if self.needs:
-            caption += f" {item.measured or f'Nothing measured: {self.needs}.'}"
-        if finding and not finding.measured and self.from_runs:
-            finding = replace(finding, needs=self._command)
+            measured = item.folders or (finding and finding.measured)
+            caption += f" {item.measured}" if measured else f" Nothing measured: {self.needs}."
+        if finding and not finding.measured:
+            finding = Finding(finding.published, needs=self._command if self.from_runs else "")
         return replace(
             item,
             kind=self.name,
@@ -74,24 +77,18 @@ class Entry:
         return (self.needs or self.lacks).split("`")[1]
 
 
-def figure(
-    names: str | Mapping[str, Any],
-    *,
-    title: str = "",
-    published: Sequence[str] = (),
-    needs: str = "",
-    lacks: str = "",
-    shows: str = "",
-) -> Callable[[Maker], Maker]:
-    """Register a maker under its name, or a family by name: the maker is then given the value."""
+def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Maker]:
+    """Register a maker under its name, or a family by name: the maker is then given the value.
+
+    `facts`: what an `Entry` holds beside them.
+    """
 
     def register(maker: Maker) -> Maker:
         group = maker.__module__.split(".")[1]
         family = {names: None} if isinstance(names, str) else names
         for name, which in family.items():
             make = maker if which is None else functools.partial(maker, which=which)
-            given = (title, tuple(published), needs, lacks, shows)
-            REGISTERED[name] = Entry(name, group, make, *given)
+            REGISTERED[name] = Entry(name, group, make, **facts)
         return maker
 
     return register
@@ -100,3 +97,6 @@ def figure(
 def submit(study: str, *scales: str) -> str:
     """The command that makes the runs of a study, the paper's scale first, in backquotes."""
     return ", or smaller ".join(f"`tst-study submit {study} --scale {scale}`" for scale in scales)
+
+
+PAIR = f"a finished baseline and a finished superposed run of one seed: {submit('laptop', 'quick')}"

@@ -40,6 +40,17 @@ class Sources:
     def groups(self) -> list[Group]:
         return all_groups(self.summary)
 
+    @property
+    def plain_groups(self) -> list[Group]:
+        """Groups with settings of the paper's method, those alone."""
+        plain = (group.plain() for group in self.groups)
+        return [group for group in plain if len(group.rows)]
+
+    @property
+    def all_settings(self) -> Group:
+        """All that was compared, as if it were one group."""
+        return Group(self.summary, self.summary.comparison.table)
+
     @functools.cached_property
     def main_groups(self) -> list[Group]:
         """Of each corpus and model the length with most settings; of equals, the longest."""

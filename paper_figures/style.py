@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -77,6 +78,12 @@ def ratio_mark(step_ratio: float) -> Mark:
     return _BY_TENTH[min(max(round(10 * step_ratio), 1), 9) - 1]
 
 
+def bag_size_marks(data: pd.DataFrame, by: str) -> dict[str, Mark]:
+    """The mark of each value of `by`, from its first `bag_size`."""
+    sizes = data.drop_duplicates(by).set_index(by)["bag_size"]
+    return {str(value): bag_size_mark(int(size)) for value, size in sizes.items()}
+
+
 def cycle_mark(index: int) -> Mark:
     """For a handful of curves that are not bag sizes."""
     return _CYCLE[index % len(_CYCLE)]
@@ -99,13 +106,15 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(
-    width: float, height: float, columns: int = 1, rows: int = 1, **ratios: Sequence[float]
+    width: float,
+    height: float,
+    columns: int = 1,
+    rows: int = 1,
+    width_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure and its panels, row by row, sizes in inches, free of pyplot's global state;
-    `width_ratios` of the columns, `height_ratios` of the rows."""
+    """A figure and its panels, row by row, sizes in inches, free of pyplot's global state."""
     figure = Figure(figsize=(width, height))
-    ratio: Look = dict(ratios)
-    axes = figure.subplots(rows, columns, squeeze=False, **ratio)
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=width_ratios)
     return figure, [list(row) for row in axes]
 
 
@@ -116,7 +125,3 @@ def new_rows(width: float, height: float, counts: Sequence[int]) -> tuple[Figure
     inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
     rows = zip(inner, counts, strict=True)
     return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]
-
-
-def thousands(value: float, _position: object = None) -> str:
-    return f"{value:,.0f}"

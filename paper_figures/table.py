@@ -52,7 +52,6 @@ class Grid:
         return cls(title, tuple(columns), tuple(map(cells, rows)))
 
     def is_numeric(self, place: int) -> bool:
-        """Whether a column holds numbers."""
         return any(row[place].value is not None for row in self.rows)
 
 
@@ -78,9 +77,9 @@ def number_entry(
     return Entry(text.replace("-", "−"), best, float(value))
 
 
-def number_as(value: float, text: str) -> Entry:
+def number_as(value: float, form: Callable[[float], str]) -> Entry:
     """A number that is printed in a form of its own; empty where there is none."""
-    return Entry() if pd.isna(value) else Entry(text, value=float(value))
+    return Entry() if pd.isna(value) else Entry(form(value), value=float(value))
 
 
 def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = False) -> Entry:
@@ -147,7 +146,6 @@ def latex(table: Table) -> str:
 
 
 def latex_grid(grid: Grid) -> str:
-    """A booktabs tabular."""
     spec = "".join("r" if grid.is_numeric(place) else "l" for place in range(len(grid.headings)))
     heading = " & ".join(map(_escaped, grid.headings)) + r" \\"
     body = [" & ".join(map(_latex_entry, row)) + r" \\" for row in grid.rows]

@@ -16,7 +16,7 @@ from analysis.wording import gain
 from paper_figures import curves
 from paper_figures.drawing import end_labels
 from paper_figures.groups import Group, folders_of
-from paper_figures.item import Finding, Verdict
+from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
@@ -31,35 +31,28 @@ class Ablation:
     figure: int
     column: str
     """Of a setting: what differs."""
-    names: Mapping[str, str]
-    """Label by value of the column."""
-    runs: Mapping[str, str]
-    """Published run by label, baseline excepted."""
+    arms: Mapping[str, tuple[str, str]]
+    """Label and published run (empty: none) by value of the column."""
     panels: Mapping[str, int]
     """Bag size by published panel."""
     claim: str = ""
     """The label that the paper finds best, and better than the baseline."""
 
     def published(self) -> pd.DataFrame:
-        runs = [curves.Run("baseline", "baseline")]
-        runs += [curves.Run(run, label, SWITCH) for label, run in self.runs.items()]
-        return pd.concat(
-            [
-                curves.published_curves(self.figure, runs, panel).assign(
-                    panel=f"s = {size}, r = 0.5"
-                )
-                for panel, size in self.panels.items()
-            ]
-        )
+        runs = {"baseline": "baseline"} | {label: run for label, run in self.arms.values() if run}
+        parts = []
+        for panel, size in self.panels.items():
+            found = curves.published_curves(self.figure, runs, SWITCH, panel)
+            parts.append(found.assign(panel=f"s = {size}, r = 0.5"))
+        return pd.concat(parts)
 
     def measured(self, sources: Sources) -> list[Group]:
         """Settings of one s and r that differ in the column alone: of the group with most of them
         as many bag sizes as were published."""
         best: list[Group] = []
         for group in sources.groups:
-            free = dict.fromkeys((self.column, "weighting"))
-            rows = group.plain(*free).rows
-            allowed = self.names if self.column == "weighting" else ("uniform", "first_token")
+            rows = group.plain(self.column, "weighting").rows
+            allowed = self.arms if self.column == "weighting" else ("uniform", "first_token")
             rows = rows[rows["weighting"].isin(list(allowed))]
             found: dict[int, Group] = {}
             for _, same in rows.groupby(["bag_size", "superposed_steps"]):
@@ -73,19 +66,18 @@ class Ablation:
             best = max(best, ends, key=lambda entry: sum(len(one.rows) for one in entry))
         return sorted(best, key=lambda one: one.rows["bag_size"].iloc[0])
 
-    def labels(self, group: Group) -> list[str]:
-        return [self.names[value] for value in group.rows[self.column]]
+    def labels(self, rows: pd.DataFrame) -> list[str]:
+        return [self.arms[value][0] for value in rows[self.column]]
 
 
 INPUT_AND_OUTPUT = Ablation(
     title="Figure 6. Superposition at the input, at the output, and at both",
     figure=6,
     column="mode",
-    names={"input_only": "input only", "output_only": "output only", "full": "both"},
-    runs={
-        "input only": "input_superposition",
-        "output only": "output_superposition",
-        "both": "full_superposition",
+    arms={
+        "input_only": ("input only", "input_superposition"),
+        "output_only": ("output only", "output_superposition"),
+        "full": ("both", "full_superposition"),
     },
     panels={"": 4},
     claim="both",
@@ -94,18 +86,12 @@ WEIGHTS = Ablation(
     title="Figure 9. Weights of the tokens within a bag",
     figure=9,
     column="weighting",
-    names={
-        "uniform": "uniform",
-        "power_law": "power law",
-        "exponential": "exponential",
-        "first_token": "first token",
-        "mutual_information": "mutual information",
-    },
-    runs={
-        "uniform": "uniform",
-        "power law": "power_law",
-        "exponential": "exponential",
-        "first token": "first_token",
+    arms={
+        "uniform": ("uniform", "uniform"),
+        "power_law": ("power law", "power_law"),
+        "exponential": ("exponential", "exponential"),
+        "first_token": ("first token", "first_token"),
+        "mutual_information": ("mutual information", ""),
     },
     panels={"a_s4": 4, "b_s16": 16},
 )
@@ -124,20 +110,19 @@ WEIGHTS = Ablation(
 def ablation_curves(sources: Sources, which: Ablation) -> Picture:
     """The published curves, and those of the widest comparison that was run here."""
     groups = which.measured(sources)
-    own = [curves.group_curves(group, which.labels(group), _panel(group)) for group in groups]
+    own = [curves.group_curves(group, which.labels(group.rows), _panel(group)) for group in groups]
     data = pd.concat([which.published(), *own], ignore_index=True)
     return Picture(
         title=which.title,
         caption="Training loss of the recovery phase at equal FLOPs, r = 0.5, 40,000 steps; "
         f"numbers: the last of each curve. {curves.SMOOTHED}; one run each, of a model that the "
         "paper does not name.",
-        measured=f"Measured: {groups[0].scale}; mean over seeds, {curves.OWN_SMOOTHING}; shading: "
-        f"range over seeds; {curves.ENDS}."
-        if groups
-        else "",
+        measured=f"Measured: {groups[0].scale}; {curves.READING}." if groups else "",
         data=data,
         folders=folders_of(groups),
-        draw=lambda: _figure(data, curves.marks(["baseline", *which.names.values()])),
+        draw=lambda: _figure(
+            data, curves.marks(["baseline", *(label for label, _ in which.arms.values())])
+        ),
         finding=_finding(which, data, groups),
     )
 
@@ -163,28 +148,21 @@ def _figure(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
 
 
 def _finding(which: Ablation, data: pd.DataFrame, groups: list[Group]) -> Finding:
-    parts = []
+    published = []
     for panel, rows in data[data["source"] == "published"].groupby("panel", sort=False):
-        ends = {str(label): curves.last(part) for label, part in rows.groupby("label")}
-        ranked = (f"{label} {ends[label]:.3f}" for label in sorted(ends, key=ends.__getitem__))
-        parts.append(f"{panel}: {', '.join(ranked)}")
-    said = "; ".join(parts)
+        ends = sorted((curves.last(part), label) for label, part in rows.groupby("label"))
+        published.append(f"{panel}: " + ", ".join(f"{label} {loss:.3f}" for loss, label in ends))
+    said = "; ".join(published)
     if not groups:
         return Finding(said)
-    ranked_rows = [
-        list(rows_of(group.rows.sort_values("gain", ascending=False))) for group in groups
-    ]
-    texts = [
-        f"{_panel(group)}: " + ", ".join(f"{which.names[r[which.column]]} {gain(r)}" for r in rows)
-        for group, rows in zip(groups, ranked_rows, strict=True)
-    ]
-    verdict: Verdict = "undecided"
-    best, full = (
-        ranked_rows[0][0],
-        [r for r in ranked_rows[0] if which.names[r[which.column]] == which.claim],
-    )
-    if full and full[0]["verdict"] == "worse":
-        verdict = "disagrees"
-    elif full and full[0]["verdict"] == "better" and full[0] is best:
-        verdict = "agrees"
-    return Finding(said, "gains, " + "; ".join(texts), groups[0].scale, verdict)
+    measured = []
+    for group in groups:
+        ranked = group.rows.sort_values("gain", ascending=False)
+        gains = zip(which.labels(ranked), map(gain, rows_of(ranked)), strict=True)
+        measured.append(f"{_panel(group)}: " + ", ".join(map(" ".join, gains)))
+    first = groups[0].rows.sort_values("gain", ascending=False)
+    claimed = dict(zip(which.labels(first), first["verdict"], strict=True)).get(which.claim, "")
+    verdict = judged([claimed])
+    if verdict == "agrees" and which.labels(first)[0] != which.claim:
+        verdict = "undecided"
+    return Finding(said, "gains, " + "; ".join(measured), groups[0].scale, verdict)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.runs.run_row import rows_of
+from analysis.summary import counts_in_words, verdict_counts
 from analysis.wording import number
 from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged
@@ -27,6 +28,8 @@ class PublishedGrid:
     weighting: str
     any_scale: bool
     """Whether runs of another scale may stand here: once per weighting, not four times."""
+    figure: int
+    """That shows it over bag size."""
 
     @property
     def words(self) -> str:
@@ -56,10 +59,10 @@ class PublishedGrid:
         return bool(same.all()) and not group.is_generated
 
 
-TABLE4 = PublishedGrid(4, "270M", 20_000, "uniform", True)
-TABLE5 = PublishedGrid(5, "270M", 100_000, "uniform", False)
-TABLE6 = PublishedGrid(6, "600M", 20_000, "uniform", False)
-TABLE7 = PublishedGrid(7, "600M", 20_000, "power_law", True)
+TABLE4 = PublishedGrid(4, "270M", 20_000, "uniform", True, figure=4)
+TABLE5 = PublishedGrid(5, "270M", 100_000, "uniform", False, figure=5)
+TABLE6 = PublishedGrid(6, "600M", 20_000, "uniform", False, figure=8)
+TABLE7 = PublishedGrid(7, "600M", 20_000, "power_law", True, figure=11)
 LOSSES = ["final_loss_grid"]
 _MEASURED = ["measured_loss", "measured_gain", "low", "high", "seeds"]
 
@@ -130,7 +133,7 @@ def _grids(which: PublishedGrid, data: pd.DataFrame, group: Group | None) -> tup
     top = there["measured_gain"].max()
     columns = {
         "s": lambda row: number_entry(row["bag_size"]),
-        "r": lambda row: number_as(row["step_ratio"], f"{row['step_ratio']:.3g}"),
+        "r": lambda row: number_as(row["step_ratio"], "{:.3g}".format),
         "gain, measured [95%]": lambda row: gain_entry(
             row, "measured_gain", best=row["measured_gain"] == top
         ),
@@ -167,11 +170,7 @@ def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
         said += f", all {at.count()} with r ≤ 0.5"
     if group is None:
         return Finding(said)
-    verdicts = list(group.rows["verdict"])
-    wins, losses = verdicts.count("better"), verdicts.count("worse")
-    measured = (
-        f"of {number(len(verdicts), 'setting')} {wins} better, {losses} worse, "
-        f"{len(verdicts) - wins - losses} not told apart from the baseline"
-    )
-    verdict = "mechanism only" if group.is_generated else judged(verdicts)
+    counts = counts_in_words(verdict_counts(group.rows))
+    measured = f"{number(len(group.rows), 'setting')}: {counts}"
+    verdict = "mechanism only" if group.is_generated else judged(group.rows["verdict"])
     return Finding(said, measured, group.scale, verdict)

@@ -3,8 +3,6 @@
 Hours from the cost model stand beside the published ones, with the MFU that those imply.
 """
 
-from typing import Any
-
 import pandas as pd
 
 from analysis import published
@@ -27,32 +25,28 @@ MFU = 0.4
 def runs_table() -> pd.DataFrame:
     """Published runs of Table 1: with gain at equal steps, FLOPs, and both kinds of hours."""
     runs = published.headline_runs().query("method in ['baseline', 'tst']")
-    base = runs[runs["method"] == "baseline"]
-    losses = base.set_index(["params", "total_steps"])["final_loss"].to_dict()
-    return pd.DataFrame([_row(run, losses) for run in rows_of(runs)])
-
-
-def _row(run: dict[str, Any], baselines: dict[Any, float]) -> dict[str, Any]:
-    size, hours = run["params"], float(run["b200_hours"])
-    flops = float(published.step_flops(size) * run["total_steps"])
+    loss, hours = runs["final_loss"], runs["b200_hours"].astype(float)
+    level = loss.where(runs["method"] == "baseline")
+    level = level.groupby([runs["params"], runs["total_steps"]]).transform("max")
+    flops = runs["params"].map(published.step_flops).astype(float) * runs["total_steps"]
     peak = peak_flops("NVIDIA B200", "bfloat16")
     assert peak is not None
-    level = baselines.get((size, run["total_steps"]))
-    superposed = run["method"] == "tst"
-    return {
-        "model": size,
-        "method": "TST" if superposed else "baseline",
-        "bag_size": run["bag_size"],
-        "superposed_steps": run["tst_steps"],
-        "steps": run["total_steps"],
-        "raw_tokens": float(run["total_tokens"]),
-        "flops": flops,
-        "hours_published": hours,
-        "hours_model": gpu_hours(flops, peak, MFU),
-        "mfu_implied": flops / (peak * 3600 * hours),
-        "loss_published": run["final_loss"],
-        "gain_published": level - run["final_loss"] if superposed and level else None,
-    }
+    return pd.DataFrame(
+        {
+            "model": runs["params"],
+            "method": runs["method"].replace("tst", "TST"),
+            "bag_size": runs["bag_size"],
+            "superposed_steps": runs["tst_steps"],
+            "steps": runs["total_steps"],
+            "raw_tokens": runs["total_tokens"].astype(float),
+            "flops": flops,
+            "hours_published": hours,
+            "hours_model": flops.map(lambda count: gpu_hours(count, peak, MFU)),
+            "mfu_implied": flops / (peak * 3600 * hours),
+            "loss_published": loss,
+            "gain_published": (level - loss).where(runs["method"] == "tst"),
+        }
+    )
 
 
 @figure(
@@ -63,8 +57,7 @@ def _row(run: dict[str, Any], baselines: dict[Any, float]) -> dict[str, Any]:
 )
 def headline_runs(sources: Sources) -> Table:
     """Published runs, and below them what was measured here, at whatever scale."""
-    found = [group for group in (group.plain() for group in sources.groups) if len(group.rows)]
-    data = runs_table()
+    found, data = sources.plain_groups, runs_table()
     if found:
         data = pd.concat([data, *map(_measured, found)], ignore_index=True)
     return Table(
@@ -75,9 +68,7 @@ def headline_runs(sources: Sources) -> Table:
         "baseline of as many steps. Bold: the lowest published loss of a model.",
         measured="Rows without published numbers were measured here: held-out loss, mean over "
         "seeds, gain paired by seed. The published runs were not repeated: "
-        f"{submit('headline', 'paper')}."
-        if found
-        else "",
+        f"{submit('headline', 'paper')}.",
         data=data,
         folders=folders_of(found),
         grids=(_grid(data, bool(found)),),
@@ -127,19 +118,17 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
             "gain, published": lambda row: number_entry(row["gain_published"], 3, sign=True),
             "steps": lambda row: number_entry(row["steps"]),
             "superposed": lambda row: number_entry(row["superposed_steps"]),
-            "tokens": lambda row: number_as(row["raw_tokens"], big(row["raw_tokens"])),
-            "FLOPs": lambda row: number_as(row["flops"], f"{row['flops']:.3g}"),
+            "tokens": lambda row: number_as(row["raw_tokens"], big),
+            "FLOPs": lambda row: number_as(row["flops"], "{:.3g}".format),
             "B200 h, published": lambda row: number_entry(row["hours_published"]),
             f"B200 h at {MFU:.0%} MFU": lambda row: number_entry(row["hours_model"]),
-            "MFU implied": lambda row: number_as(row["mfu_implied"], f"{row['mfu_implied']:.0%}"),
+            "MFU implied": lambda row: number_as(row["mfu_implied"], "{:.0%}".format),
         },
     )
 
 
 def _finding(found: list[Group]) -> Finding:
     said = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
-    if not found:
-        return Finding(said)
     text = "; ".join(f"{group.members['corpus'].iloc[0]}: {_words(group.rows)}" for group in found)
     # What made-up language gains says nothing of the paper's claim while there is prose.
     counted = [group for group in found if not group.is_generated] or found

@@ -19,7 +19,7 @@ from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_mark, new_figure
+from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_marks, new_figure
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
@@ -47,9 +47,7 @@ def learning_rate_sweep(sources: Sources) -> Picture:
         "were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
         "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-        f"edge: diverged. {number(len(used), 'run')}."
-        if used
-        else "",
+        f"edge: diverged. {number(len(used), 'run')}.",
         data=data,
         folders=used,
         draw=lambda: _figure(data),
@@ -61,54 +59,42 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Means by rate, and the run folders they are of; groups in order of name."""
     runs = summary.tables.runs
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
-    rows: list[dict[str, Any]] = []
-    folders: list[str] = []
+    shown: list[tuple[str, SuperpositionSetting, pd.DataFrame]] = []
     for _, members in runs[ended | (runs["state"] == "diverged")].groupby("group", sort=True):
-        if members[members["method"] == "baseline"]["learning_rate"].nunique() < 2:
-            continue
-        by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
-        for same in _shown([same for _, same in by_setting]):
-            rows += _of_setting(same)
-            folders.extend(same["folder"])
-    rows.sort(key=lambda row: (row["panel"], row["order"], row["learning_rate"]))
-    return pd.DataFrame(rows, columns=list(DATA)), tuple(sorted(folders))
+        if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1:
+            shown += [(group_label(members), *one) for one in _shown(members)]
+    shown.sort(key=lambda one: (one[0], one[1].order))
+    tables = [
+        _by_rate(same).assign(panel=panel, setting=setting.label, bag_size=setting.bag_size)
+        for panel, setting, same in shown
+    ]
+    folders = sorted(folder for *_, same in shown for folder in same["folder"])
+    data = pd.concat(tables) if tables else pd.DataFrame(columns=list(DATA))
+    return data[list(DATA)], tuple(folders)
 
 
-def _of_setting(same: pd.DataFrame) -> list[dict[str, Any]]:
-    """Means over the seeds that every rate has: over different seeds they would compare luck."""
-    first, done = next(rows_of(same)), same[same["state"] == "done"]
-    seeds = [set(rows["seed"]) for _, rows in done.groupby("learning_rate")]
-    shared = set.intersection(*seeds) if seeds else set()
-    found = []
-    for rate, at in same.groupby("learning_rate"):
-        kept = (at["state"] == "done") & (at["seed"].isin(shared) | (not shared))
-        losses = at[kept]["nats_per_token"].astype(float)
-        found.append(
-            {
-                "panel": group_label(same),
-                "setting": SuperpositionSetting.of_row(first).label,
-                "order": _order(same),
-                "bag_size": first["bag_size"],
-                "learning_rate": rate,
-                "seeds": len(losses),
-                **{"loss": losses.mean(), "low": losses.min(), "high": losses.max()},
-                "diverged": int((at["state"] == "diverged").sum()),
-            }
-        )
-    return found
-
-
-def _order(same: pd.DataFrame) -> tuple[Any, ...]:
-    return SuperpositionSetting.of_row(next(rows_of(same))).order
-
-
-def _shown(settings: list[pd.DataFrame]) -> list[pd.DataFrame]:
+def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:
     """Settings with several rates; where only the baseline has them, a plain setting beside it."""
-    settings = sorted(settings, key=_order)
-    swept = [same for same in settings if same["learning_rate"].nunique() > 1][:MOST]
-    plain = [same for same in settings if not _order(same)[0]]
-    single = [same for same in plain if same["learning_rate"].nunique() == 1]
+    by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
+    settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
+    settings.sort(key=lambda one: one[0].order)
+    swept = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
+    single = [one for one in settings if one[1]["learning_rate"].nunique() == 1]
+    single = [one for one in single if not one[0].departures]
     return swept if len(swept) > 1 else swept + single[:1]
+
+
+def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
+    """Means over the seeds that every rate has: over different seeds they would compare luck."""
+    done = same[same["state"] == "done"]
+    rates = done.groupby("seed")["learning_rate"].nunique()
+    shared = rates.index[rates == done["learning_rate"].nunique()]
+    kept = done[done["seed"].isin(shared)] if len(shared) else done
+    losses = kept["nats_per_token"].astype(float).groupby(kept["learning_rate"])
+    table = pd.DataFrame(losses.agg(loss="mean", low="min", high="max", seeds="count"))
+    lost = same["state"].eq("diverged").groupby(same["learning_rate"]).sum().rename("diverged")
+    table = table.join(lost, how="right").fillna({"seeds": 0}).astype({"seeds": int})
+    return table.reset_index()
 
 
 def _figure(data: pd.DataFrame) -> Figure:
@@ -135,8 +121,7 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
 
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    sizes = data.drop_duplicates("setting").set_index("setting")["bag_size"]
-    looks = {str(setting): bag_size_mark(int(size)) for setting, size in sizes.items()}
+    looks = bag_size_marks(data, "setting")
     means(axes, data, looks, _said, x="learning_rate", by="setting")
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}

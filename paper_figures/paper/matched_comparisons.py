@@ -12,7 +12,7 @@ from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from analysis.wording import gain, group_label, number, signed
 from paper_figures import curves
-from paper_figures.drawing import key_above
+from paper_figures.drawing import is_baseline, key_above
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -25,6 +25,7 @@ PANELS = {
     "b_equal_loss": ("equal loss", "dense_3b_baseline_36k", "36k"),
     "c_equal_data": ("equal data", "dense_3b_baseline_50k", "50k"),
 }
+SWITCH = 6_000
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,15 @@ def find(summary: Summary) -> Measured | None:
     key = [*SAME_BUT_LENGTH, "steps", "setting"]
     plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
-    best: tuple[tuple[Any, ...], Any, dict[str, dict[str, Any]]] | None = None
+    found: list[tuple[Any, ...]] = []
     for name, rows in matched(runs).table.groupby(key, sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
-            rank = (len(matches), prose, int(own[name]["steps"].iloc[0]))
-            if best is None or rank > best[0]:
-                best = (rank, name, matches)
-    if best is None:
+            found.append((len(matches), prose, int(own[name]["steps"].iloc[0]), name, matches))
+    if not found:
         return None
-    _, name, matches = best
+    *_, name, matches = max(found, key=lambda entry: entry[:3])
     near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
     return Measured(own[name], matches, near)
 
@@ -141,11 +140,8 @@ def _end_of_match(match: dict[str, Any], level: float) -> dict[str, Any]:
 
 def _published(panel: str) -> pd.DataFrame:
     _, baseline, length = PANELS[panel]
-    runs = (
-        curves.Run(baseline, f"baseline, {length} steps"),
-        curves.Run("dense_3b_tst_s6_20k", "TST, 20k steps", 6_000),
-    )
-    return curves.published_curves(3, runs, panel)
+    runs = {f"baseline, {length} steps": baseline, "TST, 20k steps": "dense_3b_tst_s6_20k"}
+    return curves.published_curves(3, runs, SWITCH, panel)
 
 
 def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
@@ -176,7 +172,7 @@ def _limits(panels: list[pd.DataFrame]) -> tuple[float, float]:
 
 def _end(data: pd.DataFrame) -> float:
     """What superposition reached: held-out where it was measured here."""
-    own = data[~data["label"].str.startswith("baseline")]
+    own = data[~data["label"].map(is_baseline)]
     held_out = own[own["quantity"] == "held_out"]["loss"]
     return float(held_out.iloc[0]) if len(held_out) else curves.last(own)
 
@@ -185,9 +181,8 @@ def _said_of_runs(found: Measured) -> str:
     lacking = [kind for kind, _, _ in PANELS.values() if kind not in found.matches]
     lacks = f" No match of {' or of '.join(lacking)} among the runs." if lacking else ""
     return (
-        f"Below, measured: {found.scale}; means over seeds, {curves.OWN_SMOOTHING}; {curves.ENDS}; "
-        "numbers: held-out loss; at equal loss, the baseline nearest in length to the interpolated "
-        f"one.{lacks}"
+        f"Below, measured: {found.scale}; {curves.READING}; numbers: held-out loss; at equal loss, "
+        f"the baseline nearest in length to the interpolated one.{lacks}"
     )
 
 
@@ -195,7 +190,7 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
     gains = []
     for panel, (words, _, _) in PANELS.items():
         mine = data[(data["source"] == "published") & (data["panel"] == panel)]
-        base = curves.last(mine[mine["label"].str.startswith("baseline")])
+        base = curves.last(mine[mine["label"].map(is_baseline)])
         gains.append(f"{words}: {signed(base - _end(mine))}")
     said = "gains of TST in nats: " + ", ".join(gains)
     if found is None:

@@ -8,18 +8,16 @@ from matplotlib.figure import Figure
 from analysis import published
 from analysis.wording import signed
 from paper_figures import curves
-from paper_figures.drawing import key_above, note
+from paper_figures.drawing import is_baseline, key_above, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import INK, MUTED, PAGE, Look, new_figure, thousands
+from paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
-RUNS = (
-    curves.Run("moe_10b_a1b_baseline", "baseline"),
-    curves.Run("moe_10b_a1b_tst_s16", "TST, s = 16", 12_483),
-)
+RUNS = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
+SWITCH = 12_483
 
 
 @figure(
@@ -30,7 +28,7 @@ RUNS = (
 )
 def mixture_of_experts_run(sources: Sources) -> Picture:
     """Above the published curves, below those of mixtures of experts that were run here."""
-    data, group = curves.published_curves(1, RUNS), _group(sources)
+    data, group = curves.published_curves(1, RUNS, SWITCH), _group(sources)
     if group is not None:
         names = [f"TST, {setting}" for setting in group.rows["setting"]]
         data = pd.concat([data, curves.group_curves(group, names)], ignore_index=True)
@@ -38,10 +36,7 @@ def mixture_of_experts_run(sources: Sources) -> Picture:
         caption="Training loss against steps of equal FLOPs; numbers: the last of each curve. "
         f"{curves.SMOOTHED}; one run each. The pale part before the switch is the loss of bags, "
         "another quantity. B200-hours: those of the baseline in Table 1, by its steps.",
-        measured=f"Below, measured: {group.scale}; mean over seeds, shading: their range; "
-        f"{curves.ENDS}."
-        if group
-        else "",
+        measured=f"Below, measured: {group.scale}; {curves.READING}." if group else "",
         data=data,
         folders=group.folders if group else (),
         draw=lambda: _figure(data),
@@ -58,7 +53,7 @@ def _group(sources: Sources) -> Group | None:
 
 def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
     """Last step and training loss of an arm."""
-    curve = data[data["label"].str.startswith("baseline") == baseline]
+    curve = data[data["label"].map(is_baseline) == baseline]
     return int(curve["step"].max()), curves.last(curve)
 
 
@@ -101,7 +96,7 @@ def _hours_above(axes: Axes) -> None:
         "top", functions=(lambda x: np.multiply(x, hours), lambda x: np.divide(x, hours))
     )
     above.set_xlabel("B200-hours")
-    above.xaxis.set_major_formatter(thousands)
+    above.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_title("")
 
 

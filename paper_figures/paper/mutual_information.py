@@ -54,14 +54,11 @@ def mutual_information(sources: Sources) -> Picture:
         caption="Mutual information of pairs of tokens of DCLM at distances 1 to 100, published "
         f"(read from the paper's picture). Fitted to these points: {_said(fits['published'])}; "
         f"the paper prints {_said(PRINTED, 2)}.",
-        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}."
-        if said
-        else "",
+        measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}.",
         data=data,
         draw=lambda: _figure(data, fits),
         fits={
-            source: dict(zip(("C0", "a", "k"), constants or (), strict=False))
-            for source, constants in fits.items()
+            source: dict(zip(("C0", "a", "k"), fit, strict=True)) for source, fit in fits.items()
         },
         finding=_finding(fits["published"], said),
     )
@@ -82,34 +79,29 @@ def _measured(folder: Path | None) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _fitted(curve: pd.DataFrame) -> Constants | None:
-    """None where too few distances have information above their noise."""
+def _fitted(curve: pd.DataFrame) -> Constants:
+    """No numbers where too few distances have information above their noise."""
     above = curve[curve["mutual_information"] > 0].astype(float)
     try:
         fit = fit_decay(above["distance"].to_numpy(), above["mutual_information"].to_numpy())
     except UserError:
-        return None
+        return (np.nan, np.nan, np.nan)
     return fit.constant, fit.amplitude, fit.exponent
 
 
-def _decay(constants: Constants | None, distance: Floats) -> Floats:
-    constant, amplitude, exponent = constants or (float("nan"), 0.0, 0.0)
+def _decay(constants: Constants, distance: Floats) -> Floats:
+    constant, amplitude, exponent = constants
     return constant + amplitude * distance**exponent
 
 
-def _figure(data: pd.DataFrame, fits: dict[str, Constants | None]) -> Figure:
+def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
     """One panel for each unit: what the paper's is, it does not say."""
     own = [source for source in fits if source != "published"]
     drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})
     distance = np.geomspace(1, 100, 200)
-    look: Look = {
-        "color": MUTED,
-        "lw": 1.2,
-        "ls": (0, (3, 2)),
-        "label": f"printed: {_said(PRINTED, 2)}",
-    }
-    row[0].plot(distance, _decay(PRINTED, distance), **look)
+    look: Look = {"color": MUTED, "lw": 1.2, "ls": (0, (3, 2))}
+    row[0].plot(distance, _decay(PRINTED, distance), label=f"printed: {_said(PRINTED, 2)}", **look)
     row[0].set_title("published: DCLM")
     row[0].set_ylabel("mutual information (unit not stated)")
     if own:
@@ -121,30 +113,27 @@ def _figure(data: pd.DataFrame, fits: dict[str, Constants | None]) -> Figure:
     return drawn
 
 
-def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants | None]) -> None:
+def _draw(axes: Axes, data: pd.DataFrame, fits: dict[str, Constants]) -> None:
     for place, (source, fit) in enumerate(fits.items()):
         rows, colour = data[data["source"] == source], cycle_mark(place).colour
         look: Look = {"color": colour, "markersize": 3, "mfc": "none", "mew": 0.7, "ls": "none"}
         label = "points" if source == "published" else source
         axes.plot(rows["distance"], rows["mutual_information"], "o", label=label, **look)
         axes.vlines(rows["distance"], rows["low"], rows["high"], color=colour, lw=0.8)
-        if fit is not None:
-            at = np.geomspace(rows["distance"].min(), rows["distance"].max(), 200)
-            axes.plot(at, _decay(fit, at), color=INK, lw=0.9, label=f"fitted: {_said(fit)}")
+        at = np.geomspace(rows["distance"].min(), rows["distance"].max(), 200)
+        axes.plot(at, _decay(fit, at), color=INK, lw=0.9, label=f"fitted: {_said(fit)}")
     log_axis(axes, "x", [1, 2, 5, 10, 20, 50, 100])
     axes.set_xlabel("distance d (tokens, log scale)")
 
 
-def _said(constants: Constants | None, digits: int = 3) -> str:
-    if constants is None:
-        return "cannot be fitted: too few distances with information above their noise"
+def _said(constants: Constants, digits: int = 3) -> str:
+    if np.isnan(constants[0]):
+        return "none, too few distances with information above their noise"
     texts = (f"{value:.{digits}f}".replace("-", "−") for value in constants)
     return "C0 = {}, a = {}, k = {}".format(*texts)
 
 
-def _finding(fit: Constants | None, measured: str) -> Finding:
-    same = fit is not None and (np.abs(np.subtract(fit, PRINTED)) < 0.011).all()
+def _finding(fit: Constants, measured: str) -> Finding:
+    same = (np.abs(np.subtract(fit, PRINTED)) < 0.011).all()
     said = f"{_said(fit)}, {'' if same else 'not '}as printed ({_said(PRINTED, 2)})"
-    if not measured:
-        return Finding(said)
     return Finding(said, measured, "other text and tokenizer", "undecided")

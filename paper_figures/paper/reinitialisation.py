@@ -38,9 +38,7 @@ def reinitialisation(sources: Sources) -> Table:
     return Table(
         caption="Loss in nats per token: final training loss where published, held-out loss where "
         "measured. Bold: the lowest of each group.",
-        measured=f"The published runs were not repeated: {submit('reinitialise', 'paper')}."
-        if found
-        else "",
+        measured=f"The published runs were not repeated: {submit('reinitialise', 'paper')}.",
         data=data,
         folders=folders_of(found),
         grids=(Grid.of(rows_of(data.assign(lowest=lowest)), columns),),
@@ -64,10 +62,8 @@ def _both(group: Group) -> Group:
 
 
 def _measured(group: Group) -> pd.DataFrame:
-    rows = group.rows
-    names = [
-        METHODS["tst_reinit_embedding_and_head" if new else "tst"] for new in rows["reinitialized"]
-    ]
+    rows, (_, plain, fresh) = group.rows, METHODS.values()
+    names = rows["reinitialized"].map({True: fresh, False: plain})
     sizes = zip(names, rows["bag_size"], rows["step_ratio"], strict=True)
     table = rows[["gain", "low", "high", "seeds"]].assign(
         method=[f"{name}, s = {size}, r = {ratio:.3g}" for name, size, ratio in sizes],
@@ -88,5 +84,5 @@ def _finding(found: list[Group]) -> Finding:
         f"re-initialised {signed(worse)} nats against TST and {signed(over)} against the baseline"
     )
     tested = set(rows[new]["verdict"])
-    verdict: Verdict = "disagrees" if "better" in tested else "undecided"
-    return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else verdict)
+    other: Verdict = "disagrees" if "better" in tested else "undecided"
+    return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else other)

@@ -1,6 +1,6 @@
-"""The top of a study's page: what was asked, on what text, what came out, and how sure it is."""
-
-from __future__ import annotations
+"""The words of a study's page: at its top what was asked, on what text, what came out and how sure
+it is; at its end what the numbers cannot say.
+"""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.wording import gain_sentence, number, signed
 from paper_figures.groups import Group, all_groups, span
 from paper_figures.report.html_parts import paragraph, text
-from tst_study.units import duration
+from tst_study.units import big, duration
 
 ASKED = (
     "Asked: does training that first reads bags of s tokens for a share r of its steps end with a "
@@ -20,6 +20,7 @@ GLOSSARY = (
     "s = 1 is the baseline. Nats: loss per token with the natural logarithm; a gain is the "
     "baseline's loss less that of superposition, and 0.01 of it is 1% less perplexity."
 )
+PAPER_SIZES = "270M to 10B parameters"
 FEW = 3
 """Settings of one kind of text that are all said in words at the top."""
 
@@ -81,3 +82,61 @@ def _facts(summary: Summary) -> str:
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
     facts.append(f"{duration(runs['training_seconds'].astype(float).sum())} of training")
     return " · ".join([*facts, f"code {', '.join(codes)}"] if codes else facts)
+
+
+def limits(summary: Summary) -> list[str]:
+    """Sentences, each with the study's own figures."""
+    table, eligible = summary.comparison.table, summary.comparison.eligible
+    if table.empty:
+        return ["Nothing has been compared yet."]
+    runs = eligible[eligible["group"].isin(table["group"])]
+    most = float(runs["epochs"].max())
+    said = [
+        f"The models have up to {big(runs['parameters'].max())} parameters; the paper's have "
+        f"{PAPER_SIZES}. Size and sign of an effect may differ there.",
+        _text(summary),
+        _seeds(summary),
+        "Equal FLOPs is not equal text: superposition read up to "
+        f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
+        "Where the learning rate was swept, it was chosen on the baseline and used by both; a rate "
+        "tuned for superposition might favour it.",
+        f"Some runs repeat their text, up to {most:.1f} times."
+        if most > 1
+        else "No run read any text twice.",
+    ]
+    if runs["optimal_nats_per_token"].notna().any():
+        said.append(
+            "The generated language has a slow topic by construction, which is what bags can "
+            "carry. It shows the mechanism, not what natural text would gain."
+        )
+    return said
+
+
+def _text(summary: Summary) -> str:
+    names = sorted(set(summary.comparison.table["corpus"]))
+    error = summary.comparison.eligible["standard_error"].median()
+    return (
+        f"Each result is of one corpus and one held-out text ({', '.join(names)}). The intervals "
+        "are over seeds; they do not cover other texts. (One evaluation has a standard error of "
+        f"about {error:.3f} nats over its sequences, most of it common to both arms.)"
+    )
+
+
+def _seeds(summary: Summary) -> str:
+    table = summary.comparison.table
+    tested = table[table["seeds"] > 1]
+    if tested.empty:
+        return "No setting was repeated with another seed, so there is no interval and no claim."
+    smallest = tested["smallest_detectable"].astype(float)
+    text = (
+        f"{number(int(tested['seeds'].min()), 'seed')} at least and "
+        f"{int(tested['seeds'].max()):,} at most give each interval: a true difference below "
+        f"{smallest.min():.3f} (best case) to {smallest.max():.3f} nats (worst case) would be "
+        "missed more than one time in five."
+    )
+    if tested["comparisons"].max() > 1:
+        text += (
+            " Where one baseline was held against several settings, intervals and p allow for all "
+            "of them together (Bonferroni); across different questions nothing is adjusted."
+        )
+    return text

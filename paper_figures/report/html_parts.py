@@ -1,7 +1,5 @@
 """Small pieces of the report's HTML: everything that comes from a run is escaped here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 

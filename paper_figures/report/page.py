@@ -4,18 +4,15 @@ Styles, script and pictures are inside; nothing is fetched. Links to run folders
 figures are relative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from paper_figures.item import Item, Missing
 from paper_figures.report import study_sections
-from paper_figures.report.answer import lead
+from paper_figures.report.answer import lead, limits
 from paper_figures.report.html_parts import bullets, paragraph, text
 from paper_figures.report.item_sections import figures, not_reproduced, tables
-from paper_figures.report.limits import limits
 from paper_figures.sources import Sources
 
 OWN_SECTION = ("headline_table",)
@@ -33,21 +30,19 @@ def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to
     """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes."""
     there = [item for item in shown(items, sources) if item.kind not in OWN_SECTION]
     summary = sources.summary
-    sections = {"Figures": figures(there, to), "Tables": tables(there)}
-    if sources.folder is not None:
-        sections = {
-            "Findings": study_sections.findings(summary),
-            "Figures": sections["Figures"],
-            "Comparisons": study_sections.comparisons(summary),
-            "Equal loss": study_sections.equal_loss(summary),
-            "Cost and loss": study_sections.headline(summary),
-            "Learning rates": study_sections.learning_rates(summary),
-            "Tables": sections["Tables"],
-            "What these numbers cannot say": bullets(limits(summary)),
-            "Not compared": study_sections.excluded(summary),
-            "Runs": study_sections.runs(summary, to),
-        }
-    sections["The paper, figure by figure"] = not_reproduced(items, missing)
+    sections = {  # one that is empty is left out
+        "Findings": study_sections.findings(summary),
+        "Figures": figures(there, to),
+        "Comparisons": study_sections.comparisons(summary),
+        "Equal loss": study_sections.equal_loss(summary),
+        "Cost and loss": study_sections.headline(summary),
+        "Learning rates": study_sections.learning_rates(summary),
+        "Tables": tables(there),
+        "What these numbers cannot say": bullets(limits(summary)) if sources.folder else "",
+        "Not compared": study_sections.excluded(summary),
+        "Runs": study_sections.runs(summary, to),
+        "The paper, figure by figure": not_reproduced(items, missing),
+    }
     kept = {title: content for title, content in sections.items() if content}
     names = {title: "-".join(title.lower().replace(",", "").split()) for title in kept}
     links = "".join(f'<a href="#{names[title]}">{text(title)}</a>' for title in kept)

@@ -3,14 +3,11 @@
 Every line is the finding of the item itself; nothing is judged here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from analysis.wording import number
-from paper_figures.item import Finding, Item, Missing
+from paper_figures.item import Item, Missing
 from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, markdown_grid
 
@@ -23,39 +20,26 @@ READING = (
 )
 
 
-@dataclass(frozen=True)
-class Line:
-    label: str
-    finding: Finding
+DONE = ("item", "published", "measured here", "runs", "verdict")
+OPEN = ("item", "published", "the command that measures it")
 
 
-def lines(items: Sequence[Item], missing: Sequence[Missing]) -> list[Line]:
-    """One per item that has a finding, those made first."""
+def grids(items: Sequence[Item], missing: Sequence[Missing]) -> tuple[Grid, Grid]:
+    """What was measured and what was not: a row for each item that has a finding."""
     every: list[Item | Missing] = [*items, *missing]
-    return [Line(entry.title, entry.finding) for entry in every if entry.finding]
-
-
-def done_grid(found: Sequence[Line]) -> Grid:
-    rows = [
-        (*map(Entry, (line.label, f.published, f.measured, f.scale)), Entry(f.verdict, best=True))
-        for line in found
-        if (f := line.finding).measured
-    ]
-    return Grid("", ("item", "published", "measured here", "runs", "verdict"), tuple(rows))
-
-
-def open_grid(found: Sequence[Line]) -> Grid:
-    rows = []
-    for line in found:
-        if not line.finding.measured:
-            needs = f"`{line.finding.needs}`" if line.finding.needs else "published numbers alone"
-            rows.append(tuple(map(Entry, (line.label, line.finding.published, needs))))
-    return Grid("", ("item", "published", "the command that measures it"), tuple(rows))
+    done, open_ = [], []
+    for item in every:
+        if (found := item.finding) and found.measured:
+            cells = map(Entry, (item.title, found.published, found.measured, found.scale))
+            done.append((*cells, Entry(found.verdict, best=True)))
+        elif found:
+            needs = f"`{found.needs}`" if found.needs else "published numbers alone"
+            open_.append(tuple(map(Entry, (item.title, found.published, needs))))
+    return Grid("", DONE, tuple(done)), Grid("", OPEN, tuple(open_))
 
 
 def markdown(sources: Sources, items: Sequence[Item], missing: Sequence[Missing]) -> str:
-    found = lines(items, missing)
-    done, open_ = done_grid(found), open_grid(found)
+    done, open_ = grids(items, missing)
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     parts = [
         "# Reproduction, figure by figure\n",

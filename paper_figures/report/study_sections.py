@@ -1,7 +1,5 @@
 """Sections of the report that come from a study's runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -65,9 +63,7 @@ def comparisons(summary: Summary) -> str:
         "baseline": lambda row: number_entry(row["baseline"], 4),
         "seeds": lambda row: number_entry(row["seeds"]),
         "detectable": lambda row: number_entry(row["smallest_detectable"], 4),
-        "p, adjusted": lambda row: number_as(
-            row["p_adjusted"], "" if pd.isna(row["p_adjusted"]) else f"{row['p_adjusted']:.2g}"
-        ),
+        "p, adjusted": lambda row: number_as(row["p_adjusted"], "{:.2g}".format),
         "corpus and length": lambda row: row["label"],
     }
     parts = []
@@ -89,8 +85,7 @@ def equal_loss(summary: Summary) -> str:
 
     def times(row: Row) -> Entry:
         bounds: str = f" [{row['low']:.2f}, {row['high']:.2f}]" if pd.notna(row["low"]) else ""
-        known = pd.notna(row["speed_up"])
-        return number_as(row["speed_up"], f"{row['speed_up']:.2f}{bounds}" if known else "")
+        return number_as(row["speed_up"], lambda times: f"{times:.2f}{bounds}")
 
     columns = {
         "setting": lambda row: row["setting"],
@@ -118,17 +113,18 @@ def learning_rates(summary: Summary) -> str:
     return "".join(parts)
 
 
-def _rate_loss(row: Row) -> Entry:
-    lost = row["loss"] == float("inf")
-    return number_as(row["loss"], "diverged" if lost else f"{row['loss']:.4f}")
+def _loss(value: float) -> str:
+    return "diverged" if value == float("inf") else f"{value:.4f}"
+
+
+def _worse(value: float) -> str:
+    return signed(value, 4) if value else "best"
 
 
 RATES = {
-    "learning rate": lambda row: number_as(row["learning_rate"], f"{row['learning_rate']:g}"),
-    "held-out loss": _rate_loss,
-    "against the best": lambda row: number_as(
-        row["worse"], signed(row["worse"], 4) if row["worse"] else "best"
-    ),
+    "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
+    "held-out loss": lambda row: number_as(row["loss"], _loss),
+    "against the best": lambda row: number_as(row["worse"], _worse),
     "seeds": lambda row: number_entry(row["seeds"]),
 }
 
@@ -141,8 +137,7 @@ def excluded(summary: Summary) -> str:
         "seed": lambda row: number_entry(row["seed"]),
     }
     found = Grid.of(rows_of(summary.comparison.excluded), columns)
-    problems = [f"Not read: {problem}" for problem in summary.tables.problems]
-    return table(found, "excluded-table", "Not compared") + (bullets(problems) if problems else "")
+    return table(found, "excluded-table", "Not compared")
 
 
 def runs(summary: Summary, to: Path) -> str:
@@ -154,9 +149,9 @@ def runs(summary: Summary, to: Path) -> str:
         "setting": lambda row: SuperpositionSetting.of_row(row).label,
         "state": lambda row: row["state"],
         "seed": lambda row: number_entry(row["seed"]),
-        "learning rate": lambda row: number_as(row["learning_rate"], f"{row['learning_rate']:g}"),
-        "steps": lambda row: number_as(row["step"], f"{row['step']:,} of {row['steps']:,}"),
-        "time": lambda row: number_as(row["training_seconds"], duration(row["training_seconds"])),
+        "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
+        "steps": lambda row: number_as(row["step"], lambda step: f"{step:,} of {row['steps']:,}"),
+        "time": lambda row: number_as(row["training_seconds"], duration),
         "tokens/s": lambda row: number_entry(row["tokens_per_second"]),
         "notes": lambda row: "; ".join(_notes(row)),
     }

@@ -1,6 +1,5 @@
-"""Gain over the baseline at equal FLOPs, setting by setting, with its interval.
-
-The one picture that answers the study's question; wins, ties and losses alike.
+"""Gain over the baseline at equal FLOPs, setting by setting, with its interval: wins, ties and
+losses alike. The README's picture has a run with its switch beside it.
 """
 
 import pandas as pd
@@ -9,21 +8,24 @@ from matplotlib.figure import Figure
 from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
 from analysis.wording import number
+from paper_figures import curves
 from paper_figures.drawing import forest
-from paper_figures.groups import Group
+from paper_figures.groups import Group, folders_of
 from paper_figures.item import Item
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
+from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, new_figure
+from paper_figures.study.loss_curves import curves_of, draw_whole
+from paper_figures.style import COLUMN, PAGE, Mark, new_figure
 
-PAIR = f"a finished baseline and a finished superposed run of one seed: {submit('laptop', 'quick')}"
 READING = (
     "Baseline minus superposition, held-out next-token loss, paired by seed: right of zero, "
     "superposition is better. Bars: 95% t-interval over seeds; short ticks: single seeds. A filled "
     "mark has an interval that excludes zero; a hollow one shows no difference, and without a bar "
     "it is one seed and no claim."
 )
+MOST_ROWS = 6
+"""Settings per corpus in the overview."""
 
 
 @figure("gains", title="Gain over the baseline at equal FLOPs", lacks=PAIR)
@@ -56,4 +58,37 @@ def gain_data(group: Group) -> pd.DataFrame:
 def _figure(data: pd.DataFrame) -> Figure:
     drawn, ((axes,),) = new_figure(COLUMN, 0.75 + 0.2 * max(len(data), 2))
     forest(axes, data)
+    return drawn
+
+
+@figure("overview", title="The study at a glance", lacks=PAIR)
+def overview(sources: Sources) -> list[Item]:
+    """Left a run on natural text (or on what there is), right the gain by setting."""
+    groups = [group for group in sources.main_groups if len(group.plain().rows)]
+    if not groups:
+        return []
+    groups.sort(key=lambda group: group.is_generated)
+    label = groups[0].label
+    data, looks = curves_of(groups[0].representative(most=1))
+    shown = [group.representative(MOST_ROWS) for group in groups]
+    table = pd.concat([gain_data(group).assign(group=group.label) for group in shown])
+    return [
+        Picture(
+            caption=f"Left: training loss, {label}; the pale part is the loss of bags, another "
+            f"quantity; in the inset, {curves.ENDS}. Right: gain in held-out next-token loss over "
+            f"the baseline at equal FLOPs, {number(len(table), 'setting')}. Bars: 95% intervals "
+            "over paired seeds; ticks: single seeds; hollow: no difference shown.",
+            data=pd.concat([data, table.drop(columns="ticks")], ignore_index=True),
+            folders=folders_of(shown),
+            draw=lambda: _overview(data, looks, table, label),
+        )
+    ]
+
+
+def _overview(
+    data: pd.DataFrame, looks: dict[str, Mark], table: pd.DataFrame, label: str
+) -> Figure:
+    drawn, ((left, right),) = new_figure(PAGE, 2.7, 2)
+    draw_whole(left, data, looks, f"Held-out loss at the end: {label}", 2)
+    forest(right, table, "group")
     return drawn

@@ -9,9 +9,8 @@ from analysis.compare.comparison import SAME, Comparison, alike
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
 from paper_figures.item import Item
-from paper_figures.registration import figure
+from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
-from paper_figures.study.gains import PAIR
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
@@ -77,18 +76,16 @@ def grid(table: pd.DataFrame) -> Grid:
         rows_of(table),
         {
             "method": lambda row: row["setting"],
-            "held-out loss": lambda row: number_as(row["loss"], loss_text(row)),
+            "held-out loss": lambda row: number_as(row["loss"], lambda _: loss_text(row)),
             "gain": lambda row: gain_entry(row, digits=3),
             "seeds": lambda row: number_entry(row["seeds"]),
             "corpus": lambda row: row["corpus"],
             "steps": lambda row: number_entry(row["steps"]),
             "superposed": lambda row: number_entry(row["superposed_steps"]),
-            "parameters": lambda row: number_as(row["parameters"], big(row["parameters"])),
-            "tokens read": lambda row: number_as(row["raw_tokens"], big(row["raw_tokens"])),
-            "FLOPs": lambda row: number_as(row["flops"], f"{row['flops']:.3g}"),
-            "time": lambda row: number_as(
-                row["training_seconds"], duration(row["training_seconds"])
-            ),
+            "parameters": lambda row: number_as(row["parameters"], big),
+            "tokens read": lambda row: number_as(row["raw_tokens"], big),
+            "FLOPs": lambda row: number_as(row["flops"], "{:.3g}".format),
+            "time": lambda row: number_as(row["training_seconds"], duration),
         },
     )
 

@@ -4,23 +4,20 @@ The loss of the superposition phase is that of bags: another quantity, drawn thi
 named so. Everything else is next-token loss.
 """
 
-import math
-
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.compare.paired import mean_interval
-from analysis.runs.run_row import rows_of
 from analysis.wording import group_details
 from paper_figures import curves
 from paper_figures.drawing import key_above, means, step_axis
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
-from paper_figures.registration import figure
+from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
-from paper_figures.study.gains import PAIR
 from paper_figures.style import COLUMN, MUTED, Mark, bag_size_mark, new_figure
 
 NEAR_END, INSET = 0.75, 2
@@ -86,28 +83,27 @@ def held_out_data(group: Group) -> pd.DataFrame:
     paired gain; during superposition a model does not predict next tokens."""
     table, rows = group.summary.tables.evaluations, []
     table = table[(table["phase"] == "recovery") & table["eval_set"].isin(group.rows["eval_set"])]
-    losses = table.set_index(["folder", "step"])["nats_per_token"]
+    table = table[table["folder"].isin(group.folders)].astype({"folder": str})
+    losses = table.pivot(index="step", columns="folder", values="nats_per_token")
     base = group.pairs.drop_duplicates("seed")["baseline_folder"]
-    level = losses[losses.index.get_level_values("folder").isin(base)].groupby("step").mean()
+    level = losses[base].mean(axis=1)
     settings = zip(_names(group), group.rows["setting"], group.rows["comparisons"], strict=True)
     for name, setting, comparisons in settings:
         pairs = group.pairs[group.pairs["setting"] == setting]
-        gains: dict[int, list[float]] = {}
-        for pair in rows_of(pairs):
-            both = losses[pair["baseline_folder"]] - losses[pair["superposed_folder"]]
-            for step, gain in both.dropna().items():
-                gains.setdefault(int(step), []).append(gain)
-        for step, found in sorted(gains.items()):
-            known = mean_interval(found, int(comparisons))
-            mean, low, high = known or (found[0], math.nan, math.nan)
-            bounds = {"low": level[step] - high, "high": level[step] - low}
-            claim = "better" if low > 0 else "worse" if high < 0 else ""
-            row = {"step": step, "loss": level[step] - mean, **bounds, "seeds": len(found)}
-            rows.append({"label": name, **row, "verdict": claim})
-    steps = {row["step"] for row in rows}
+        arms = (losses[pairs[f"{arm}_folder"]].to_numpy() for arm in ("baseline", "superposed"))
+        for step, by_seed in zip(losses.index, np.subtract(*arms), strict=True):
+            found = by_seed[~np.isnan(by_seed)]
+            if len(found):
+                known = mean_interval(found, int(comparisons))
+                mean, low, high = known or (found[0], np.nan, np.nan)
+                bounds = {"low": level[step] - high, "high": level[step] - low}
+                claim = "better" if low > 0 else "worse" if high < 0 else ""
+                row = {"step": step, "loss": level[step] - mean, **bounds, "seeds": len(found)}
+                rows.append({"label": name, **row, "verdict": claim})
+    steps = sorted({row["step"] for row in rows})
     own = [{"label": "baseline", "step": s, "loss": level[s], "seeds": len(base)} for s in steps]
     columns = ["label", "step", "loss", "low", "high", "seeds", "verdict"]
-    return pd.DataFrame([*sorted(own, key=lambda row: row["step"]), *rows], columns=columns)
+    return pd.DataFrame([*own, *rows], columns=columns)
 
 
 def draw_whole(

@@ -23,7 +23,7 @@ def test_all_tables_and_figures_of_the_paper_are_there() -> None:
 
 def test_a_group_names_all_its_entries() -> None:
     assert len(find(["tables"]).entries) == 28
-    assert {entry.group for entry in find(["beyond"]).entries} == {"beyond"}
+    assert {entry.group for entry in find(["extensions"]).entries} == {"extensions"}
     assert find(["figure4"]).entries[0].name == "figure4"
 
 

@@ -154,7 +154,7 @@ def figures(
     ] = Path("figures"),
     only: Annotated[
         list[str] | None,
-        typer.Option(help="table4, figure4, report, tables, beyond, … (repeatable)."),
+        typer.Option(help="table4, figure4, report, tables, extensions, … (repeatable)."),
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""

@@ -1,7 +1,5 @@
 """Compute multiplier against loss: how much more compute the baseline needs for the same loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,7 +21,7 @@ from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
-LENGTHS = {4: 20_000, 5: 100_000}
+LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""
 BAGS = (4, 6, 8)
 LAW_BAG = 6
@@ -58,33 +56,23 @@ def compute_multiplier(sources: Sources) -> Picture:
         "power law beyond half the highest floor that these two allow), the law of superposition, "
         f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
         measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
-        "differences, of all settings of one text and model together."
-        if used
-        else "",
+        "differences, of all settings of one text and model together.",
         data=data.reindex(columns=DATA),
         folders=used,
         draw=lambda: _figure(data),
-        finding=Finding(said, _spans(own), verdict="not in the paper") if used else Finding(said),
+        finding=Finding(said, _spans(own), verdict="not in the paper"),
     )
 
 
 def _interpolated() -> pd.DataFrame:
     """270M between 20k and 100k steps, by bag size."""
-    grids = {steps: published.loss_grid(table) for table, steps in LENGTHS.items()}
-    flops = [float(steps * published.step_flops("270M")) for steps in grids]
-
-    def arm(size: int, ratio: float) -> pd.DataFrame:
-        cells = (
-            grid[(grid["bag_size"] == size) & (grid["step_ratio"] == ratio)]
-            for grid in grids.values()
-        )
-        losses = [cell["loss"].iloc[0] for cell in cells]
-        return pd.DataFrame({"flops": flops, "loss": losses, "seed": 0})
-
-    parts = [
-        multiplier(arm(1, 0.0), arm(size, RATIO)).assign(label=f"270M, s = {size}", bag_size=size)
-        for size in BAGS
-    ]
+    cells = pd.concat([published.loss_grid(table) for table in LENGTHS])
+    cells = cells.assign(flops=cells["steps"] * float(published.step_flops("270M")), seed=0)
+    parts = []
+    for size in BAGS:
+        arm = cells[(cells["bag_size"] == size) & (cells["step_ratio"] == RATIO)]
+        found = multiplier(cells[cells["bag_size"] == 1], arm)
+        parts.append(found.assign(label=f"270M, s = {size}", bag_size=size))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -92,15 +80,14 @@ def _by_law() -> pd.DataFrame:
     """The law's word on both of its sizes, at the s and r of Table 1."""
     law, rows = published_law(), []
     for size in ("270M", "600M"):
-        named = {"panel": PANELS[1], "label": f"{size}, s = {LAW_BAG}, by the law"}
+        label = f"{size}, s = {LAW_BAG}, by the law"
         for tokens in np.geomspace(20_000, 100_000, 9) * TOKENS_PER_STEP:
             gain = law.gain(published.PARAMS[size], tokens, LAW_BAG, RATIO)
             reached = law.baseline_tokens(tokens, gain)
             if reached is not None:
                 loss = law.loss(size, tokens, LAW_BAG, RATIO)
-                row = {"loss": loss, "multiplier": reached / tokens}
-                rows.append({**named, **row, "bag_size": LAW_BAG})
-    return pd.DataFrame(rows)
+                rows.append((PANELS[1], label, LAW_BAG, loss, reached / tokens))
+    return pd.DataFrame(rows, columns=DATA[:5])
 
 
 def _points() -> pd.DataFrame:

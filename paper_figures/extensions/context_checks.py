@@ -1,7 +1,5 @@
 """Word order, copies and long contexts: what `tst-study evaluate --context` found in both arms."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,18 +13,19 @@ from matplotlib.figure import Figure
 from analysis.compare.paired import mean_interval
 from analysis.runs.run_row import rows_of
 from analysis.wording import number, signed
-from paper_figures.drawing import DOTTED, log_axis, means, point, rows_below
+from paper_figures.drawing import DOTTED, log_axis, point, rows_below, side_by_side
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure
 from paper_figures.sources import Sources
-from paper_figures.style import MUTED, PAGE, bag_size_mark, new_figure
+from paper_figures.style import MUTED, PAGE, bag_size_mark, bag_size_marks, new_figure
 from tst_study.run_record import read_task_results
 
 TITLE = "Word order, copies and long contexts"
 POSITIONS = "loss_by_position"
 GAINS = {"word_order": "order_gain", "copied_spans": "copy_gain", "induction": "repeat_gain"}
+CHECKS = (POSITIONS, *GAINS)
 NAMES = {"copied_spans": "copied span", "induction": "repeated tokens"}
 COLUMNS = ["check", "arm", "setting", "bag_size", "x", "value", "low", "high", "seeds"]
 COLUMNS += ["interval_over"]
@@ -56,7 +55,7 @@ def context_checks(sources: Sources) -> list[Item]:
 
 
 def _picture(group: Group, pairs: Pairs) -> Picture:
-    data = pd.DataFrame([*_positions(pairs), *_gains(pairs)], columns=COLUMNS)
+    data = pd.DataFrame(_rows(pairs), columns=COLUMNS)
     over = " or ".join(sorted(set(data["interval_over"])))
     return Picture(
         name=f"context_checks-{group.slug}",
@@ -80,7 +79,7 @@ def _measured(group: Group) -> list[dict[str, Any]]:
         ]
         same = [
             check
-            for check in (POSITIONS, *GAINS)
+            for check in CHECKS
             if all(check in arm for arm in arms)
             and arms[0][check]["data"] == arms[1][check]["data"]
         ]
@@ -90,65 +89,47 @@ def _measured(group: Group) -> list[dict[str, Any]]:
     return found
 
 
-def _positions(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
-    """Rows of both arms and of their paired difference, by tokens read."""
-    for setting, size, members in _by_setting(pairs, POSITIONS):
-        places = members[0][0]["details"]["tokens_read"]
-        baseline, superposed = (
-            np.array([arm["details"]["nats_of_sequences"] for arm in both]).astype(float)
-            for both in zip(*members, strict=True)
-        )  # (seeds, sequences, octaves) each
-        for arm, name, bag, values in (
-            ("baseline", "baseline", 1, baseline),
-            ("superposition", setting, size, superposed),
-            ("difference", setting, size, baseline - superposed),
-        ):
-            for place, x in enumerate(places):
-                yield POSITIONS, arm, name, bag, x, *_interval(values[..., place])
-
-
-def _gains(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
-    for check, stem in GAINS.items():
-        for setting, size, members in _by_setting(pairs, check):
-            metrics = [[arm["metrics"] for arm in both] for both in members]
-            for label in metrics[0][0]:
-                # A bag size of its own is measured where a run has one: not in both arms.
-                shared = all(label in arm for both in metrics for arm in both)
-                if label.endswith("_stderr") or not shared:
-                    continue
-                x = label.removeprefix(stem).replace("_", " ").strip()
-                one, other = ([float(both[place][label]) for both in metrics] for place in (0, 1))
-                errors = [float(arm[f"{label}_stderr"]) for arm in metrics[0]]
-                gained = [b - a for a, b in zip(one, other, strict=True)]
-                for arm, name, bag, values, error in (
-                    ("baseline", "baseline", 1, one, errors[0]),
-                    ("superposition", setting, size, other, errors[1]),
-                    # Of one seed: as if the arms were independent, which is on the safe side.
-                    ("difference", setting, size, gained, math.hypot(*errors)),
-                ):
-                    yield check, arm, name, bag, x, *_over_seeds(values, error)
-
-
-def _by_setting(pairs: Pairs, check: str) -> Iterator[tuple[str, int, list[Any]]]:
-    found: dict[tuple[int, str], list[Any]] = defaultdict(list)
+def _rows(pairs: Pairs) -> Iterator[tuple[Any, ...]]:
+    """In `COLUMNS`: each check of each setting at each x, both arms and their paired difference."""
+    found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
     for pair in pairs:
-        baseline, superposed = pair["checks"]
-        if check in baseline:
-            key = (int(pair["bag_size"]), pair["setting"])
-            found[key].append((baseline[check], superposed[check]))
-    for (size, setting), members in sorted(found.items()):
+        for check, data, x, values, errors in _values(*pair["checks"]):
+            place = (CHECKS.index(check), pair["bag_size"], pair["setting"])
+            found[*place, x].append((data, values, errors))
+    for (place, size, setting, x), seeds in sorted(found.items(), key=lambda one: one[0][:3]):
         # Seeds that were measured on other tokens than the first are another measurement.
-        data = members[0][0]["data"]
-        yield setting, size, [both for both in members if both[0]["data"] == data]
+        same = [values for data, values, _ in seeds if data == seeds[0][0]]
+        own = (setting, size)
+        arms = (("baseline", "baseline", 1), ("superposition", *own), ("difference", *own))
+        for arm, values, error in zip(arms, zip(*same, strict=True), seeds[0][2], strict=True):
+            yield CHECKS[place], *arm, x, *_over_seeds(values, error)
 
 
-def _interval(values: Any) -> tuple[float, float, float, int, str]:
-    """(seeds, sequences): over seeds where there are several, else over the sequences of one."""
-    over_sequences = float(values[0].std(ddof=1)) / math.sqrt(values.shape[1])
-    return _over_seeds([float(seed.mean()) for seed in values], over_sequences)
+def _values(baseline: dict[str, Any], superposed: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Check, its data, x, and of baseline, superposed run and their difference (above zero:
+    superposition is better) the means and the standard errors over sequences."""
+    for check, one in baseline.items():
+        other = superposed[check]
+        if check == POSITIONS:
+            arms = [np.array(arm["details"]["nats_of_sequences"], float) for arm in (one, other)]
+            every = np.stack([*arms, arms[0] - arms[1]])  # (3, sequences, octaves)
+            errors = every.std(axis=1, ddof=1) / math.sqrt(every.shape[1])
+            columns = zip(every.mean(axis=1).T, errors.T, strict=True)
+            for x, column in zip(one["details"]["tokens_read"], columns, strict=True):
+                yield check, one["data"], x, *column
+            continue
+        for label, value in one["metrics"].items():
+            # A bag size of its own is measured where a run has one: not in both arms.
+            if not label.endswith("_stderr") and label in other["metrics"]:
+                x = label.removeprefix(GAINS[check]).replace("_", " ").strip()
+                gained = other["metrics"][label] - value
+                both = [arm["metrics"][f"{label}_stderr"] for arm in (one, other)]
+                # The difference: as if the arms were independent, which is on the safe side.
+                values = (value, other["metrics"][label], gained)
+                yield check, one["data"], x, values, (*both, math.hypot(*both))
 
 
-def _over_seeds(values: list[float], error: float) -> tuple[float, float, float, int, str]:
+def _over_seeds(values: Sequence[float], error: float) -> tuple[float, float, float, int, str]:
     several = mean_interval(values)
     if several is not None:
         return (*several, len(values), "seeds")
@@ -178,13 +159,10 @@ def _figure(data: pd.DataFrame, training_length: int) -> Figure:
 
 def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
     data = data.drop_duplicates(["setting", "x"])  # the baseline is every setting's partner
-    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
-        mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
-        # An octave is named by its end; marks of several settings stand side by side.
-        rows = rows.assign(at=rows["x"].astype(float) * 2 ** (0.08 * place - 0.5))
-        looks = {str(setting): mark}
-        means(axes, rows, looks, _read, x="at", y="value", by="setting")
-        axes.plot([], [], mark.marker, color=mark.colour, label=setting)
+    # An octave is named by its end, and its mark stands in its middle.
+    middles = data.assign(middle=data["x"].astype(float) / 2**0.5)
+    looks = bag_size_marks(data, "setting")
+    side_by_side(axes, middles, looks, _read, x="middle", y="value", by="setting")
     if training_length:
         axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=DOTTED)
     if len(data):

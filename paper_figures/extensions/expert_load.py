@@ -3,8 +3,6 @@
 Drawn from the `moe` rows of `metrics.jsonl`: 1 is an even share of the assignments.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from paper_figures.item import Finding, Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, bag_size_mark, new_rows
+from paper_figures.style import PAGE, bag_size_marks, new_rows
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import Metrics, read
 
@@ -60,7 +58,7 @@ def expert_load(sources: Sources) -> list[Item]:
             f"{last['seed']}. Load: assignments over an even share; means over layers, as logged."
             f"{below}",
             data=data,
-            folders=tuple(sorted(str(run["folder"]) for run in chosen)),
+            folders=tuple(sorted(run["folder"] for run in chosen)),
             draw=lambda: _figure(data, maps),
             fits={"load by layer and expert": maps},
             finding=_finding(data),
@@ -109,8 +107,7 @@ def _maps(switch: int, rows: list[Metrics]) -> Maps:
 def _figure(data: pd.DataFrame, maps: Maps) -> Figure:
     counts = [3, len(maps)] if maps else [3]
     drawn, rows = new_rows(PAGE, 2.2 * len(counts), counts)
-    sizes = data.drop_duplicates("label").set_index("label")["bag_size"]
-    looks = {str(label): bag_size_mark(int(size)) for label, size in sizes.items()}
+    looks = bag_size_marks(data, "label")
     for axes, (title, (words, columns)) in zip(rows[0], PANELS.items(), strict=True):
         for column in columns:
             lines(axes, data, looks, y=column)

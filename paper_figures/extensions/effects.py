@@ -1,11 +1,10 @@
 """The effect of superposition, with its interval, for every pair that was repeated with seeds."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.runs.run_row import rows_of
+from analysis.summary import counts_in_words, verdict_counts
 from analysis.wording import number
 from paper_figures.drawing import forest
 from paper_figures.groups import Group
@@ -31,20 +30,19 @@ DATA += ["smallest_detectable", "comparisons", "p_adjusted", "verdict"]
     shows=SHOWS,
 )
 def effects(sources: Sources) -> list[Item]:
-    every = Group(sources.summary, sources.summary.comparison.table)
+    every = sources.all_settings
     group = every.only(every.rows[every.rows["seeds"] > 1])
     table = group.rows
     if table.empty:
         return []
     runs = group.members.drop_duplicates("group").set_index("group")["parameters"]
     order = table.assign(parameters=table["group"].map(runs))
-    order = order.sort_values(["corpus", "parameters", "steps"], kind="stable")
-    order["label"] = [
-        f"{big(row['parameters'])} parameters, {row['corpus']}, {row['steps']:,} steps"
-        for row in rows_of(order)
-    ]
+    by = ["corpus", "parameters", "steps"]
+    order = order.sort_values(by, kind="stable", ignore_index=True)
+    sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
+    order["label"] = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
     kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
-    data = order[order.index.isin(kept.index)][DATA].reset_index(drop=True)
+    data = kept.sort_index()[DATA].reset_index(drop=True)
     more = len(table) - len(data)
     left_out = f" {number(more, 'row')} more stand in the report." if more else ""
     return [
@@ -74,10 +72,6 @@ def _figure(data: pd.DataFrame) -> Figure:
 
 
 def _finding(group: Group) -> Finding:
-    verdicts = list(group.rows["verdict"])
-    wins, losses = verdicts.count("better"), verdicts.count("worse")
-    measured = (
-        f"{number(len(verdicts), 'pair')}: {wins} better, {losses} worse, "
-        f"{len(verdicts) - wins - losses} not told apart, allowing for all settings of one question"
-    )
+    counts = counts_in_words(verdict_counts(group.rows))
+    measured = f"{number(len(group.rows), 'pair')}: {counts}, for all settings of one question"
     return Finding(SHOWS, measured, group.seeds, "not in the paper")

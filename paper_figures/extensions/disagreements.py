@@ -1,7 +1,5 @@
 """Where the paper disagrees with itself: its tables against its curves, grids and trends."""
 
-from __future__ import annotations
-
 from analysis.paper.disagreements import disagreements as find_disagreements
 from analysis.runs.run_row import rows_of
 from analysis.wording import number

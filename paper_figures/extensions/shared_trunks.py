@@ -2,11 +2,8 @@
 lengths of one baseline through the same stable phase, until their learning rates decay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -20,13 +17,16 @@ from paper_figures.picture import Picture, say
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
+from tst_study.config import Schedule
+from tst_study.configuration.learning_rate import decay_steps
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.run_record import read_header
 from tst_study.units import big
 
 DECAY = 0.1
 """Of the paper's steps, at the end, the learning rate decays: no trunk reaches into them."""
-DATA = ("source", "grid", "runs", "flops", "flops_shared", "saved")
+DATA = ["source", "grid", "runs", "flops", "flops_shared"]
+Row = tuple[str, str, int, float, float]
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,15 @@ def shared_steps(paths: Iterable[Path]) -> int:
     needs=submit("bag-grid", "one-gpu"),
 )
 def shared_trunks(sources: Sources) -> Picture:
-    data = pd.DataFrame([*_published(), *_measured(sources.runs)], columns=list(DATA))
+    data = pd.DataFrame([*_published(), *_measured(sources.runs)], columns=DATA)
+    data["saved"] = 1 - data["flops_shared"].astype(float) / data["flops"].astype(float)
     own = data["source"] == "measured"
     return Picture(
         caption="Training FLOPs of whole grids: every run from its first step (outline), and with "
         "trunks shared (filled): all r at one s fork from one superposition phase, all lengths "
         "from one stable phase; decays are never shared, nor seeds. The paper's grids by their "
         "cells, the learning rate decaying over the last tenth.",
-        measured="Measured: the runs here, by their plans, whether or not they were forked."
-        if own.any()
-        else "",
+        measured="Measured: the runs here, by their plans, whether or not they were forked.",
         data=data,
         folders=tuple(sorted(sources.runs["folder"])) if own.any() else (),
         draw=lambda: _figure(data),
@@ -94,8 +93,8 @@ def _said(data: pd.DataFrame) -> str:
     )
 
 
-def _published() -> list[dict[str, Any]]:
-    rows = []
+def _published() -> list[Row]:
+    rows: list[Row] = []
     for table in (4, 5, 6, 7):
         grid = published.loss_grid(table, unrecovered=True)
         size, steps = str(grid["size"].iloc[0]), int(grid["steps"].iloc[0])
@@ -105,15 +104,20 @@ def _published() -> list[dict[str, Any]]:
             for _, cells in grid.groupby("bag_size")
         )
         name, flops = f"Table {table}: {size}, {steps // 1000}k steps", published.step_flops(size)
-        rows.append(_row("published", name, len(grid), flops * steps * len(grid), flops * shared))
+        rows.append(("published", name, len(grid), flops * steps * len(grid), flops * shared))
     return rows
 
 
-def _measured(runs: pd.DataFrame) -> list[dict[str, Any]]:
+def _measured(runs: pd.DataFrame) -> list[Row]:
     """One row per family of runs (one model, text and batch, whatever the length)."""
     rows = []
     counted = runs[runs["state"].isin(["done", "diverged"])]
-    counted = counted.assign(**_schedules(counted))
+    headers = [read_header(folder) for folder in counted["folder"]]
+    schedules = [Schedule(**header["config"]["schedule"]) for header in headers]
+    counted = counted.assign(
+        warmup=[schedule.warmup_steps for schedule in schedules],
+        stable=[schedule.steps - decay_steps(schedule) for schedule in schedules],
+    )
     keys = ["seed", "learning_rate", "warmup", *(key for key in SETTING if "step" not in key)]
     for _, family in counted.groupby("family", sort=True):
         first = family.iloc[0]
@@ -123,25 +127,9 @@ def _measured(runs: pd.DataFrame) -> list[dict[str, Any]]:
             columns = zip(same["superposed_steps"], same["stable"], same["steps"], strict=True)
             shared += shared_steps(Path(*path) for path in columns)
         steps = int(family["steps"].sum())
-        runs_of_it = number(len(family), "run")
-        name = f"{big(first['parameters'])}, {first['corpus']}, {runs_of_it}"
-        rows.append(_row("measured", name, len(family), per_step * steps, per_step * shared))
+        name = f"{big(first['parameters'])}, {first['corpus']}, {number(len(family), 'run')}"
+        rows.append(("measured", name, len(family), per_step * steps, per_step * shared))
     return rows
-
-
-def _schedules(runs: pd.DataFrame) -> dict[str, list[int]]:
-    """Warm-up steps, and steps before the decay: a cosine decays all along and shares nothing."""
-    found: dict[str, list[int]] = {"warmup": [], "stable": []}
-    for folder, steps in zip(runs["folder"], runs["steps"], strict=True):
-        schedule = read_header(folder)["config"]["schedule"]
-        shares = {"wsd": 1 - schedule["decay_ratio"], "constant": 1.0}
-        found["warmup"].append(schedule["warmup_steps"])
-        found["stable"].append(round(shares.get(schedule["kind"], 0.0) * steps))
-    return found
-
-
-def _row(source: str, grid: str, runs: int, flops: float, shared: float) -> dict[str, Any]:
-    return dict(zip(DATA, (source, grid, runs, flops, shared, 1 - shared / flops), strict=True))
 
 
 def _figure(data: pd.DataFrame) -> Figure:

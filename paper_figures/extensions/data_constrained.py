@@ -1,7 +1,5 @@
 """Data-constrained map: which method wins with few unique tokens, at equal FLOPs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
@@ -45,9 +43,7 @@ def data_constrained(sources: Sources) -> Picture:
         f"Muennighoff et al. (R_D* 15.4); a question mark: another winner at R_D* = "
         f"{WORTH_RANGE[0]} or {WORTH_RANGE[1]:.0f}.",
         measured=f"Right, measured: {number(len(own), 'group')} of runs, largest mean gain in "
-        "mnats; a question mark: the interval over seeds does not exclude zero."
-        if len(own)
-        else "",
+        "mnats; a question mark: the interval over seeds does not exclude zero.",
         data=data,
         folders=group.folders if len(own) else (),
         draw=lambda: _figure(data),
@@ -57,7 +53,7 @@ def data_constrained(sources: Sources) -> Picture:
 
 def _measured(sources: Sources) -> tuple[pd.DataFrame, Group]:
     """Winners of the groups in which some arm reads its text more than once."""
-    runs, every = sources.runs, Group(sources.summary, sources.summary.comparison.table)
+    runs, every = sources.runs, sources.all_settings
     repeating = runs[runs["raw_tokens"] > 1.05 * runs["unique_raw_tokens"]]["group"]
     rows = every.rows[every.rows["group"].isin(repeating)]
     found = winners_of_runs(sources.summary.comparison, runs)
@@ -110,8 +106,6 @@ def _finding(laws: pd.DataFrame, own: pd.DataFrame) -> Finding:
         "named as future work; output-only is recommended where data is short. By the fitted laws, "
         f"winners of {len(laws)} cells at 600M: {winners}"
     )
-    if own.empty:
-        return Finding(said)
     texts = "; ".join(
         f"{row['epochs']:.3g} epochs of a baseline: {row['winner'].replace('_', ' ')}"
         for row in rows_of(own)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paper_figures.beyond.shared_trunks import Path as Run
-from paper_figures.beyond.shared_trunks import shared_steps
 from paper_figures.catalogue import find
+from paper_figures.extensions.shared_trunks import Path as Run
+from paper_figures.extensions.shared_trunks import shared_steps
 from paper_figures.item import Item, Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources

@@ -1,7 +1,5 @@
 """One law of superposition over Tables 4 to 7, and what it predicts of runs outside its fit."""
 
-from __future__ import annotations
-
 import functools
 
 import pandas as pd
@@ -63,29 +61,17 @@ def law_of_superposition(_sources: Sources) -> Picture:
 
 @functools.cache
 def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
-    """The law, its held-out errors, and what is drawn: published numbers alone."""
-    law, errors = published_law(), held_out()
-    names = errors[["split", *NULLS, "bias"]].rename(columns={"split": "group"})
-    parts = [_fitted(law), _predicted(), names.assign(panel="rmse")]
-    return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
-
-
-def _fitted(law: Law) -> pd.DataFrame:
-    """Gains of all runs that the law was fitted to."""
-    table = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))
-    return _named(table[table["bag_size"] > 1], "fitted")
-
-
-def _predicted() -> pd.DataFrame:
-    """Gains of runs that a law fitted to the others predicts."""
-    rows = published_rows()
+    """The law, its held-out errors, and what is drawn: gains that it was fitted to, gains that a
+    law fitted to the others predicts, errors of such predictions."""
+    law, errors, rows = published_law(), held_out(), published_rows()
+    gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))
     split = next(split for split in splits(rows) if split.name == SHOWN)
-    table, _ = predictions(rows, split)
-    return _named(table.drop(columns="mean").rename(columns={"law": "predicted"}), "held out")
-
-
-def _named(rows: pd.DataFrame, panel: str) -> pd.DataFrame:
-    return rows.assign(group=rows["table"].map(TABLES), panel=panel)
+    others, _ = predictions(rows, split)
+    others = others.drop(columns="mean").rename(columns={"law": "predicted"})
+    parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
+    parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]
+    parts.append(errors[[*NULLS, "bias"]].assign(group=errors["split"], panel="rmse"))
+    return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
 
 
 def _figure(data: pd.DataFrame) -> Figure:

@@ -1,0 +1,161 @@
+"""Tables 3 and 8 to 28: zero-shot accuracy of the headline runs, and of one task over r and s."""
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.published import TASKS
+from analysis.runs.run_row import rows_of
+from analysis.wording import number
+from paper_figures.groups import is_at_scale
+from paper_figures.item import Finding
+from paper_figures.registration import figure, submit
+from paper_figures.sources import Sources
+from paper_figures.table import Grid, Table, grid_over_s_and_r, number_entry
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
+
+
+@figure(
+    "table3",
+    title="Table 3. Headline runs: zero-shot accuracy",
+    published=["headline_runs"],
+    needs=f"{submit('headline', 'paper')}, then `tst-study evaluate RUN`",
+)
+def of_headline_runs(sources: Sources) -> Table:
+    """Published runs, and below them what `tst-study evaluate` measured here."""
+    data, used = _published(), sources.accuracies
+    if len(used):
+        data = pd.concat([data, _measured(sources.runs, used)], ignore_index=True)
+    return Table(
+        caption="Zero-shot accuracy in percent, one seed where published. Bold: the highest of a "
+        "model. An empty cell was not published or not measured.",
+        measured=f"Measured rows: means over seeds, {_metric(used)}.",
+        data=data,
+        folders=tuple(sorted(set(used["folder"]))),
+        grids=(_by_model(data),),
+        finding=_finding(used),
+    )
+
+
+def _metric(measured: pd.DataFrame) -> str:
+    names = ", ".join(sorted(set(measured["metric"])))
+    return f"metric {names} (the paper does not say which)"
+
+
+def _published() -> pd.DataFrame:
+    runs = published.headline_runs().query("method in ['baseline', 'tst']")
+    names = {"params": "model", "total_steps": "steps"}
+    table = runs.assign(method=runs["method"].replace("tst", "TST")).rename(columns=names)
+    return table[["model", "method", "steps", *TASKS]]
+
+
+def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, in percent."""
+    known = used.merge(runs, on="folder")
+    known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
+    known["model"] = known["parameters"].map(big) + ", " + known["corpus"]
+    keys = ["parameters", "model", "method", "steps"]
+    wide = 100 * known.pivot_table(index=keys, columns="task", values="accuracy", aggfunc="mean")
+    table = wide.reindex(columns=list(TASKS)).assign(seeds=known.groupby(keys)["seed"].nunique())
+    return table.reset_index().drop(columns="parameters")
+
+
+def _by_model(data: pd.DataFrame) -> Grid:
+    tops = {model: rows[list(TASKS)].max() for model, rows in data.groupby("model")}
+    columns = {
+        "model": lambda row: row["model"],
+        "method": lambda row: row["method"],
+        "steps": lambda row: number_entry(row["steps"]),
+    }
+    for task, name in TASKS.items():
+        columns[name] = lambda row, task=task: number_entry(  # type: ignore[misc]
+            row[task], 1, row[task] == tops[row["model"]][task]
+        )
+    return Grid.of(rows_of(data), columns)
+
+
+def _finding(used: pd.DataFrame) -> Finding:
+    pairs = _published().groupby(["model", "steps"]).filter(lambda rows: len(rows) == 2)
+    by_method = {name: rows[list(TASKS)].to_numpy() for name, rows in pairs.groupby("method")}
+    change = (by_method["TST"] - by_method["baseline"]).ravel()
+    known = change[~np.isnan(change)]
+    said = (
+        f"at equal steps TST is above the baseline in {(known > 0).sum()} of {len(known)} tasks, "
+        f"below in {(known < 0).sum()}"
+    )
+    if used.empty:
+        return Finding(said)
+    evaluated = number(used["folder"].nunique(), "run")
+    return Finding(said, f"{evaluated} evaluated", "", "undecided")
+
+
+@figure(
+    {f"table{number}": number for number in range(8, 29)},
+    published=["downstream_grid"],
+    needs=f"{submit('bag-grid', 'paper')}, then `tst-study evaluate RUN`",
+)
+def over_s_and_r(sources: Sources, which: int) -> Table:
+    """One table. Accuracies of other models would say nothing here: only the same scale counts."""
+    cells = published.downstream_grid(which)
+    name, size, steps = cells.iloc[0][["task", "size", "steps"]]
+    runs = sources.runs[is_at_scale(sources.runs, size, steps)]
+    of_paper = [
+        row["method"] == "baseline" or SuperpositionSetting.of_row(row).is_plain
+        for row in rows_of(runs)
+    ]
+    measured = sources.accuracies.query("task == @name").merge(runs.loc[of_paper], on="folder")
+    data, task = grid_data(cells, measured), TASKS[name]
+    said, own = _above_baseline(data, "published"), _above_baseline(data, "measured")
+    return Table(
+        title=f"Table {which}. {task}, {size}, {steps:,} steps",
+        caption=f"Zero-shot accuracy of {task} in percent, {number(len(cells), 'published run')} "
+        "of one seed each. Bold: the highest of each r.",
+        measured=f"Measured: {number(len(measured), 'run')}, {_metric(measured)}.",
+        data=data,
+        folders=tuple(sorted(measured["folder"])),
+        grids=_over_s_and_r(task, data),
+        finding=Finding(said, own, number(len(measured), "run"), "undecided"),
+    )
+
+
+def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell, accuracies as fractions; measured ones are means over seeds."""
+    key = ["step_ratio", "bag_size"]
+    table = cells.rename(columns={"accuracy": "published"})[[*key, "published"]]
+    own = measured.assign(step_ratio=measured["step_ratio"].astype(float).round(3))
+    means = own.groupby(key)["accuracy"].agg(measured="mean", seeds="count").reset_index()
+    means = means.astype({"bag_size": "int64", "measured": float, "seeds": "Int64"})
+    data = table.merge(means, on=key, how="outer").sort_values(key, ignore_index=True)
+    return data.assign(difference=data["measured"] - data["published"])
+
+
+def _over_s_and_r(task: str, data: pd.DataFrame) -> tuple[Grid, ...]:
+    columns = {"published": f"Published: {task} accuracy (%)"}
+    if data["measured"].notna().any():
+        columns["measured"] = f"Measured: {task} accuracy (%)"
+        columns["difference"] = "Measured − published (points)"
+    percent = data.assign(**{column: 100 * data[column] for column in columns})
+    grids = []
+    for column, title in columns.items():
+        sign = column == "difference"
+        base = percent[percent["bag_size"] == 1][column].dropna()
+        if len(base):
+            title += f"; baseline {number_entry(base.iloc[0], 2, sign=sign).text}"
+        best: Literal["max", ""] = "" if sign else "max"
+        grids.append(grid_over_s_and_r(title, percent, column, digits=2, best=best, sign=sign))
+    return tuple(grids)
+
+
+def _above_baseline(data: pd.DataFrame, column: str) -> str:
+    """Empty without a baseline."""
+    base = data[data["bag_size"] == 1][column].dropna()
+    cells = data[data["bag_size"] > 1][column].dropna()
+    if base.empty:
+        return ""
+    level = base.iloc[0]
+    return (
+        f"{(cells > level).sum()} of {len(cells)} settings above the baseline's {100 * level:.1f}%"
+    )
