@@ -64,16 +64,24 @@ def test_the_laptop_record() -> None:
     assert (generated["low"] > 0).all()
 
 
-def test_the_lengths_of_the_desktop_record() -> None:
-    table = of("desktop").table
+def test_the_lengths_of_the_campaign() -> None:
+    pairs = of("campaign").pairs
+    gains = {
+        steps: pairs["gain"][
+            (pairs["steps"] == steps) & pairs["superposed_folder"].str.contains("/lengths-")
+        ]
+        for steps in (5_000, 10_000, 20_000)
+    }
+    intervals = [mean_interval(own) for own in gains.values()]
     stated = said(
-        r"a gain of ([-\d.]+) \[([-\d.]+), ([-\d.]+)\] at 1,500 steps, ([-\d.]+) \[([-\d.]+), "
-        r"([-\d.]+)\] at 3,000 and ([\d.]+) \[([-\d.]+), ([\d.]+)\] at 8,000; at 40,000 steps "
-        r"([\d.]+) with one seed"
+        r"([-\d.]+) nats \[([-\d.]+), ([\d.]+)\] at 5,000 steps, ([\d.]+) \[([-\d.]+), ([\d.]+)\] "
+        r"at 10,000 and ([\d.]+) \[([\d.]+), ([\d.]+)\] at 20,000"
     )
-    short = [row_of(table, "books", steps) for steps in (1_500, 3_000, 8_000)]
-    intervals = [row[name] for row in short for name in ("gain", "low", "high")]
-    assert stated == shown(*intervals, row_of(table, "books", 40_000)["gain"])
+    assert stated == shown(*(number for interval in intervals if interval for number in interval))
+    wins = said(r"at 20,000 steps superposition wins by ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
+    assert wins == stated[-3:]
+    assert {len(own) for own in gains.values()} == {8}
+    assert gains[20_000].min() > 0  # each of eight seeds gains
 
 
 def test_the_gate() -> None:

@@ -173,4 +173,6 @@ def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
     counts = counts_in_words(verdict_counts(group.rows))
     measured = f"{number(len(group.rows), 'setting')}: {counts}"
     verdict = "mechanism only" if group.is_generated else judged(group.rows["verdict"])
+    if len(group.rows) == 1 and verdict == "agrees":  # one setting is no grid
+        verdict = "undecided"
     return Finding(said, measured, group.scale, verdict)
