@@ -35,6 +35,7 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             'execution.parallel.optimizer="distributed"',
             "execution.parallel.overlap_gradients=true",
+            "execution.parallel.overlap_weights=true",
             "execution.micro_batch=1",
         ),
     ),

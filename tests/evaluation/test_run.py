@@ -113,7 +113,7 @@ def test_text_of_another_vocabulary_is_refused(
 
 
 def test_an_unknown_device_is_named(trained: Path) -> None:
-    with pytest.raises(UserError, match="--device 'tpu': is not known; give auto, cpu or cuda"):
+    with pytest.raises(UserError, match="--device 'tpu' is not known; did you mean 'cpu'"):
         list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
 
 

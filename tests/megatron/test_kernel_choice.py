@@ -73,8 +73,8 @@ def test_training_and_its_dry_run_refuse_it_on_a_processor(words: Path, tmp_path
 
 def test_a_dry_run_says_that_it_is_experimental(words: Path) -> None:
     said = "kernels               experimental: layers on TransformerEngine were never run"
-    assert said in describe(tiny(words, EITHER))
-    assert "experimental" not in describe(tiny(words))
+    assert said in describe(tiny(words, EITHER), "no id")
+    assert "experimental" not in describe(tiny(words), "no id")
 
 
 def test_it_does_not_change_which_run_a_run_is(words: Path) -> None:
