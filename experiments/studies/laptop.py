@@ -24,6 +24,7 @@ SCALES = ("smoke", "quick", "laptop", "desktop")
 SHORT_STEPS = {"smoke": 300}
 """Of prose, where they are not the scale's."""
 GENERATED_STEPS = {"smoke": 300, "quick": 1_500}
+GENERATED_BAG_SIZES = {"smoke": (4,), "quick": (2, 4, 8)}
 GENERATED_RATE = 1.5e-3
 """A pilot's; not swept here."""
 GENERATED_RATIO = 0.3
@@ -64,6 +65,6 @@ def _generated(scale: Scale) -> Part:
         validation_tokens=32_768,
         evaluations=2,
     )
-    bag_sizes = (4,) if smoke else (2, 4, 8, 16)
+    bag_sizes = GENERATED_BAG_SIZES.get(scale.name, (2, 4, 8, 16))
     seeds = range(2 if smoke else 3)
     return against_baseline(setting, grid(bag_sizes, (GENERATED_RATIO,)), seeds)
