@@ -24,7 +24,8 @@ SCALES = ("smoke", "quick", "laptop", "desktop")
 SHORT_STEPS = {"smoke": 300}
 """Of prose, where they are not the scale's."""
 GENERATED_STEPS = {"smoke": 300, "quick": 1_500}
-GENERATED_BAG_SIZES = {"smoke": (4,), "quick": (2, 4, 8)}
+GENERATED_BAG_SIZES = {"smoke": (4,), "quick": (4, 8)}
+GENERATED_SEEDS = {"smoke": range(2), "quick": range(4)}
 GENERATED_RATE = 1.5e-3
 """A pilot's; not swept here."""
 GENERATED_RATIO = 0.3
@@ -66,5 +67,5 @@ def _generated(scale: Scale) -> Part:
         evaluations=2,
     )
     bag_sizes = GENERATED_BAG_SIZES.get(scale.name, (2, 4, 8, 16))
-    seeds = range(2 if smoke else 3)
+    seeds = GENERATED_SEEDS.get(scale.name, range(3))
     return against_baseline(setting, grid(bag_sizes, (GENERATED_RATIO,)), seeds)

@@ -92,7 +92,8 @@ _SCALES = (
         range(2),
         (2, 4, 8),
         (0.2, 0.4),
-        "Two seeds of short runs: a first look.",
+        "A first look: on prose as short as this superposition loses, and pays only in runs that "
+        "are a dozen times longer (docs/findings.md).",
     ),
     # Fresh seeds: 0 to 2 were looked at while the campaign was planned (docs/plan-of-runs.md).
     Scale("laptop", _prose(5_000, 500, None, 262_144), range(3, 6), (2, 4, 8, 16), TENTHS[:4]),
