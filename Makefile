@@ -80,7 +80,7 @@ $(ready):
 	    "install one (Debian: apt install python3.11-venv) or say: make PYTHON=/path/to/python" \
 	    >&2; exit 1; }; \
 	  "$$found" -m venv --clear .venv; }
-	@echo 'Setting up .venv (once): torch first, then what requirements.lock names'
+	@echo 'Setting up .venv (once, 2 GB, some minutes): torch, then what requirements.lock names'
 	$(run) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
 	$(run) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(run) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -55,6 +55,7 @@ class Local:
             return stopped.status
         finally:
             figures.end()
+        _say(console, "Drawing figures and report.")
         _conclude(console, study, root, report)
         _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
         return _failures(queue)

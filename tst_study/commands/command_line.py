@@ -125,7 +125,9 @@ def train(
 
         state = train_run(resolved, folder)
     if first:
-        said = last_words.of_done(folder) if state == "done" else [f"{state}: {folder}"]
+        said = (
+            last_words.of_done(folder) if state == "done" else last_words.of_stopped(folder, state)
+        )
         print(*said, sep="\n")
     if state != "done":
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What `tst-study train` says of a run that is done."""
+"""What `tst-study train` says of a run that has ended."""
 
 import os
 from pathlib import Path
@@ -15,6 +15,18 @@ def of_done(folder: Path) -> list[str]:
     reached = [] if row is None else [_reached(row)]
     study = folder.parent
     return [f"done: {folder}", *reached, f"next: tst-study analyse --runs {study}"]
+
+
+def of_stopped(folder: Path, state: run_record.State) -> list[str]:
+    """Why it ended before it was done, and what may be done about it."""
+    if state != "diverged":
+        return [f"{state}: {folder}"]
+    status = run_record.read_status(folder)
+    why = "" if status is None else f" ({status['message']})"
+    return [
+        f"diverged: {folder}{why}; try a lower optimizer.learning_rate or a longer "
+        "schedule.warmup_steps"
+    ]
 
 
 def of_done_before(config: Config, folder: Path) -> str | None:
