@@ -1,4 +1,4 @@
-"""Numbers that README states in words are those of the records and of the published tables."""
+"""Numbers that README and findings state in words are those of the records and of the published tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from analysis.law.superposition_law import Law, published_law
 from analysis.run_table import load
 
 ROOT = Path(__file__).parents[1]
-README = " ".join((ROOT / "README.md").read_text("utf8").replace("−", "-").split())
 
 
-def said(pattern: str) -> list[str]:
-    """The groups of the one place in README where the pattern stands."""
-    (match,) = re.finditer(pattern, README)
+def words(page: str) -> str:
+    return " ".join((ROOT / page).read_text("utf8").replace("−", "-").split())
+
+
+README, FINDINGS = words("README.md"), words("docs/findings.md")
+
+
+def said(pattern: str, page: str = README) -> list[str]:
+    """The groups of the one place on the page where the pattern stands."""
+    (match,) = re.finditer(pattern, page)
     return list(match.groups())
 
 
@@ -79,6 +85,13 @@ def test_the_lengths_of_the_campaign() -> None:
     wins = said(r"the gain at 20,000 steps is ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
     assert wins == stated[-3:]
     assert {len(own) for own in gains.values()} == {8}
+    by_seed = [own.set_axis(pairs["seed"][own.index]) for own in gains.values()]
+    grown = [mean_interval((by_seed[2] - before).to_numpy()) for before in by_seed[:2]]
+    assert said(
+        r"From 5 to 20 thousand steps it grows by ([\d.]+) \[([\d.]+), ([\d.]+)\].* from 10 to 20 "
+        r"thousand by ([\d.]+) \[([-\d.]+), ([\d.]+)\]",
+        FINDINGS,
+    ) == shown(*(number for interval in grown if interval for number in interval))
     assert gains[20_000].min() > 0  # each of eight seeds gains
 
 
