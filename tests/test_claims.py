@@ -1,4 +1,4 @@
-"""Numbers that README and findings state in words are those of the records and of the published tables."""
+"""Numbers that README and findings state in words are those of records and published tables."""
 
 from __future__ import annotations
 
