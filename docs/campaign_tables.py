@@ -15,11 +15,13 @@ from analysis.compare.comparison import Comparison
 from analysis.compare.matched import matched
 from analysis.compare.paired import Paired, paired
 from analysis.runs.run_row import rows_of
-from experiments.studies.campaign import HELD_OUT_STEPS, LENGTHS, STEPS
+from experiments.studies.campaign import HELD_OUT_STEPS, LARGER, LENGTHS, SMALLER, STEPS
+from experiments.studies.grid import SMALL_MAIN
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
-MAIN = "s = 4, r = 0.25"
+MAIN = SuperpositionSetting.from_config(SMALL_MAIN.model_dump(), STEPS).label
+MIDDLE = "laptop-64"
 PREDICTIONS = Path(__file__).parent / "records/predictions.json"
-SIZES = ("laptop-32", "laptop-64", "laptop-128")
 
 
 def shown(found: Paired) -> str:
@@ -91,8 +93,13 @@ def primary(found: Comparison) -> str:
 def with_main(pairs: pd.DataFrame, grid: str) -> pd.DataFrame:
     """A grid's pairs, and those of the main setting at its length with the grid's seeds."""
     own = of_grid(pairs, grid)
+    at_length = pairs[pairs["steps"] == STEPS]
+    return pd.concat([own, _main(at_length, beside=own)])
+
+
+def _main(pairs: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
     main = of_grid(pairs, "lengths")
-    return pd.concat([own, main[(main["steps"] == STEPS) & main["seed"].isin(own["seed"])]])
+    return main[main["seed"].isin(beside["seed"])]
 
 
 def rates(found: Comparison) -> str:
@@ -119,8 +126,7 @@ def step_ratios(found: Comparison) -> str:
 def bag_sizes(found: Comparison) -> str:
     """G2."""
     pairs = with_main(found.pairs, "bag-sizes")
-    size = pairs["setting"].str.extract(r"s = (\d+)")[0].astype(int)
-    return gains(pairs.assign(size=size).sort_values("size"), "s", "size")
+    return gains(pairs.sort_values("bag_size"), "s", "bag_size")
 
 
 def sizes(found: Comparison) -> str:
@@ -128,10 +134,9 @@ def sizes(found: Comparison) -> str:
     pairs = found.pairs
     model = pairs["superposed_folder"].str.extract(r"/sizes-(laptop-\d+)-")[0]
     own = pairs.assign(model=model).dropna(subset="model")
-    main = of_grid(pairs, "lengths")
-    middle = main[(main["steps"].isin(own["steps"])) & main["seed"].isin(own["seed"])]
-    three = pd.concat([own, middle.assign(model="laptop-64")])
-    return gains(three, "model", "model", comparisons=len(SIZES))
+    middle = _main(pairs[pairs["steps"].isin(own["steps"])], beside=own)
+    three = pd.concat([own, middle.assign(model=MIDDLE)])
+    return gains(three, "model", "model", comparisons=len((SMALLER, MIDDLE, LARGER)))
 
 
 def little_text(found: Comparison) -> str:
@@ -146,17 +151,12 @@ def _by_setting(pairs: pd.DataFrame) -> str:
 def ablations(found: Comparison) -> str:
     """G4: an ablated run's loss less the plain run's of the same bag size and seed; positive: the
     part that was taken away or changed had helped."""
-    plain = {
-        4: with_main(found.pairs, "ablations").query("setting == @MAIN"),
-        16: of_grid(found.pairs, "bag-sizes").query("setting == 's = 16, r = 0.25'"),
-    }
+    plain = with_main(found.pairs, "bag-sizes").set_index(["bag_size", "seed"])["superposed"]
     groups = list(of_grid(found.pairs, "ablations").groupby("setting", sort=True))
     lines = ["| setting | seeds | loss | less the plain setting's | verdict |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for setting, own in groups:
-        size = int(str(setting).split()[2].strip(","))
-        of_plain = plain[size].set_index("seed")["superposed"]
-        worse = own.set_index("seed")["superposed"] - of_plain
+        worse = own.set_index(["bag_size", "seed"])["superposed"] - plain
         one = paired(list(worse.dropna()), len(groups))
         verdict = {"better": "worse than plain", "worse": "better than plain"}.get(
             one.verdict, one.verdict
