@@ -9,9 +9,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed.param_and_grad_buffer import dist_all_gather_func, shard_buffer
 
 from tst_study.config import Parallel
 from tst_study.megatron.model import SuperposedGPT
+
+
+class _Gathered:
+    """Weights on their way, bucket by bucket.
+
+    Megatron's own is coalesced, and several coalesced gathers at a time corrupt the heap in gloo
+    (torch 2.13; a dozen lines without Megatron or this package show it).
+    """
+
+    def __init__(self, buckets: Iterable[Any], group: dist.ProcessGroup) -> None:
+        self._on_their_way = []
+        for bucket in buckets:
+            own = shard_buffer(bucket.param_data, group.size())[group.rank()]
+            gather = dist_all_gather_func(bucket.param_data, own, group=group, async_op=True)
+            self._on_their_way.append(gather)
+
+    def wait(self) -> None:
+        for gather in self._on_their_way:
+            gather.wait()
 
 
 class GradientBuffers(DistributedDataParallel):
@@ -58,7 +78,12 @@ class GradientBuffers(DistributedDataParallel):
         the model is not to be read before `await_weights`."""
         # Buckets are filled from the model's end, and a forward pass reads its beginning first.
         for group in reversed(self.bucket_groups + self.expert_parallel_bucket_groups):
-            group.start_param_sync()
+            over = group.intra_distributed_optimizer_instance_group
+            if self.ddp_config.overlap_param_gather and dist.get_backend(over) == "gloo":
+                group.param_gather_handle = _Gathered(group.buckets, over)
+                group.param_gather_dispatched = True
+            else:
+                group.start_param_sync()
 
     def await_weights(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
         """Until these parameters, by default all, have their new weights."""
