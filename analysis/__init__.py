@@ -1,26 +1,27 @@
 """Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
 
-`run_table` reads what `runs/` makes of each run; `compare/`, `scaling/`, `law/` and `bag_size/`
-answer the `questions` with the help of `fitting/`; `paper/` and `published/` are the paper's own
-numbers; `summary`, `answer` and `wording` say it. For a DataFrame of one's own: `fit_chinchilla`,
-`fit_power_law`, `fit_superposition_law`, `fit_loss_curve`, and `runs_of` for everything that
-compares runs.
+`run_table` reads what `runs/` makes of each run, `schema` tables of runs trained elsewhere;
+`compare/`, `scaling/`, `law/` and `bag_size/` answer the `questions` with the help of `fitting/`;
+`paper/` and `published/` are the paper's own numbers; `summary`, `answer` and `wording` say it. For
+a DataFrame of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`,
+`fit_loss_curve`, and `runs_of` for everything that compares runs.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.frames import fit_chinchilla, fit_power_law, fit_superposition_law
-    from analysis.runs.schema import runs_of
+    from analysis.law.superposition_law import fit_superposition_law
+    from analysis.scaling.frames import fit_chinchilla, fit_power_law
     from analysis.scaling.loss_curve import fit_loss_curve
+    from analysis.schema import runs_of
 
 _HOME = {
-    "fit_chinchilla": "frames",
-    "fit_power_law": "frames",
-    "fit_superposition_law": "frames",
+    "fit_chinchilla": "scaling.frames",
+    "fit_power_law": "scaling.frames",
+    "fit_superposition_law": "law.superposition_law",
     "fit_loss_curve": "scaling.loss_curve",
-    "runs_of": "runs.schema",
+    "runs_of": "schema",
 }
 __all__ = ["fit_chinchilla", "fit_loss_curve", "fit_power_law", "fit_superposition_law", "runs_of"]
 

@@ -16,13 +16,14 @@ from analysis.compare.compute_multiplier import compute_answer
 from analysis.compare.matched import matched_answer
 from analysis.compare.set_ups import set_ups_answer
 from analysis.law.answer import law_answer, law_on_runs
+from analysis.law.data_constrained import data_answer, published_data_answer
 from analysis.paper.disagreements import disagreements_answer
 from analysis.paper.mutual_information import mutual_information_answer
 from analysis.run_table import Tables, read_tables
-from analysis.runs.schema import checked, fingerprint_of_file, read_frame, tables_of
-from analysis.scaling.chinchilla_answer import chinchilla_answer, points_of
-from analysis.scaling.data_constrained import data_answer, published_data_answer
+from analysis.scaling.chinchilla import points_of
+from analysis.scaling.chinchilla_answer import chinchilla_answer
 from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log
+from analysis.schema import checked, fingerprint_of_file, read_frame, tables_of
 from analysis.summary import summarise
 from tst_study.errors import UserError, one_of
 
@@ -40,7 +41,7 @@ def ask(
     cache: Path | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
-    trained elsewhere (`runs.schema`). `at`: params,tokens for which `law` is to recommend.
+    trained elsewhere (`schema`). `at`: params,tokens for which `law` is to recommend.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.

@@ -23,10 +23,10 @@ from analysis.compare.comparison import compare
 from analysis.compare.compute_multiplier import compute_multiplier
 from analysis.compare.equal_loss import speed_up
 from analysis.fitting import bootstrap
-from analysis.runs.schema import runs_of
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.scaling.loss_curve import Schedule, fit_loss_curve
 from analysis.scaling.scaling_laws import Base
+from analysis.schema import runs_of
 from tst_study.errors import UserError
 
 Random = np.random.Generator

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from experiments.plan.planner import Planner
-from experiments.plan.table import lines
+from experiments.plan_table import lines
 from experiments.runs.status import rows_of, totals
 from experiments.studies.grid import grid
 from experiments.studies.scales import TENTHS, scale_of

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.findings import with_tables
+from experiments.studies.catalogue import STUDIES, module_of
 from experiments.studies.scales import SCALES
-from experiments.study import STUDIES, module_of
 from tst_study import config
 from tst_study.configuration.presets import PRESETS
 

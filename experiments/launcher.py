@@ -4,15 +4,18 @@ A verb that looks at what is there (status, cancel, logs, clean) asks every laun
 something done (submit, retry, plan) asks the one that was named.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
+from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.study import Study
-from tst_study.cost.devices import DEVICES, Device, device_named
 from tst_study.errors import UserError, one_of
 
 LAUNCHERS = {
@@ -20,6 +23,7 @@ LAUNCHERS = {
     "slurm": "experiments.slurm.launcher:Slurm",
 }
 
+_LOCK = ".submit.lock"
 RETRIES = 3
 """Launches of a run in a row that may end, stopped or crashed, without a new checkpoint and are
 made again; one more, and it is given up."""
@@ -37,39 +41,6 @@ class Job:
     @property
     def is_active(self) -> bool:
         return self.state in ("queued", "running")
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What a run gets."""
-
-    ranks: int = 1
-    """Processes of torch.distributed."""
-    on_gpu: bool = False
-    seconds: float | None = None
-    """That one launch trains at most; None where nothing limits it."""
-    memory: int | None = None
-    """Bytes of each rank's device, where they are known."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What runs cost on a device; without one, hours are those measured in the study itself."""
-
-    device: str | None = None
-    mfu: float | None = None
-    """In the place of what `step_time.py` expects of each run."""
-    per_gpu_hour: float | None = None
-
-    def gpu(self) -> Device | None:
-        """Raises `UserError` for a device whose speeds are not known."""
-        known = device_named(self.device or "")
-        if self.device and known is None:
-            names = ", ".join(device.name for device in DEVICES)
-            raise UserError(
-                f"--device {self.device}: its speeds are not known here; known: {names}"
-            )
-        return known
 
 
 class Launcher(Protocol):
@@ -151,3 +122,16 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
     stopped = (one.cancel(root, lambda run: matches(run, pattern)) for one in launchers())
     return sorted(set().union(*stopped))
+
+
+@contextmanager
+def the_only_submitter(root: Path) -> Iterator[int]:
+    """One at a time decides what of a study is queued, and what of it may be deleted: waits for
+    whoever holds the study's lock; yields the lock's descriptor."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

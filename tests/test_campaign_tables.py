@@ -12,7 +12,7 @@ from analysis.compare.comparison import Comparison, compare
 from analysis.run_table import load
 from docs import campaign_tables as tables
 from docs.predictions import targets
-from experiments import study
+from experiments.studies import catalogue
 from tests.analysis.made_runs import BOOKS, write_run
 from tst_study.config import Config, Superposition
 
@@ -47,7 +47,7 @@ def truth(run: Config) -> float:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     root = tmp_path_factory.mktemp("campaign")
-    for run in study.load("laptop", "desktop").runs(TwiceTheRate()):
+    for run in catalogue.load("laptop", "desktop").runs(TwiceTheRate()):
         if run.name.startswith("generated"):
             continue
         little = run.name.startswith("little-text")

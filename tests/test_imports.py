@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ TORCH_HALF = (
     "tst_study.evaluation.tasks",
     "tst_study.evaluation.trained_model",
     "tst_study.process.step_clock",
-    "tst_study.process.timed_events",
+    "tst_study.timed_events",
     "tst_study.checkpoints.pickles",
     "tst_study.checkpoints.reader",
     "tst_study.huggingface.export",
@@ -105,6 +106,22 @@ def test_imports_run_one_way_also_inside_functions(package: str, allowed: set[st
         assert used <= allowed, f"{path.relative_to(ROOT)} imports {used - allowed}"
 
 
+@pytest.mark.parametrize("package", ["tst_study", "experiments", "analysis", "paper_figures"])
+def test_no_room_imports_what_imports_it(package: str) -> None:
+    """A room: a folder, or a module beside the folders; a front door belongs to its room."""
+    doors = {"config": "configuration", "run_record": "run"}
+    below: dict[str, set[str]] = {}
+    for path in (ROOT / package).rglob("*.py"):
+        name = path.relative_to(ROOT / package).with_suffix("").parts[0]
+        room = doors.get(name, name)
+        used = [one.split(".") for one in _imported(path)]
+        others = {doors.get(one[1], one[1]) for one in used if one[0] == package and len(one) > 1}
+        if not name.startswith("__"):
+            below.setdefault(room, set()).update(others - {room})
+    assert any(below.values())
+    TopologicalSorter(below).prepare()  # raises CycleError
+
+
 def test_help_answers_without_heavy_imports() -> None:
     program = (
         "import sys; from tst_study.commands import command_line\n"
@@ -127,4 +144,5 @@ def _imported(path: Path) -> set[str]:
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names

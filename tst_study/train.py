@@ -55,9 +55,9 @@ from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
-from tst_study.process.timed_events import TimedEvents
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
+from tst_study.timed_events import TimedEvents
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:

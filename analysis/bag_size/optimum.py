@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import interpolate, stats
 
 from analysis.checks import Floats, numbers
+from analysis.fitting.uncertainty import roughness
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
@@ -80,16 +81,6 @@ class _Fit:
 def coordinate(values: Floats, along: Along) -> Floats:
     """log s, or logit r: axes on which the curves are nearly parabolas."""
     return np.log(values) if along == "bag_size" else np.log(values / (1.0 - values))
-
-
-def roughness(losses: Floats) -> float:
-    """Standard deviation of a point from second differences: what no smooth curve explains.
-
-    For neighbouring values that are about evenly spaced; 0 for fewer than four points.
-    """
-    if len(losses) < 4:
-        return 0.0
-    return float(np.sqrt((np.diff(losses, 2) ** 2).mean() / 6.0))
 
 
 def optimum(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.bag_size.optimum import coordinate, places, roughness
+from analysis.bag_size.optimum import coordinate, places
 from analysis.checks import Floats
+from analysis.fitting.uncertainty import roughness
 
 GROUP = ("size", "steps", "weighting")
 TREND_RATIOS = (0.2, 0.3, 0.4, 0.5)

@@ -22,8 +22,8 @@ from analysis.scaling.chinchilla import (
     isoflop,
     leave_one_size_out,
     parametric,
+    points_of,
 )
-from analysis.scaling.chinchilla_answer import points_of
 from analysis.scaling.power_law import fit_power_law
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.bag_size.optimum import roughness
 from analysis.checks import Floats, needs_columns, numbers
+from analysis.fitting.uncertainty import roughness
 from tst_study.errors import UserError
 
 COLUMNS = ("at", "low", "high", "loss", "below_after")

@@ -31,7 +31,7 @@ from analysis.checks import Floats
 from analysis.fitting import Fit, Fixed, Model, dual
 from analysis.fitting.formula import Columns, Formula
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
-from analysis.law.rows import published_rows, settings
+from analysis.law.rows import published_rows, rows_of_frame, settings
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
@@ -232,6 +232,16 @@ def fit_law(rows: pd.DataFrame) -> Law:
         (size, length),
         rows.assign(predicted=predicted, error=predicted - observed),
     )
+
+
+def fit_superposition_law(frame: pd.DataFrame) -> Law:
+    """The law of a grid over s and r, of a DataFrame of one's own.
+
+    Columns: params, tokens (latent), bag_size (1: the baseline), step_ratio, loss (nats per token,
+    final, annealed). If there: weighting (`uniform`), seed (0). Every superposed run needs a
+    baseline of its params, tokens and seed.
+    """
+    return fit_law(rows_of_frame(frame))
 
 
 @functools.cache

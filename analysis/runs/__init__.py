@@ -1,3 +1,3 @@
 """Run folders as rows: the columns of one run (`run_row`), which runs may be compared
-(`comparable`), which a person took out (`exclusions`), a cache of the tables, and the `schema` of
-runs that were trained elsewhere. `analysis.run_table` reads them."""
+(`comparable`), which a person took out (`exclusions`) and a cache of the tables.
+`analysis.run_table` reads them."""

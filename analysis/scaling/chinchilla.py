@@ -41,6 +41,14 @@ _GRID = {
 }
 
 
+def points_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops, loss, and
+    what else the table has."""
+    names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
+    numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
+    return runs.rename(columns=names).astype(numbers)
+
+
 @dataclass(frozen=True)
 class Frontier:
     """Compute-optimal sizes by budget, and N ∝ C^a through them (so that D ∝ C^(1 − a))."""

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.frames import fit_chinchilla
 from analysis.scaling.chinchilla import leave_one_size_out
+from analysis.scaling.frames import fit_chinchilla
 from tst_study.errors import UserError
 
 _BUDGETS = 5
@@ -37,14 +37,6 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     if not said:
         raise UserError("no baseline among these runs: nothing to fit")
     return Answer("chinchilla", tables, tuple(said), inputs)
-
-
-def points_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops, loss, and
-    what else the table has."""
-    names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
-    numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
-    return runs.rename(columns=names).astype(numbers)
 
 
 def _copied(points: pd.DataFrame) -> list[float]:

@@ -12,14 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from experiments.launcher import Allocation, Job, Options, Prices
+from experiments.launcher import Job, Options
 from experiments.local.background_figures import BackgroundFigures
 from experiments.local.progress import Progress
 from experiments.local.queue import Queue, StoppedError, launch
-from experiments.local.run_process import cancel_mark, log_path
+from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
+from experiments.run_process import cancel_mark, log_path
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 from tst_study.units import duration

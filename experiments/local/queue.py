@@ -19,11 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from experiments.launcher import RETRIES, Allocation, Options
-from experiments.local.run_process import Exit, Rank, cancel_mark, log_path, run
+from experiments.launcher import RETRIES, Options
+from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
+from experiments.run_process import Exit, Rank, cancel_mark, log_path, run
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.config import Config

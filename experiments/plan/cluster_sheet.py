@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import get_args
 
-from experiments.launcher import Allocation
+from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import resolved
 from experiments.study import Study
 from tst_study.config import Config, Recompute

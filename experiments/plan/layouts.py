@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from experiments.launcher import Allocation
+from experiments.plan.allocation import Allocation
 from experiments.plan.planned_run import PlannedRun
 from tst_study.config import Config
 from tst_study.cost.auto_layout import resolve

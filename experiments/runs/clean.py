@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.launcher import launchers
-from experiments.slurm.submission import the_only_submitter
+from experiments.launcher import launchers, the_only_submitter
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError

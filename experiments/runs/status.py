@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.launcher import Job, jobs_of
-from experiments.local.run_process import cancel_mark
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.plan.planner import Planner
+from experiments.run_process import cancel_mark
 from experiments.study import Study
 from tst_study import config, run_record
 from tst_study.errors import UserError

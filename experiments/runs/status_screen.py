@@ -9,7 +9,7 @@ from rich.text import Text
 
 from experiments.plan.planned_run import matches
 from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, sums, table
-from experiments.study import STUDIES, folder_of, load
+from experiments.studies.catalogue import STUDIES, folder_of, load
 from tst_study.errors import UserError
 
 

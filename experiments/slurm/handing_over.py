@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.launcher import Allocation, Options
-from experiments.local.run_process import cancel_mark
+from experiments.launcher import Options, the_only_submitter
+from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
+from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
 from experiments.slurm.code_copy import keep_code
@@ -86,7 +87,7 @@ def submit_to_slurm(
     all.
     """
     planning = Planner(study, root, options.share)
-    with submission.the_only_submitter(root) as lock:
+    with the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
         result = Submitted(undecided=max(0, len(planning.whole()) - len(decided)))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from experiments.launcher import Allocation, Job, Options, Prices
-from experiments.local.run_process import cancel_mark
+from experiments.launcher import Job, Options
+from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun, is_over
+from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import copies

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.local.run_process import Exit
+from experiments.run_process import Exit
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,10 @@
 comment: whoever comes next finds the jobs of a submission whose `job.json` was never written.
 """
 
-import fcntl
 import json
-import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +19,6 @@ from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
 FOLDER = "slurm"
-LOCK = ".submit.lock"
 COLLECT, REST = "collect", "submit-rest"
 SMALL = (COLLECT, REST)
 """In the place of a run id: small jobs that train nothing."""
@@ -61,19 +57,6 @@ def new(root: Path, what: str, runs: Sequence[str], code: Path, dependency: str 
     # Two checkouts have studies of one name; a job must not wait for another's.
     digest = sha256("\n".join([str(root.absolute()), *runs]).encode()).hexdigest()[:8]
     return Submission(id, f"{root.name}{what}-{digest}", tuple(runs), str(code), now, dependency)
-
-
-@contextmanager
-def the_only_submitter(root: Path) -> Iterator[int]:
-    """One at a time decides what of a study is queued, and what of it may be deleted: waits for
-    whoever holds the study's lock; yields the lock's descriptor."""
-    root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def submit(one: Submission, root: Path, script: str, lock: int) -> str:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from experiments.local.run_process import Exit, log_path, send_output_to, train_rank
+from experiments.run_process import Exit, log_path, send_output_to, train_rank
 from tst_study import config
 from tst_study.process.rank_environment import adopt_slurm_ranks
 

@@ -15,7 +15,7 @@ from scipy import stats
 from analysis import fit_chinchilla
 from analysis.compare.comparison import compare
 from analysis.compare.matched import matched
-from analysis.scaling.data_constrained import winners_of_runs
+from analysis.law.data_constrained import winners_of_runs
 from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
 
 MADE = 200

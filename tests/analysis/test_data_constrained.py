@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.run_table import load
-from analysis.scaling.data_constrained import (
+from analysis.law.data_constrained import (
     best_of_mode,
     data_answer,
     effective_tokens,
@@ -18,6 +17,7 @@ from analysis.scaling.data_constrained import (
     shares_of_full,
     win_map,
 )
+from analysis.run_table import load
 from tests.analysis.made_runs import config, write_run
 from tests.analysis.published_fits import REPETITION_BASE, SCALING
 from tst_study.errors import UserError

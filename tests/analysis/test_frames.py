@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import analysis
 from analysis.questions import ask
-from analysis.runs.schema import SCHEMA
+from analysis.schema import SCHEMA
 from tst_study.commands.command_line import app
 from tst_study.errors import UserError
 
@@ -29,12 +29,12 @@ def frame(noise: float = 0.001, floor: float = TRUTH["E"], seed: int = 0) -> pd.
 
 
 @pytest.fixture(scope="module")
-def found() -> analysis.frames.ChinchillaFit:
+def found() -> analysis.scaling.frames.ChinchillaFit:
     return analysis.fit_chinchilla(frame(), draws=100)
 
 
 def test_a_frame_is_fitted_and_speaks_in_printed_names(
-    found: analysis.frames.ChinchillaFit,
+    found: analysis.scaling.frames.ChinchillaFit,
 ) -> None:
     table = found.summary().set_index("parameter")
     assert list(table.index) == ["E", "A", "B", "alpha", "beta"]
@@ -50,7 +50,7 @@ def test_a_frame_is_fitted_and_speaks_in_printed_names(
 
 
 def test_a_fit_predicts_with_intervals_and_allocates(
-    found: analysis.frames.ChinchillaFit,
+    found: analysis.scaling.frames.ChinchillaFit,
 ) -> None:
     asked = pd.DataFrame({"params": [2e9, 3e10], "tokens": [1e11, 1e12]})
     said = found.predict(asked)

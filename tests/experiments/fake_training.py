@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from experiments.local import run_process
+from experiments import run_process
 from tests.examples import example
 from tests.run.test_record import DATA, evaluation
 from tst_study.config import Config

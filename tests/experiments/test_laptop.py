@@ -12,9 +12,8 @@ from analysis.compare.comparison import compare
 from analysis.compare.set_ups import set_ups
 from analysis.run_table import load
 from analysis.runs.run_row import rows_of
-from experiments import study
 from experiments.corpora import TopicalLanguage
-from experiments.studies import gate, laptop
+from experiments.studies import catalogue, gate, laptop
 from experiments.studies.scales import scale_of
 from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
@@ -44,7 +43,7 @@ def prose(runs: list[Config]) -> list[Config]:
 
 def test_only_the_sweeps_of_the_sizes_wait_for_results() -> None:
     decided, whole = (
-        study.load("laptop", "desktop").runs(results) for results in (NothingYet(), Known(4e-3))
+        catalogue.load("laptop", "desktop").runs(results) for results in (NothingYet(), Known(4e-3))
     )
     later = {run.name for run in whole} - {run.name for run in decided}
     assert later
@@ -53,7 +52,7 @@ def test_only_the_sweeps_of_the_sizes_wait_for_results() -> None:
 
 def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
     for rate in (1e-3, 2e-3, 4e-3):
-        runs = study.load("laptop", "desktop").runs(Known(rate))
+        runs = catalogue.load("laptop", "desktop").runs(Known(rate))
         superposed = [
             run for run in runs if run.name.startswith("sizes-") and run.role != "baseline"
         ]
@@ -63,7 +62,7 @@ def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
 
 @pytest.mark.parametrize("scale", laptop.SCALES)
 def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: str) -> None:
-    runs = study.load("laptop", scale).runs(Known(2e-3))
+    runs = catalogue.load("laptop", scale).runs(Known(2e-3))
     baselines = {(_but_superposition(run)) for run in runs if run.role == "baseline"}
     for run in runs:
         assert _but_superposition(run) in baselines
@@ -72,7 +71,7 @@ def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: s
 
 @pytest.mark.parametrize("scale", laptop.SCALES)
 def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
-    runs = study.load("laptop", scale).runs(Known(4e-3))
+    runs = catalogue.load("laptop", scale).runs(Known(4e-3))
     by_name: dict[str, set[Config]] = defaultdict(set)
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in runs:
@@ -84,7 +83,7 @@ def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "quick"])
 def test_short_scales_repeat_no_text(scale: str) -> None:
-    for run in study.load("laptop", scale).runs(Known(4e-3)):
+    for run in catalogue.load("laptop", scale).runs(Known(4e-3)):
         plan = plan_phases(run)
         # A file of the bundled books holds about 10M tokens at 1,024 words.
         language = 1_000_000 if scale == "smoke" else TopicalLanguage().tokens
@@ -95,14 +94,14 @@ def test_short_scales_repeat_no_text(scale: str) -> None:
 def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
     small, large = (
         {run.model_dump_json(exclude={"execution"}) for run in load.runs(Known(2e-3))}
-        for load in (study.load("laptop", scale) for scale in ("laptop", "desktop"))
+        for load in (catalogue.load("laptop", scale) for scale in ("laptop", "desktop"))
     )
     assert small < large
 
 
 def test_desktop_is_the_plan_of_runs() -> None:
     """docs/plan-of-runs.md, G1 to G6: arms, lengths and numbers of seeds."""
-    runs = study.load("laptop", "desktop").runs(Known(2e-3))
+    runs = catalogue.load("laptop", "desktop").runs(Known(2e-3))
     grids: dict[str, list[Config]] = defaultdict(list)
     for run in prose(runs):
         grids[run.name.split("-")[0]].append(run)
@@ -133,19 +132,19 @@ def test_desktop_is_the_plan_of_runs() -> None:
 
 
 def test_flops_of_a_pair_are_equal() -> None:
-    runs = prose(study.load("laptop", "laptop").runs(Known(2e-3)))
+    runs = prose(catalogue.load("laptop", "laptop").runs(Known(2e-3)))
     assert len(runs) == 6
     assert len({count_flops(run).total for run in runs}) == 1
 
 
 def test_lengths_share_one_warm_up() -> None:
     for name in ("laptop", "gate"):
-        runs = prose(study.load(name, "desktop").runs(Known(2e-3)))
+        runs = prose(catalogue.load(name, "desktop").runs(Known(2e-3)))
         assert len({run.schedule.warmup_steps for run in runs}) == 1
 
 
 def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
-    chosen = study.load("gate", "desktop")
+    chosen = catalogue.load("gate", "desktop")
     first = chosen.runs(NothingYet())
     rates = {(run.optimizer.learning_rate, run.schedule.decay_ratio) for run in first}
     assert rates == {(1e-3, 0.1), (1e-3, 0.3), (2e-3, 0.1), (2e-3, 0.3)}
@@ -169,7 +168,7 @@ def test_the_campaign_stands_where_the_gate_chose() -> None:
     table = set_ups(compare(load(Path(__file__).parents[2] / "docs/records/gate")))
     (chosen,) = rows_of(table[table["chosen"]])
     of_gate = read_header(chosen["baselines"][0])["config"]
-    campaign = study.load("laptop", "desktop").runs(NothingYet())[0].model_dump(mode="json")
+    campaign = catalogue.load("laptop", "desktop").runs(NothingYet())[0].model_dump(mode="json")
     for section in ("model", "optimizer", "batch", "data", "numerics"):
         assert campaign[section] == of_gate[section], section
     assert {**campaign["schedule"], "steps": 8_000} == of_gate["schedule"]
@@ -177,9 +176,9 @@ def test_the_campaign_stands_where_the_gate_chose() -> None:
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
     with pytest.raises(UserError, match="did you mean 'laptop'"):
-        study.load("labtop", "quick")
+        catalogue.load("labtop", "quick")
     with pytest.raises(UserError, match="there are: smoke, quick, laptop, desktop"):
-        study.load("laptop", "paper")
+        catalogue.load("laptop", "paper")
 
 
 def _but_superposition(run: Config) -> str:

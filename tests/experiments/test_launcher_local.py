@@ -20,11 +20,12 @@ from experiments.launcher import RETRIES, Options, cancel_runs, launcher_of
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
-from experiments.local.run_process import Exit, train_rank
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
+from experiments.run_process import Exit, train_rank
 from experiments.runs.status import stopped
-from experiments.study import Results, Study, best_of, load
+from experiments.studies.catalogue import load
+from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
 from tests.experiments.test_studies import NoResults
@@ -375,7 +376,7 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.local.launcher, experiments.plan.table\n"
+        "import sys, experiments.local.launcher, experiments.plan_table\n"
         "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )

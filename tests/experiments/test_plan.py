@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import study
-from experiments.launcher import Allocation, Options, Prices, launcher_of
+from experiments.launcher import Options, launcher_of
 from experiments.plan import cluster_sheet
+from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.table import lines
 from experiments.plan.timing import seconds_per_step
+from experiments.plan_table import lines
 from experiments.slurm.profile import Resources
+from experiments.studies import catalogue
 from experiments.study import Study
 from tests.examples import example
 from tests.run.test_record import DATA, evaluation, metrics
@@ -119,7 +120,7 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    chosen = study.load("equal-cost", "paper")
+    chosen = catalogue.load("equal-cost", "paper")
     text = lines(
         Planner(chosen, chosen.folder, unprepared=True), prices=Prices("B200", 0.4, 3.0), noise=0.01
     )
@@ -149,7 +150,7 @@ def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
 
 
 def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: Path) -> None:
-    chosen = study.load("equal-cost", "paper")
+    chosen = catalogue.load("equal-cost", "paper")
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True)
     text = lines(planner, lambda name: given, Prices("B200", per_gpu_hour=3.0))
@@ -165,7 +166,7 @@ def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: P
 
 
 def test_hours_of_runs_that_do_not_fit_their_ranks_are_not_known(tmp_path: Path) -> None:
-    planner = Planner(study.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
+    planner = Planner(catalogue.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
     text = lines(planner, prices=Prices("B200"))  # eight expert ranks on one
     assert listed(text)[0].split()[4] == "–"
     assert any("hours not known: say --gpus" in line for line in text)
@@ -221,7 +222,7 @@ def test_wall_times_are_slurms(time: str, seconds: int) -> None:
 
 
 def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
-    chosen = study.load("headline", "paper")
+    chosen = catalogue.load("headline", "paper")
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True, memory=180 * 10**9)
     table = lines(planner, lambda name: given)

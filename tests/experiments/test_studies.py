@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import study
+from experiments.studies import catalogue
 from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 from tst_study.config import Config, Superposition
 from tst_study.configuration.phase_plan import plan_phases
@@ -17,7 +17,7 @@ from tst_study.errors import UserError
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")
-FIXED = [name for name in study.STUDIES if name not in OTHERS]
+FIXED = [name for name in catalogue.STUDIES if name not in OTHERS]
 Row = dict[str, str]
 
 
@@ -28,7 +28,7 @@ class NoResults:
 
 @cache
 def runs(name: str, scale: str) -> list[Config]:
-    return study.load(name, scale).runs(NoResults())
+    return catalogue.load(name, scale).runs(NoResults())
 
 
 def published(file: str) -> list[Row]:
@@ -159,7 +159,7 @@ class BestAt:
 
 
 def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
-    planned = study.load("optimizers", "laptop").runs(BestAt())
+    planned = catalogue.load("optimizers", "laptop").runs(BestAt())
     superposed = [config for config in planned if config.role == "superposition"]
     rates = {(config.optimizer.kind, config.optimizer.learning_rate) for config in superposed}
     assert rates == {("adamw", 1e-3), ("muon", 4e-3)}
@@ -191,14 +191,14 @@ def test_runs_in_another_folder_bring_their_corpora_there(
 ) -> None:
     """Nothing is written into the `prepared/` of wherever the command was typed."""
     monkeypatch.chdir(tmp_path)
-    (usual,) = study.load("bag-grid", "smoke").corpora
+    (usual,) = catalogue.load("bag-grid", "smoke").corpora
     assert usual == Path("prepared/books-bpe1024-first1")
-    elsewhere = study.load("bag-grid", "smoke", tmp_path / "mine")
+    elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
     assert elsewhere.folder == tmp_path / "mine"
     (made,) = elsewhere.corpora
     assert made == tmp_path / "mine" / usual
     assert {run.data.corpora[0].path for run in elsewhere.runs(BestAt())} == {str(made)}
     usual.mkdir(parents=True)
     (usual / "manifest.json").touch()
-    elsewhere = study.load("bag-grid", "smoke", tmp_path / "mine")
+    elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
     assert set(elsewhere.corpora) == {usual}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import study
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.trunks import trunks_of
+from experiments.studies import catalogue
 from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.study import Study
@@ -50,7 +50,7 @@ def test_the_papers_grid_of_step_ratios_saves_a_quarter() -> None:
 
 
 def test_the_papers_whole_grid_is_trained_for_little_more_than_half() -> None:
-    chosen = study.load("bag-grid", "paper")
+    chosen = catalogue.load("bag-grid", "paper")
     planning = Planner(chosen, Path("none"))
     assert saved(planning) == pytest.approx(0.458, abs=0.001)
     (settings,) = [{run.config.seed for run in planning.decided()}]

@@ -13,7 +13,7 @@ from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect, keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
-from experiments.study import folder_of
+from experiments.studies.catalogue import folder_of
 from tests.examples import example
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study import run_record

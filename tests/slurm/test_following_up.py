@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments import study
 from experiments.launcher import Options, cancel_runs
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.status import rows_of, stopped
@@ -16,6 +15,7 @@ from experiments.slurm import submission
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Resources, SmallJob
+from experiments.studies import catalogue
 from tests.experiments.fake_training import config
 from tests.slurm import fake_site
 from tests.slurm.cluster import Cluster
@@ -108,7 +108,7 @@ def fake_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str) -> t
     """A launcher whose profile tells jobs of the study, too."""
     monkeypatch.setenv("TST_STUDY_FIRST_RATE", first)
     monkeypatch.syspath_prepend(str(SITE))
-    monkeypatch.setattr(study, "STUDIES", (*study.STUDIES, "fake-sweep"))
+    monkeypatch.setattr(catalogue, "STUDIES", (*catalogue.STUDIES, "fake-sweep"))
     monkeypatch.setitem(sys.modules, "experiments.studies.fake_sweep", __import__("fake_sweep"))
     path = tmp_path / "slurm.toml"
     lines = [f"export PYTHONPATH='{SITE}:{ROOT}'", f"export TST_STUDY_FIRST_RATE={first}"]
@@ -120,7 +120,7 @@ def test_what_a_sweep_decides_is_submitted_by_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launcher, root = fake_sweep(monkeypatch, tmp_path, "a")
-    assert launcher.submit(study.load("fake-sweep", "smoke"), root) == 0
+    assert launcher.submit(catalogue.load("fake-sweep", "smoke"), root) == 0
     assert "1 more hang on their results: job " in capsys.readouterr().out
     wait_for_end(root)
     assert launches(root) == {"a": 1, "b": 1, "pair": 1}
@@ -131,7 +131,7 @@ def test_a_sweep_that_fails_is_not_tried_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher, root = fake_sweep(monkeypatch, tmp_path, "fail")
-    launcher.submit(study.load("fake-sweep", "smoke"), root)
+    launcher.submit(catalogue.load("fake-sweep", "smoke"), root)
     wait_for_end(root)
     assert launches(root) == {"fail": 1, "b": 1}
     assert len(collected(root)["missing"]) == 1  # type: ignore[arg-type]

@@ -83,12 +83,13 @@ def plan(
     from dataclasses import replace
     from shutil import get_terminal_size
 
-    from experiments.launcher import Allocation, Options, Prices, launcher_of
+    from experiments.launcher import Options, launcher_of
     from experiments.local.queue import fitting
+    from experiments.plan.allocation import Allocation, Prices
     from experiments.plan.planner import Planner
-    from experiments.plan.table import lines
+    from experiments.plan_table import lines
     from experiments.runs.status import ENDLESS
-    from experiments.study import load
+    from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs)
     planner = Planner(chosen, chosen.folder, not no_share, unprepared=True)
@@ -144,7 +145,7 @@ def submit(
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
     from experiments.launcher import Options, launcher_of
-    from experiments.study import load
+    from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
@@ -166,7 +167,7 @@ def retry(
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options, launcher_of
     from experiments.runs.status import stopped
-    from experiments.study import load
+    from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share)
@@ -276,7 +277,7 @@ def clean(
 
 
 def _folder(study: str, scale: str, runs: Path | None) -> Path:
-    from experiments.study import folder_of
+    from experiments.studies.catalogue import folder_of
 
     return folder_of(study, scale, runs)
 
@@ -285,7 +286,7 @@ class _NamesStudies(TyperCommand):
     """Its help ends with the names that STUDY may have."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from experiments.study import STUDIES
+        from experiments.studies.catalogue import STUDIES
 
         formatter.write_paragraph()
         formatter.write_text(f"Studies: {', '.join(STUDIES)}.")

@@ -159,11 +159,11 @@ def with_the_fake_sweep() -> None:
     """Where a job is to find that study by its name."""
     import importlib
 
-    from experiments import study
+    from experiments.studies import catalogue
     from tst_study.data import run_data
 
     run_data.fingerprints = lambda config: DATA
-    study.STUDIES += ("fake-sweep",)
+    catalogue.STUDIES += ("fake-sweep",)
     sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
 
 

@@ -17,8 +17,6 @@ from analysis.answer import table_lines
 from analysis.checks import Floats, needs_columns, positive
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
-from analysis.law.rows import rows_of_frame
-from analysis.law.superposition_law import Law, fit_law
 from analysis.scaling.chinchilla import allocation, parametric
 from analysis.scaling.power_law import fit_power_law as fit_power_law_of
 from analysis.scaling.scaling_laws import chinchilla, power_law
@@ -125,16 +123,6 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
         return power_law(rows[along].to_numpy(dtype=float) / law.unit)
 
     return FrameFit(law.fit, bootstrap(law.fit, draws), names, model)
-
-
-def fit_superposition_law(frame: pd.DataFrame) -> Law:
-    """The law of superposition (`superposition_law`) of a grid over s and r.
-
-    Columns: params, tokens (latent), bag_size (1: the baseline), step_ratio, loss (nats per token,
-    final, annealed). If there: weighting (`uniform`), seed (0). Every superposed run needs a
-    baseline of its params, tokens and seed.
-    """
-    return fit_law(rows_of_frame(frame))
 
 
 def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:

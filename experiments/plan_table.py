@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from experiments.launcher import Allocation, Prices
+from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, expected, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import needs_columns, numbers, truths
-from analysis.frames import with_tokens
 from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
 from analysis.runs.run_row import COLUMNS, finished, rows_of
+from analysis.scaling.frames import with_tokens
 from tst_study.errors import UserError
 from tst_study.run.identity import digest
 

@@ -1,0 +1,39 @@
+"""What a run gets, and what that costs."""
+
+from dataclasses import dataclass
+
+from tst_study.cost.devices import DEVICES, Device, device_named
+from tst_study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a run gets."""
+
+    ranks: int = 1
+    """Processes of torch.distributed."""
+    on_gpu: bool = False
+    seconds: float | None = None
+    """That one launch trains at most; None where nothing limits it."""
+    memory: int | None = None
+    """Bytes of each rank's device, where they are known."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What runs cost on a device; without one, hours are those measured in the study itself."""
+
+    device: str | None = None
+    mfu: float | None = None
+    """In the place of what `step_time.py` expects of each run."""
+    per_gpu_hour: float | None = None
+
+    def gpu(self) -> Device | None:
+        """Raises `UserError` for a device whose speeds are not known."""
+        known = device_named(self.device or "")
+        if self.device and known is None:
+            names = ", ".join(device.name for device in DEVICES)
+            raise UserError(
+                f"--device {self.device}: its speeds are not known here; known: {names}"
+            )
+        return known

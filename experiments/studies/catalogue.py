@@ -1,0 +1,98 @@
+"""The studies by their names."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+from experiments.corpora import PREPARED, place
+from experiments.studies.scales import SCALES, scale_of
+from experiments.study import Results, Study
+from tst_study.config import Config, DeviceName
+from tst_study.errors import UserError, one_of
+from tst_study.run_record import find_run_folders
+
+STUDIES: tuple[str, ...] = (
+    *("laptop", "gate", "bag-grid", "power-law", "headline", "equal-cost", "input-output"),
+    *("weightings", "reinitialise", "optimizer-at-switch", "optimizers", "learning-rates"),
+    *("loss-against-compute", "data-constrained", "seed-noise", "mixture-10b-a1b"),
+)
+"""Each a module of `experiments.studies`: a title, what it claims to show, and `parts(scale)`, its
+runs as products and choices (`experiments.studies.grid`). `SCALES` names those that it has, where
+it has not all."""
+
+
+def module_of(name: str) -> ModuleType:
+    """Raises `UserError` for a study that does not exist."""
+    return import_module(f"experiments.studies.{one_of(name, STUDIES, 'study').replace('-', '_')}")
+
+
+def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
+    """The study of that name at that scale, on another device than the scale says where one is
+    given; with its runs in another folder, corpora that are not there yet are made in that folder,
+    too. Raises `UserError` for names that do not exist."""
+    module = module_of(name)
+    names = getattr(module, "SCALES", SCALES)
+    chosen = scale_of(one_of(scale, names, "scale", f" of study {name!r}"))
+    usual = Path("runs") / f"{name}-{scale}"
+    elsewhere = runs is not None and runs.resolve() != usual.resolve()
+    made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
+    parts = module.parts(chosen)
+    recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
+    if device is not None:
+        one_of(device, get_args(DeviceName), "--device")
+    folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
+    moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
+
+    def here(run: Config) -> Config:
+        """As the study lists it, with its corpora where they lie and on the device asked for."""
+        corpora = tuple(
+            one.model_copy(update={"path": moved.get(one.path, one.path)})
+            for one in run.data.corpora
+        )
+        data = run.data.model_copy(update={"corpora": corpora})
+        execution = {} if device is None else {"device": device}
+        return run.model_copy(update={"data": data}).executed(**execution)
+
+    return Study(
+        name=name,
+        scale=scale,
+        title=f"{module.TITLE} ({scale})",
+        claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
+        corpora={folders[name]: recipe for name, recipe in recipes.items()},
+        runs=lambda results: [
+            here(run) for part in parts for run in part.runs(name, _Of(here, results))
+        ],
+        folder=runs or usual,
+        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
+    )
+
+
+@dataclass(frozen=True)
+class _Of:
+    """`Results` of the runs as they are trained."""
+
+    here: Callable[[Config], Config]
+    results: Results
+
+    def held_out(self, config: Config) -> float | None:
+        return self.results.held_out(self.here(config))
+
+
+def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:
+    """Where the runs of a study lie, or of any folder of runs that is named in its place, by its
+    path or as one below `runs/`. Raises `UserError` where it is none of these."""
+    if runs is not None or study in STUDIES:
+        return runs or load(study, scale).folder
+    places = dict.fromkeys((Path(study), Path("runs") / study))
+    there = [path for path in places if path.exists()]
+    if not there:
+        own = sorted(path.name for path in Path("runs").glob("*/"))
+        also = f"; in runs/ there are: {', '.join(own)}" if own else ""
+        raise UserError(
+            f"{study}: no such folder, nor a study; studies: {', '.join(STUDIES)}{also}"
+        )
+    # A folder of text, say, that happens to have the same name holds no runs.
+    return next((path for path in there[:-1] if find_run_folders(path)), there[-1])
