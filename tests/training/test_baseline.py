@@ -100,3 +100,10 @@ def test_two_runs_of_one_config_agree_bit_for_bit_and_another_seed_does_not(
     one = run_record.read(tmp_path / "one")
     assert one.metrics[0]["loss"] != other.metrics[0]["loss"]
     assert one.header["fingerprint"] != other.header["fingerprint"]
+
+
+def test_a_baseline_has_no_phases_to_tell_of(words: Path, tmp_path: Path) -> None:
+    for name, superposed in (("baseline", BASELINE), ("superposed", ())):
+        run(words, tmp_path / name, *superposed)
+    said = [run_record.read_status(tmp_path / name) for name in ("baseline", "superposed")]
+    assert [status and status["phase"] for status in said] == ["", "recovery"]

@@ -9,6 +9,7 @@ from typing import Any
 from rich import progress as rich
 
 from tst_study.config import Config
+from tst_study.configuration.phase_plan import plan_phases
 from tst_study.errors import UserError, one_line
 from tst_study.run.identity import header_of
 from tst_study.run.launch_facts import launch_facts
@@ -20,7 +21,8 @@ HEARTBEAT_SECONDS = 2.0
 class Progress(rich.Progress):
     """The live line of one run, where there is a terminal."""
 
-    def __init__(self, name: str, steps: int, *, enabled: bool) -> None:
+    def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
+        """`phases`: whether it has more than one, so that there is something to say of them."""
         super().__init__(
             rich.TextColumn("{task.description}"),
             rich.BarColumn(),
@@ -29,7 +31,7 @@ class Progress(rich.Progress):
             rich.TimeRemainingColumn(),
             disable=not enabled,
         )
-        self._steps = steps
+        self._steps, self._phases = steps, phases
         self._line = self.add_task(name, total=steps, facts="")
         self._first: tuple[int, float] | None = None
 
@@ -49,13 +51,16 @@ class Progress(rich.Progress):
         step, now = row["step"], time.perf_counter()
         first, began = self._first = self._first or (step, now)
         seconds_per_step = (now - began) / (step - first) if step > first else None
-        facts = f"{row['phase']}  {row['loss_name']} {row['loss']:.4f}  "
-        facts += f"{row['tokens_per_second']:,.0f} tokens/s"
+        phase = row["phase"] if self._phases else ""
+        facts = [phase] if phase else []
+        facts.append(f"{row['loss_name']} {row['loss']:.4f}")
+        facts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
         if "compile_seconds" in row:
-            facts += f"  compiled in {row['compile_seconds']:.0f} s"
-        self.update(self._line, completed=step, facts=facts)
+            facts.append(f"compiled in {row['compile_seconds']:.0f} s")
+        self.update(self._line, completed=step, facts="  ".join(facts))
         return {
-            **{key: row[key] for key in ("step", "phase", "loss", "tokens_per_second")},
+            **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
+            "phase": phase,
             "seconds_left": seconds_per_step and seconds_per_step * (self._steps - step),
         }
 
@@ -169,7 +174,9 @@ def run_log(
     Raises `UserError` where `folder` holds another run.
     """
     writer = RunWriter(folder, header_of(config, data)) if writes else None
-    with Progress(config.name, config.schedule.steps, enabled=progress and writes) as line:
+    phases = plan_phases(config).superposed_steps > 0
+    shown = progress and writes
+    with Progress(config.name, config.schedule.steps, phases=phases, enabled=shown) as line:
         log = RunLog(writer, line)
         try:
             yield log
