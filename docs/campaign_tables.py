@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analysis.compare.comparison import Comparison
@@ -18,10 +19,29 @@ from analysis.runs.run_row import rows_of
 from experiments.studies.campaign import HELD_OUT_STEPS, LARGER, LENGTHS, SMALLER, STEPS
 from experiments.studies.grid import SMALL_MAIN
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.run_record import measures, read_task_results
 
 MAIN = SuperpositionSetting.from_config(SMALL_MAIN.model_dump(), STEPS).label
 MIDDLE = "laptop-64"
 PREDICTIONS = Path(__file__).parent / "records/predictions.json"
+
+
+ARMS = ("baseline", "superposed")
+LOWER, MORE = ("better", "worse"), ("leans less on it", "leans more on it")
+"""What a negative and a positive difference of the arms say."""
+CONTEXT = {
+    ("loss_by_position", "nats_to_training_length"): ("loss up to the training length, 64", LOWER),
+    ("loss_by_position", "nats_to_double_length"): ("loss at positions 65 to 128", LOWER),
+    ("loss_by_position", "nats_to_quadruple_length"): ("loss at positions 129 to 256", LOWER),
+    **{
+        ("word_order", f"order_gain_bags_of_{s}"): (f"lost by shuffling within bags of {s}", MORE)
+        for s in (2, 4, 8, 16)
+    },
+    ("copied_spans", "copy_gain"): ("saved by a span that was read before", MORE),
+    ("induction", "repeat_gain"): ("saved where random tokens are repeated", MORE),
+    ("code", "nats_per_token"): ("loss on Python code", LOWER),
+}
+"""Of `tst_study/evaluation/context_checks.py`, in nats per token."""
 
 
 def shown(found: Paired) -> str:
@@ -88,6 +108,33 @@ def primary(found: Comparison) -> str:
             f"| {row['note'] or row['verdict']} |"
         )
     return "\n".join(lines)
+
+
+def context(found: Comparison) -> str:
+    """What `tst-study evaluate --context` found in both arms at the main length; not planned."""
+    pairs = of_grid(found.pairs, "lengths")
+    pairs = pairs[pairs["steps"] == STEPS]
+    measured = {arm: [_measured(one) for one in pairs[f"{arm}_folder"]] for arm in ARMS}
+    lines = ["| | seeds | baseline | superposed | superposed less baseline | verdict |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for key, (words, verdicts) in CONTEXT.items():
+        values = {arm: np.array([found[key] for found in measured[arm]]) for arm in ARMS}
+        one = paired(list(values["superposed"] - values["baseline"]), len(CONTEXT))
+        said = dict(zip(("worse", "better"), verdicts, strict=True))
+        lines.append(
+            f"| {words} | {one.seeds} | {signed(values['baseline'].mean())} | "
+            f"{signed(values['superposed'].mean())} | {shown(one)} | "
+            f"{said.get(one.verdict, one.verdict)} |"
+        )
+    return "\n".join(lines)
+
+
+def _measured(folder: str) -> dict[tuple[str, str], float]:
+    return {
+        (row["task"], name): value
+        for row in read_task_results(folder)
+        for name, value, _ in measures(row["metrics"])
+    }
 
 
 def with_main(pairs: pd.DataFrame, grid: str) -> pd.DataFrame:

@@ -92,6 +92,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         for table in (
             campaign_tables.lengths,
             campaign_tables.primary,
+            campaign_tables.context,
             campaign_tables.rates,
             campaign_tables.step_ratios,
             campaign_tables.bag_sizes,

@@ -13,7 +13,9 @@ from analysis.run_table import load
 from docs import campaign_tables as tables
 from docs.predictions import targets
 from experiments.studies import catalogue
+from experiments.studies.campaign import STEPS
 from tests.analysis.made_runs import BOOKS, write_run
+from tst_study import run_record
 from tst_study.config import Config, Superposition
 
 LITTLE = {**BOOKS, "corpora": [{**BOOKS["corpora"][0], "fingerprint": "9" * 64}]}
@@ -79,6 +81,31 @@ def test_the_main_length_is_held_against_equal_flops_data_and_loss(found: Compar
     assert numbers(table, "data")[0] == pytest.approx(0.0114, abs=1e-4)
     assert numbers(table, "data")[3] == 1.75
     assert "| loss |" in table
+
+
+def context_row(task: str, value: float) -> dict[str, object]:
+    metrics = {name: value for one, name in tables.CONTEXT if one == task}
+    counters = {"step": STEPS, "phase": "recovery", "raw_tokens": 1, "latent_tokens": 1, "flops": 1}
+    of_data = {"annealed": True, "data": "40x65-aa", "samples": 40, "details": {}, "seconds": 1.0}
+    return {**counters, **of_data, "task": task, "metrics": metrics}
+
+
+def test_context_says_which_arm_leans_more_on_what(found: Comparison) -> None:
+    tasks = {task for task, _ in tables.CONTEXT}
+    pairs = found.pairs[found.pairs["steps"] == STEPS]
+    for pair in pairs[pairs["superposed_folder"].str.contains("/lengths-")].to_dict("records"):
+        less = 0.5 + 0.001 * pair["seed"]
+        for folder, value in (
+            (pair["baseline_folder"], 2.0),
+            (pair["superposed_folder"], 2.0 - less),
+        ):
+            run_record.append_task_results(folder, [context_row(task, value) for task in tasks])
+    table = tables.context(found)
+    # Seeds 3 to 10: 0.00245 from seed to seed, and Student's t of 7 degrees for ten rows is 4.03.
+    assert numbers(table, "loss on Python code") == [8, 2, 1.4935, -0.5065, -0.51, -0.503]
+    assert numbers(table, "lost by shuffling within bags of 4")[-1] == -0.503
+    assert table.count("| better |") == 4
+    assert table.count("| leans less on it |") == 6
 
 
 def test_rates_are_shown_for_both_arms_and_each_at_its_own(found: Comparison) -> None:
