@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.compare.comparison import SAME
 from analysis.published import TASKS
 from analysis.run_table import read_tables
 from analysis.runs.run_row import rows_of
@@ -53,12 +54,16 @@ class Sources:
 
     @functools.cached_property
     def main_groups(self) -> list[Group]:
-        """Of each corpus and model the length with most settings; of equals, the longest."""
+        """Of each corpus and model the length and learning rate with most settings; of equals the
+        longest, then that with most seeds."""
+
+        def weight(rows: pd.DataFrame) -> tuple[Any, ...]:
+            return rows["setting"].nunique(), rows["steps"].iloc[0], rows["seeds"].sum()
+
         found = []
         for _, rows in self.summary.comparison.table.groupby("family", sort=False):
-            counts = rows.groupby("steps")["setting"].count()
-            most = counts[counts == counts.max()].index.max()
-            found.append(Group(self.summary, rows[rows["steps"] == most]))
+            own = (one for _, one in rows.groupby(list(SAME), sort=False))
+            found.append(Group(self.summary, max(own, key=weight)))
         return sorted(found, key=lambda group: group.slug)
 
     @functools.cached_property

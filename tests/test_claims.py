@@ -17,6 +17,7 @@ from analysis.law.held_out import CHOSEN_FROM, predictions, splits
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import Law, published_law
 from analysis.run_table import load
+from docs import campaign_tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +51,20 @@ def shown(*values: float, digits: int = 3) -> list[str]:
 def row_of(table: pd.DataFrame, corpus: str, steps: int) -> pd.Series:
     (index,) = table.index[table["corpus"].str.startswith(corpus) & (table["steps"] == steps)]
     return table.loc[index]
+
+
+def test_what_the_arms_make_of_their_context() -> None:
+    table = campaign_tables.context(of("campaign")).replace("−", "-")
+    rows = re.findall(r"^\| ([^|]+) \| 8 \| (\S+) \| (\S+) \| (\S+) \[", table, re.MULTILINE)
+    found = {name: [float(value) for value in values] for name, *values in rows}
+    less = {s: -found[f"lost by shuffling within bags of {s}"][2] for s in (2, 4)}
+    pattern = r"lose ([\d.]+) nats less when pairs of tokens are shuffled(?: and|,) ([\d.]+) less"
+    matches = list(re.finditer(pattern, FINDINGS))
+    assert len(matches) == 2
+    assert all(list(one.groups()) == shown(*less.values(), digits=2) for one in matches)
+    copied = found["saved by a span that was read before"]
+    stated = said(r"read before: ([\d.]+) nats in the place of ([\d.]+),", FINDINGS)
+    assert stated == shown(copied[1], copied[0], digits=4)
 
 
 def test_the_generated_language() -> None:

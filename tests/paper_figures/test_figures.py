@@ -240,6 +240,16 @@ def test_figure_3_draws_only_runs_that_may_be_compared(tmp_path: Path) -> None:
     assert ends.loc["TST, 1,000 steps", "loss"] == pytest.approx(3.428, abs=2e-3)
 
 
+def test_the_main_group_has_one_learning_rate(tmp_path: Path) -> None:
+    for rate, seeds in ((1e-3, 2), (2e-3, 3), (4e-3, 2)):
+        for seed in range(seeds):
+            for setting in ((), (4, 0.2)):
+                write_run(tmp_path, config(seed, *setting, optimizer__learning_rate=rate), 3.5)
+    (group,) = Sources(tmp_path).main_groups
+    assert set(group.pairs["learning_rate"]) == {2e-3}
+    assert len(group.pairs) == 3
+
+
 def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
     names = ["books", "books", "topical", "books"]
     sizes = ["1M", "2M", "1M", "2M"]
