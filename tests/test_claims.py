@@ -53,6 +53,21 @@ def row_of(table: pd.DataFrame, corpus: str, steps: int) -> pd.Series:
     return table.loc[index]
 
 
+def test_what_the_learning_rate_does_to_the_gain() -> None:
+    pairs = campaign_tables.with_main(of("campaign").pairs, "rates")
+    arms = pairs.pivot(index="seed", columns="learning_rate", values=["gain", "superposed"])
+    for arm, rate, digits, pattern in (
+        ("gain", 4e-3, 3, r"at 4e-3 it differs from that at 2e-3 by (\S+) \[(\S+), (\S+)\]"),
+        ("superposed", 1e-3, 4, r"as good at 1e-3 as at 2e-3 \((\S+) \[(\S+), (\S+)\]\)"),
+    ):
+        moved = mean_interval((arms[arm, rate] - arms[arm, 2e-3]).to_numpy())
+        assert said(pattern, FINDINGS) == shown(*moved, digits=digits)
+    twice = arms["gain", 4e-3].mean()
+    assert said(r"by the letter, at 4e-3, the gain is ([\d.]+) ", FINDINGS) == shown(
+        twice, digits=4
+    )
+
+
 def test_what_the_arms_make_of_their_context() -> None:
     table = campaign_tables.context(of("campaign")).replace("−", "-")
     rows = re.findall(r"^\| ([^|]+) \| 8 \| (\S+) \| (\S+) \| (\S+) \[", table, re.MULTILINE)

@@ -42,7 +42,7 @@ class PublishedGrid:
     def group(self, sources: Sources) -> Group | None:
         """The runs that fill the grid: the published scale's, or those with most cells.
 
-        Ties go to real text before generated language, then to the longer runs.
+        Ties go to real text before generated language, then to the longer runs, then to more seeds.
         """
         found = []
         for group in sources.groups:
@@ -50,7 +50,8 @@ class PublishedGrid:
             at_scale = self.is_scale_of(group)
             if len(group.rows) and (self.any_scale or at_scale):
                 cells = len(group.rows[["step_ratio", "bag_size"]].drop_duplicates())
-                found.append(((at_scale, cells, not group.is_generated, group.steps), group))
+                size = (group.steps, group.rows["seeds"].sum())
+                found.append(((at_scale, cells, not group.is_generated, *size), group))
         return max(found, key=lambda entry: entry[0])[1] if found else None
 
     def is_scale_of(self, group: Group) -> bool:
