@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.comparison import SAME
 from analysis.published import TASKS
 from analysis.run_table import read_tables
 from analysis.runs.run_row import rows_of
@@ -57,14 +56,13 @@ class Sources:
         """Of each corpus and model the length and learning rate with most settings; of equals the
         longest, then that with most seeds."""
 
-        def weight(rows: pd.DataFrame) -> tuple[Any, ...]:
-            return rows["setting"].nunique(), rows["steps"].iloc[0], rows["seeds"].sum()
+        def weight(group: Group) -> tuple[int, int, int]:
+            return group.rows["setting"].nunique(), group.steps, int(group.rows["seeds"].sum())
 
-        found = []
-        for _, rows in self.summary.comparison.table.groupby("family", sort=False):
-            own = (one for _, one in rows.groupby(list(SAME), sort=False))
-            found.append(Group(self.summary, max(own, key=weight)))
-        return sorted(found, key=lambda group: group.slug)
+        found: dict[str, Group] = {}
+        for group in sorted(self.groups, key=weight, reverse=True):
+            found.setdefault(group.rows["family"].iloc[0], group)
+        return sorted(found.values(), key=lambda group: group.slug)
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:

@@ -118,8 +118,11 @@ class Soak:
     def go(self) -> None:
         deadline = time.monotonic() + 60 * MINUTES
         self.submit()
-        while self.kills or not self.is_over():
-            if self.is_over():  # a fast machine trains more runs before everything was killed
+        while True:
+            if self.is_over():
+                if not self.kills:
+                    return
+                # A fast machine trains more runs before everything was killed.
                 self.configs += islice(self.more, 4)
             assert time.monotonic() < deadline, f"after {self.killed}: not over"
             time.sleep(self.dice.uniform(0.5, 4.0))
