@@ -78,7 +78,7 @@ def test_what_the_arms_make_of_their_context() -> None:
     assert len(matches) == 2
     assert all(list(one.groups()) == shown(*less.values(), digits=2) for one in matches)
     copied = found["saved by a span that was read before"]
-    stated = said(r"read before: ([\d.]+) nats in the place of ([\d.]+),", FINDINGS)
+    stated = said(r"read before: ([\d.]+) nats instead of ([\d.]+),", FINDINGS)
     assert stated == shown(copied[1], copied[0], digits=4)
 
 

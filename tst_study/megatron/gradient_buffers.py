@@ -19,7 +19,7 @@ class _Gathered:
     """Weights on their way, bucket by bucket.
 
     Megatron's own is coalesced, and several coalesced gathers at a time corrupt the heap in gloo
-    (torch 2.13; a dozen lines without Megatron or this package show it).
+    (torch 2.13; a short script without Megatron and this package shows it).
     """
 
     def __init__(self, buckets: Iterable[Any], group: dist.ProcessGroup) -> None:
