@@ -118,7 +118,7 @@ def context(found: Comparison) -> str:
     lines = ["| | seeds | baseline | superposed | superposed less baseline | verdict |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for key, (words, verdicts) in CONTEXT.items():
-        values = {arm: np.array([found[key] for found in measured[arm]]) for arm in ARMS}
+        values = {arm: np.array([run[key] for run in measured[arm]]) for arm in ARMS}
         one = paired(list(values["superposed"] - values["baseline"]), len(CONTEXT))
         said = dict(zip(("worse", "better"), verdicts, strict=True))
         lines.append(
