@@ -20,7 +20,7 @@ HELD_OUT_STEPS = 28_000
 EQUAL_DATA_STEPS = 35_000
 """A baseline of this many steps reads what a superposed run of 20,000 reads, 1 + r(s − 1) times."""
 SEEDS_OF_LENGTHS, SEEDS_OF_GRIDS = 8, 4
-RATES = (1e-3, 4e-3)
+RATES = (5e-4, 1e-3, 4e-3)
 """Beside the gate's."""
 
 BAG_SIZES = (2, 3, 6, 8, 12, 16)

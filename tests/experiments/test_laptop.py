@@ -119,8 +119,8 @@ def test_desktop_is_the_plan_of_runs() -> None:
     assert reads[20_000] == reads[35_000]
     assert {run.superposition.bag_size for run in grids["bag"]} == {2, 3, 6, 8, 12, 16}
     assert {run.superposition.step_ratio for run in grids["step"]} == {0.1, 0.4, 0.6}
-    assert {run.optimizer.learning_rate for run in grids["rates"]} == {1e-3, 4e-3}
-    assert len(grids["rates"]) == 2 * 2 * 4
+    assert {run.optimizer.learning_rate for run in grids["rates"]} == {5e-4, 1e-3, 4e-3}
+    assert len(grids["rates"]) == 3 * 2 * 4
     assert len(grids["ablations"]) == 7 * 4
     assert {run.role for run in grids["ablations"]} == {"ablation"}
     assert {run.model.hidden_size for run in grids["sizes"]} == {32, 128}
