@@ -438,6 +438,13 @@ class Config(Strict):
                 f"superposition.steps = {superposed} is more than schedule.steps = "
                 f"{self.schedule.steps}"
             )
+        bags, steps = self.superposition.bag_size > 1, self.schedule.steps
+        ratio = self.superposition.step_ratio
+        if bags and ratio and round(ratio * steps) == 0:
+            raise ValueError(
+                f"superposition.step_ratio = {ratio:g} of schedule.steps = {steps} is less than "
+                "one step: raise it, or leave superposition out for the baseline"
+            )
         parallel = self.execution.parallel
         for key in ("expert", "expert_tensor") if self.model.experts is None else ():
             size = getattr(parallel, key, None) or 1  # "auto" has none

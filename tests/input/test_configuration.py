@@ -80,6 +80,10 @@ OVERRIDES = [
     ("superposition.step_ratio=-0.1", "superposition.step_ratio: -0.1: "),
     ("superposition.step_ratio=nan", "superposition.step_ratio: nan: "),
     ("superposition.steps=101", "superposition: steps and step_ratio are both set"),
+    (
+        "superposition={bag_size=4, step_ratio=0.004}",
+        "superposition.step_ratio = 0.004 of schedule.steps = 100 is less than one step",
+    ),
     ("superposition={steps=101}", "superposition.steps = 101 is more than schedule.steps = 100"),
     ("superposition.mode='half'", "superposition.mode: 'half': "),
     ("superposition.loss='mse'", "superposition.loss: 'mse': "),
