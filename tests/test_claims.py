@@ -95,7 +95,7 @@ def test_short_prose_loses() -> None:
     table = of("desktop").table
     (low, high), *_ = table[table["steps"] == 1_500][["low", "high"]].to_numpy()
     assert low < high < 0
-    assert "and at 1,500 superposition loses" in README
+    assert "and at 1,500 superposition loses even to an untuned baseline" in README
 
 
 def test_the_lengths_of_the_campaign() -> None:
@@ -129,8 +129,8 @@ def test_the_gate() -> None:
     pairs = of("gate").pairs
     named = pairs["baseline_folder"].str
     stated = said(
-        r"at 8,000 steps it leads by ([\d.]+) nats \[([\d.]+), ([\d.]+)\], and once the baseline "
-        r"is tuned by ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
+        r"at 8,000 steps superposition leads one by ([\d.]+) nats \[([\d.]+), ([\d.]+)\], and a "
+        r"tuned one by ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
     after = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-qknorm-seed")])
@@ -171,6 +171,6 @@ def test_what_the_law_predicts_between_sizes_and_lengths() -> None:
 def test_what_the_law_says_at_3b(law: Law) -> None:
     row = published_beside_law(law).iloc[0]
     assert said(
-        r"r = 0.3 it says a gain of ([\d.]+), and copying 600M says ([\d.]+); the paper's curves "
-        r"show ([\d.]+), its Table 1 shows ([\d.]+)"
+        r"r = 0.3 it predicts a gain of ([\d.]+), copying 600M ([\d.]+); the paper's curves "
+        r"show ([\d.]+), its Table 1 ([\d.]+)"
     ) == shown(row["law"], row["copied"], row["figures"], row["table_1"])

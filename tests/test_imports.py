@@ -107,17 +107,17 @@ def test_imports_run_one_way_also_inside_functions(package: str, allowed: set[st
 
 
 @pytest.mark.parametrize("package", ["tst_study", "experiments", "analysis", "paper_figures"])
-def test_no_room_imports_what_imports_it(package: str) -> None:
-    """A room: a folder, or a module beside the folders; a front door belongs to its room."""
+def test_no_subpackage_imports_what_imports_it(package: str) -> None:
+    """A part: a subpackage, or a module beside them; a front door belongs to its subpackage."""
     doors = {"config": "configuration", "run_record": "run"}
     below: dict[str, set[str]] = {}
     for path in (ROOT / package).rglob("*.py"):
         name = path.relative_to(ROOT / package).with_suffix("").parts[0]
-        room = doors.get(name, name)
+        part = doors.get(name, name)
         used = [one.split(".") for one in _imported(path)]
         others = {doors.get(one[1], one[1]) for one in used if one[0] == package and len(one) > 1}
         if not name.startswith("__"):
-            below.setdefault(room, set()).update(others - {room})
+            below.setdefault(part, set()).update(others - {part})
     assert any(below.values())
     TopologicalSorter(below).prepare()  # raises CycleError
 

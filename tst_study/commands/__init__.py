@@ -1,2 +1,2 @@
-"""The roof, what a person types: `command_line` has the parser, the verbs of models and of studies
-call everything below. Nothing imports this room."""
+"""The command line: `command_line` has the parser, the commands for models and for
+studies call everything below. Nothing imports this subpackage."""
