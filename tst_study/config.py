@@ -117,7 +117,7 @@ class Model(Strict):
     rope_theta: PositiveFloat = 10_000.0
     """Base of the rotary positions."""
     norm_epsilon: PositiveFloat = 1e-5
-    """Of every RMSNorm."""
+    """Epsilon of every RMSNorm."""
     initial_deviation: PositiveFloat = 0.02
     """Standard deviation of all matrices at the start; projections back into the residual stream
     use this over sqrt(2 · layers). (The paper states no initialisation.)"""
@@ -152,7 +152,7 @@ class Superposition(Strict):
     weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
         default="uniform", union_mode="left_to_right"
     )
-    """Of the s tokens of the next bag in the loss: a name, or s numbers."""
+    """Weights of the s tokens of the next bag in the loss: a name, or s numbers."""
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     reinitialize_at_switch: bool = False
@@ -184,13 +184,15 @@ class Corpus(Strict):
 
 
 class Data(Strict):
+    """The text that is read, and what is held out of it."""
+
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
     """What is read: one corpus, or a blend of several."""
     validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on, from the first one on: 131,072 unless the key says
-    otherwise, or all where there are fewer."""
+    """Held-out tokens to evaluate on, from the first one on; by default 131,072, or all where there
+    are fewer."""
 
     @property
     def held_out_tokens(self) -> int:
@@ -198,10 +200,10 @@ class Data(Strict):
 
 
 class Batch(Strict):
-    """A step: `sequences` of `sequence_length` latent positions, in both phases (invariant 1)."""
+    """A step: `sequences` of `sequence_length` latent positions, in both phases."""
 
     sequences: Annotated[int, Field(ge=1, lt=2**31)]
-    """Of a step, over all ranks."""
+    """Sequences of a step, over all ranks."""
     sequence_length: Annotated[int, Field(ge=2, le=2**24)]
     """Latent positions of a sequence, L; a superposed one reads s · L tokens."""
 
@@ -223,9 +225,9 @@ class Optimizer(Strict):
     beta2: Momentum = 0.95
     """Decay of AdamW's mean of squared gradients."""
     epsilon: PositiveFloat = 1e-8
-    """AdamW's, added to the root of that mean."""
+    """Added to the root of that mean in AdamW's denominator."""
     momentum: Annotated[Momentum, AddedLater(0.95)] = 0.95
-    """Of Muon, with Nesterov's look ahead; AdamW's is `beta1`."""
+    """Nesterov momentum of Muon; AdamW's is `beta1`."""
     weight_decay: NotNegativeFloat = 0.1
     """Decoupled; times the learning rate."""
     decay_embeddings: bool = False
@@ -246,7 +248,7 @@ class Schedule(Strict):
     """Learning rate over steps; the paper's is warm-up, constant, decay over the last tenth."""
 
     steps: Positive
-    """Of both phases together."""
+    """Steps of both phases together."""
     kind: Literal["wsd", "cosine", "constant"] = "wsd"
     """`wsd`: warm-up, stable rate, decay."""
     warmup_steps: NotNegative = 0
@@ -254,7 +256,7 @@ class Schedule(Strict):
     decay_ratio: Fraction = 0.1
     """Share of the steps over which `wsd` decays."""
     decay_shape: Literal["linear", "sqrt"] = "linear"
-    """Of `wsd`'s decay."""
+    """Shape of the decay of `wsd`."""
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
@@ -279,8 +281,10 @@ class Schedule(Strict):
 
 
 class Numerics(Strict):
+    """Number formats, and when a run is given up."""
+
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations in the model; optimizer and reductions stay in float32."""
+    """Type of weights and activations in the model; optimizer and reductions stay in float32."""
     divergence_loss: PositiveFloat = 100.0
     """A loss above this many nats, or one that is not finite, ends the run as 'diverged'."""
 
@@ -346,7 +350,7 @@ class Execution(Strict):
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Processor threads per rank; by default torch's own choice."""
+    """CPU threads per rank; by default torch's own choice."""
     compile: bool | Literal["auto"] = "auto"
     """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
     minutes to pay off."""
@@ -406,9 +410,9 @@ class Config(Strict):
     role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
     """What the run is for, in tables and figures."""
     seed: Seed = 0
-    """Of the initial weights; arms of a pair share them."""
+    """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
-    """Of the order in which text is read; by default `seed`."""
+    """Seed of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
     data: Data
