@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 
-from analysis.compare.comparison import Comparison, compare
+from analysis.compare.comparison import SAME, Comparison, compare
 from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.compare.paired import Verdict
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
-from analysis.wording import gain, group_label, left_out, number
+from analysis.wording import gain, left_out, number, told_apart
+from tst_study.units import big
 
 VERDICTS = get_args(Verdict)
 
@@ -27,19 +30,27 @@ class Summary:
     equal_loss: pd.DataFrame
     sweeps: list[Sweep]
 
-    @property
-    def groups(self) -> list[tuple[str, pd.DataFrame]]:
-        """(label, rows of the comparison), corpora and lengths in order."""
-        runs, found = self.tables.runs, []
-        for group, rows in self.comparison.table.groupby("group", sort=False):
-            members = runs[runs["group"] == group]
-            found.append((group_label(members), int(members["steps"].iloc[0]), rows))
-        found.sort(key=lambda entry: (str(entry[2]["corpus"].iloc[0]), entry[1]))
-        labels = [label for label, _, _ in found]
-        return [
-            (label if labels.count(label) == 1 else f"{label} [{rows['group'].iloc[0][:6]}]", rows)
-            for label, _, rows in found
-        ]
+    @functools.cached_property
+    def groups(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        """Rows of the comparison by what they share (`SAME`): corpora, lengths and rates in
+        order."""
+        order = ["corpus", "steps", "learning_rate"]
+        table = self.comparison.table.sort_values(order, kind="stable")
+        return dict(list(table.groupby(list(SAME), sort=False)))
+
+    @functools.cached_property
+    def labels(self) -> dict[tuple[Any, ...], str]:
+        """Of each of these its corpus and length, and what else tells it apart."""
+        runs = self.tables.runs.drop_duplicates("group").set_index("group")
+        firsts = [rows.iloc[0] for rows in self.groups.values()]
+        names = told_apart(
+            [f"{row['corpus']}, {row['steps']:,} steps" for row in firsts],
+            [f"{big(runs.loc[row['group'], 'parameters'])} parameters" for row in firsts],
+            [f"learning rate {row['learning_rate']:g}" for row in firsts],
+            [f"held out: {row['eval_set']}" for row in firsts],
+            [f"[{row['group'][:6]}]" for row in firsts],
+        )
+        return dict(zip(self.groups, names, strict=True))
 
     def headline(self) -> str:
         """One sentence: how many settings won, lost, tied, and how many may not claim."""
@@ -58,8 +69,8 @@ class Summary:
         """For a terminal; losses in nats per token on held-out text."""
         tables: list[str] = []
         width = max([24, *(len(row) for row in self.comparison.table["setting"])])
-        for label, rows in self.groups:
-            tables += ["", label]
+        for key, rows in self.groups.items():
+            tables += ["", self.labels[key]]
             tables.append(
                 f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
                 f"{'gain [95% interval]':<26} verdict"
@@ -70,16 +81,23 @@ class Summary:
                 for row in rows_of(rows)
             ]
         text = [self.headline()]
-        for row in rows_of(self.equal_loss):
-            if pd.notna(row["speed_up"]):
-                text.append(
-                    f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
-                    f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times)."
-                )
+        text += [_equal_loss(row) for row in rows_of(self.equal_loss) if pd.notna(row["speed_up"])]
         text.extend(sweep.sentence() for sweep in self.sweeps)
         text.extend(left_out(self.comparison.excluded))
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
         return text + tables
+
+
+def _equal_loss(row: Mapping[str, Any]) -> str:
+    bounds = "one seed: no claim" if row["seeds"] < 2 else ""
+    if pd.notna(row["low"]) or pd.notna(row["high"]):
+        ends = ("open" if pd.isna(row[end]) else f"{row[end]:.2f}" for end in ("low", "high"))
+        bounds = f"95%: {', '.join(ends)}"
+    return (
+        f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
+        f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times"
+        f"{'; ' if bounds else ''}{bounds})."
+    )
 
 
 def verdict_counts(table: pd.DataFrame) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,20 @@ def group_label(runs: pd.DataFrame) -> str:
     """A comparison group in one line, from its runs: corpus and length."""
     first = runs.iloc[0]
     return f"{first['corpus']}, {first['steps']:,} steps"
+
+
+def told_apart(names: Sequence[str], *details: Sequence[str], by: str = ", ") -> list[str]:
+    """Each name with those of its details, in order, that tell it from others like it."""
+    found = list(names)
+    for more in details:
+        known: dict[str, set[str]] = {}
+        for name, detail in zip(found, more, strict=True):
+            known.setdefault(name, set()).add(detail)
+        found = [
+            name if len(known[name]) == 1 else f"{name}{by}{detail}"
+            for name, detail in zip(found, more, strict=True)
+        ]
+    return found
 
 
 def group_details(runs: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from analysis import published
 from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import group_label, number
+from analysis.wording import number, told_apart
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
@@ -58,7 +58,8 @@ class Group:
 
     @property
     def label(self) -> str:
-        return group_label(self.members)
+        """Corpus and length, and what else tells it from other groups."""
+        return self.summary.labels[tuple(self.rows[list(SAME)].iloc[0])]
 
     @property
     def is_generated(self) -> bool:
@@ -85,9 +86,14 @@ class Group:
 
     @property
     def scale(self) -> str:
-        """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`."""
+        """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; with the learning rate where
+        several were compared."""
         made = " (made to show the mechanism)" if self.is_generated else ""
-        return f"{self.model}{made}, {self.steps:,} steps, {self.seeds}"
+        table = self.summary.comparison.table
+        rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
+        own = set(self.rows["learning_rate"])
+        rate = f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
+        return f"{self.model}{made}, {self.steps:,} steps{rate}, {self.seeds}"
 
     @functools.cached_property
     def slug(self) -> str:
@@ -98,6 +104,7 @@ class Group:
             [row["group"][:6] for row in rows],
             [f"lr{row['learning_rate']:g}" for row in rows],
             [file_part(row["eval_set"]) for row in rows],
+            by="-",
         )
         own = [tuple(row[name] for name in SAME) for row in rows]
         return names[own.index(tuple(self.rows[list(SAME)].iloc[0]))]
@@ -172,16 +179,6 @@ def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
     """Which runs have the paper's model (by its number of weights) and length."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)
-
-
-def told_apart(names: Sequence[str], *details: Sequence[str]) -> list[str]:
-    """Each name with as many of its details, in order, as make it the only one of its kind."""
-    found = list(names)
-    for more in details:
-        known = Counter(found)
-        pairs = zip(found, more, strict=True)
-        found = [name if known[name] == 1 else f"{name}-{detail}" for name, detail in pairs]
-    return found
 
 
 def file_part(words: str) -> str:

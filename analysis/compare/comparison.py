@@ -107,6 +107,8 @@ def _unfit(run: dict[str, Any]) -> str | None:
     """Why a run's final loss may not be compared with any other, or None."""
     if run["exclusion"]:
         return f"excluded by hand: {run['exclusion']}"
+    if run.get("role") == "trunk":
+        return "a trunk, from which other runs go on"
     if run["state"] == "diverged":
         return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
     if run["state"] != "done":

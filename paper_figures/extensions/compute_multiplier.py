@@ -1,5 +1,7 @@
 """Compute multiplier against loss: how much more compute the baseline needs for the same loss."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +14,7 @@ from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
@@ -20,6 +22,7 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
 
 LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""
@@ -105,9 +108,8 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
     """Plain settings that were run, like their baseline, at two or more lengths."""
     runs = summary.comparison.eligible
     runs = runs.assign(loss=runs["nats_per_token"].astype(float))
-    parts: list[pd.DataFrame] = []
+    every: list[tuple[dict[str, Any], str, pd.DataFrame | str]] = []
     used: set[str] = set()
-    reasons: list[str] = []
     for _, family in runs.groupby(["family", "learning_rate", "eval_set"], sort=True):
         baseline = family[family["method"] == "baseline"]
         if baseline["steps"].nunique() < 2:
@@ -115,14 +117,23 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
         superposed = family[family["method"] != "baseline"]
         for name, members, found in multipliers_of(baseline, superposed, losses=9):
             first = next(rows_of(members))
-            label = f"{first['corpus']}, {name}"
             if not SuperpositionSetting.of_row(first).is_plain:
                 continue
-            if isinstance(found, str):
-                reasons.append(f"{label}: {found}")
-                continue
+            every.append((first, f"{first['corpus']}, {name}", found))
+            if not isinstance(found, str):
+                used |= {*baseline["folder"], *members["folder"]}
+    labels = told_apart(
+        [name for _, name, _ in every],
+        [f"{big(first['parameters'])} parameters" for first, _, _ in every],
+        [f"learning rate {first['learning_rate']:g}" for first, _, _ in every],
+    )
+    parts: list[pd.DataFrame] = []
+    reasons: list[str] = []
+    for label, (first, _, found) in zip(labels, every, strict=True):
+        if isinstance(found, str):
+            reasons.append(f"{label}: {found}")
+        else:
             parts.append(found.assign(panel="measured", label=label, bag_size=first["bag_size"]))
-            used |= {*baseline["folder"], *members["folder"]}
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=DATA)
     return table, tuple(sorted(used)), reasons
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.law.data_constrained import WORTH_RANGE, published_win_map, winners_of_runs
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.runs.run_row import rows_of
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group
 from paper_figures.item import Finding
@@ -58,7 +58,9 @@ def _measured(sources: Sources) -> tuple[pd.DataFrame, Group]:
     rows = every.rows[every.rows["group"].isin(repeating)]
     found = winners_of_runs(sources.summary.comparison, runs)
     found = found[found["group"].isin(rows["group"])]
-    return found.assign(panel="measured", certain=found["verdict"].isin(CLAIMED)), every.only(rows)
+    sizes = found["group"].map(runs.drop_duplicates("group").set_index("group")["parameters"])
+    panels = told_apart(["measured"] * len(found), [f"{big(size)} parameters" for size in sizes])
+    return found.assign(panel=panels, certain=found["verdict"].isin(CLAIMED)), every.only(rows)
 
 
 def _figure(data: pd.DataFrame) -> Figure:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from paper_figures.drawing import forest
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Item
@@ -40,7 +40,9 @@ def effects(sources: Sources) -> list[Item]:
     by = ["corpus", "parameters", "steps"]
     order = order.sort_values(by, kind="stable", ignore_index=True)
     sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
-    order["label"] = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
+    names = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
+    rates = order["learning_rate"].map("learning rate {:g}".format)
+    order["label"] = told_apart(list(names), list(rates))
     kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
     data = kept.sort_index()[DATA].reset_index(drop=True)
     more = len(table) - len(data)

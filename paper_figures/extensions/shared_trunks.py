@@ -20,6 +20,7 @@ from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
 from tst_study.config import Schedule
 from tst_study.configuration.learning_rate import decay_steps
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.run_record import read_header
 from tst_study.units import big
 
@@ -111,14 +112,15 @@ def _published() -> list[Row]:
 def _measured(runs: pd.DataFrame) -> list[Row]:
     """One row per family of runs (one model, text and batch, whatever the length)."""
     rows = []
-    counted = runs[runs["state"].isin(["done", "diverged"])]
+    counted = runs[runs["state"].isin(["done", "diverged"]) & (runs["role"] != "trunk")]
     headers = [read_header(folder) for folder in counted["folder"]]
     schedules = [Schedule(**header["config"]["schedule"]) for header in headers]
     counted = counted.assign(
         warmup=[schedule.warmup_steps for schedule in schedules],
         stable=[schedule.steps - decay_steps(schedule) for schedule in schedules],
     )
-    keys = ["seed", "learning_rate", "warmup", *(key for key in SETTING if "step" not in key)]
+    later = {"step_ratio", "superposed_steps"} | {one.column for one in DEPARTURES if one.at_switch}
+    keys = ["seed", "learning_rate", "warmup", *(key for key in SETTING if key not in later)]
     for _, family in counted.groupby("family", sort=True):
         first = family.iloc[0]
         per_step = float(first["flops"]) / float(first["steps"])

@@ -129,7 +129,7 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
 
 def _finding(found: list[Group]) -> Finding:
     said = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
-    text = "; ".join(f"{group.members['corpus'].iloc[0]}: {_words(group.rows)}" for group in found)
+    text = "; ".join(f"{group.label}: {_words(group.rows)}" for group in found)
     # What made-up language gains says nothing of the paper's claim while there is prose.
     counted = [group for group in found if not group.is_generated] or found
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from analysis import published
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import group_label, number
+from analysis.wording import group_label, number, told_apart
 from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
@@ -22,9 +22,11 @@ from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_marks, new_figure
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.units import big
 
 MOST = 6
 """Settings of one panel."""
+PANELS = 3
 CHOSEN = "published: chosen for each model"
 DATA = ("panel", "setting", "bag_size", "learning_rate", "seeds", "loss", "low", "high", "diverged")
 
@@ -47,7 +49,7 @@ def learning_rate_sweep(sources: Sources) -> Picture:
         "were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
         "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-        f"edge: diverged. {number(len(used), 'run')}.",
+        f"edge: diverged. {number(len(used), 'run')}.{_not_drawn(data)}",
         data=data,
         folders=used,
         draw=lambda: _figure(data),
@@ -55,15 +57,30 @@ def learning_rate_sweep(sources: Sources) -> Picture:
     )
 
 
+def _not_drawn(data: pd.DataFrame) -> str:
+    names = list(dict.fromkeys(data["panel"]))[PANELS:]
+    return f" In the data alone: {', '.join(names)}." if names else ""
+
+
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Means by rate, and the run folders they are of; groups in order of name."""
     runs = summary.tables.runs
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
-    shown: list[tuple[str, SuperpositionSetting, pd.DataFrame]] = []
-    for _, members in runs[ended | (runs["state"] == "diverged")].groupby("group", sort=True):
-        if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1:
-            shown += [(group_label(members), *one) for one in _shown(members)]
-    shown.sort(key=lambda one: (one[0], one[1].order))
+    swept = [
+        members
+        for _, members in runs[ended | (runs["state"] == "diverged")].groupby("group", sort=True)
+        if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1
+    ]
+    panels = told_apart(
+        [group_label(members) for members in swept],
+        [f"{big(members['parameters'].iloc[0])} parameters" for members in swept],
+        [f"[{members['group'].iloc[0][:6]}]" for members in swept],
+    )
+    shown = [
+        (panel, *one)
+        for panel, members in sorted(zip(panels, swept, strict=True), key=lambda one: one[0])
+        for one in _shown(members)
+    ]
     tables = [
         _by_rate(same).assign(panel=panel, setting=setting.label, bag_size=setting.bag_size)
         for panel, setting, same in shown
@@ -98,7 +115,7 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    panels = list(dict.fromkeys(data["panel"]))[:3]
+    panels = list(dict.fromkeys(data["panel"]))[:PANELS]
     drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
     _draw_chosen(row[0], data[data["panel"] == CHOSEN])
     for axes, panel in zip(row[1:], panels[1:], strict=True):

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis import published
 from analysis.published import TASKS
 from analysis.runs.run_row import rows_of
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding
 from paper_figures.registration import figure, submit
@@ -56,7 +56,10 @@ def _measured(runs: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, in percent."""
     known = used.merge(runs, on="folder")
     known["method"] = [SuperpositionSetting.of_row(row).label for row in rows_of(known)]
-    known["model"] = known["parameters"].map(big) + ", " + known["corpus"]
+    known["model"] = told_apart(
+        list(known["parameters"].map(big) + ", " + known["corpus"]),
+        list(known["learning_rate"].map("learning rate {:g}".format)),
+    )
     keys = ["parameters", "model", "method", "steps"]
     wide = 100 * known.pivot_table(index=keys, columns="task", values="accuracy", aggfunc="mean")
     table = wide.reindex(columns=list(TASKS)).assign(seeds=known.groupby(keys)["seed"].nunique())
@@ -122,8 +125,11 @@ def over_s_and_r(sources: Sources, which: int) -> Table:
 
 
 def grid_data(cells: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell, accuracies as fractions; measured ones are means over seeds."""
+    """One row per cell, accuracies as fractions; measured ones are means over seeds, at the
+    learning rate at which most were measured."""
     key = ["step_ratio", "bag_size"]
+    rates = measured["learning_rate"].mode()
+    measured = measured[measured["learning_rate"].isin(rates.head(1))]
     table = cells.rename(columns={"accuracy": "published"})[[*key, "published"]]
     own = measured.assign(step_ratio=measured["step_ratio"].astype(float).round(3))
     means = own.groupby(key)["accuracy"].agg(measured="mean", seeds="count").reset_index()

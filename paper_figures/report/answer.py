@@ -75,12 +75,17 @@ def _answer(found: list[Group]) -> str:
 
 
 def _facts(summary: Summary) -> str:
-    runs = summary.tables.runs
+    trunks = summary.tables.runs["role"] == "trunk"
+    runs = summary.tables.runs[~trunks]
     states = runs["state"].value_counts()
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
-    facts.append(f"{duration(runs['training_seconds'].astype(float).sum())} of training")
+    said = f"{duration(runs['training_seconds'].astype(float).sum())} of training"
+    if trunks.any():
+        facts.append(f"{number(int(trunks.sum()), 'trunk')} that they share")
+        said += ", shared steps counted for each run"
+    facts.append(said)
     return " · ".join([*facts, f"code {', '.join(codes)}"] if codes else facts)
 
 

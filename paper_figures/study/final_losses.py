@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.compare.comparison import SAME_BUT_LENGTH
-from analysis.wording import gain, group_details
+from analysis.wording import gain, group_details, told_apart
 from paper_figures.curves import said
 from paper_figures.drawing import DOTTED, level_line, log_axis, side_by_side
-from paper_figures.groups import Group, file_part, span, told_apart
+from paper_figures.groups import Group, file_part, span
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
@@ -97,27 +97,35 @@ def loss_over_length(sources: Sources) -> list[Item]:
         if (lengths >= 2).any():
             found.append(every.only(rows[lengths >= 2]))
     firsts = [group.rows.iloc[0] for group in found]
+    sizes = [group.model.split()[0] for group in found]
+    rates = [f"{first['learning_rate']:g}" for first in firsts]
     names = told_apart(
         [file_part(first["corpus"]) for first in firsts],
-        [group.model.split()[0] for group in found],
-        [f"lr{first['learning_rate']:g}" for first in firsts],
+        sizes,
+        [f"lr{rate}" for rate in rates],
         [file_part(first["eval_set"]) for first in firsts],
         [first["family"][:6] for first in firsts],
+        by="-",
     )
-    return [_of_lengths(*one) for one in zip(found, names, strict=True)]
+    titles = told_apart(
+        [first["corpus"] for first in firsts],
+        [f"{size} parameters" for size in sizes],
+        [f"learning rate {rate}" for rate in rates],
+    )
+    return [_of_lengths(*one) for one in zip(found, names, titles, strict=True)]
 
 
-def _of_lengths(group: Group, name: str) -> Picture:
+def _of_lengths(group: Group, name: str, title: str) -> Picture:
     columns = ["setting", "bag_size", "step_ratio", "steps", "seeds", "gain", "low", "high"]
     rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
-    data, corpus = rows[[*columns, "verdict"]], str(rows["corpus"].iloc[0])
+    data, rate = rows[[*columns, "verdict"]], rows["learning_rate"].iloc[0]
     return Picture(
         name=f"loss_over_length-{name}",
-        title=f"{LENGTHS}, {corpus}",
-        caption=f"{'; '.join(data['setting'].unique())}. Baseline minus superposition at equal "
-        "FLOPs, held-out next-token loss, each point a run of its own whose learning rate was "
-        "annealed; above zero, superposition is better. Bars: 95% interval over paired seeds; "
-        "hollow: it includes zero, or one seed and no claim.",
+        title=f"{LENGTHS}, {title}",
+        caption=f"{'; '.join(data['setting'].unique())}; {group.model}, learning rate {rate:g}. "
+        "Baseline minus superposition at equal FLOPs, held-out next-token loss, each point a run "
+        "of its own whose learning rate was annealed; above zero, superposition is better. Bars: "
+        "95% interval over paired seeds; hollow: it includes zero, or one seed and no claim.",
         data=data,
         folders=group.folders,
         draw=lambda: _draw_lengths(data),

@@ -72,6 +72,8 @@ def loss_text(row: dict[str, Any]) -> str:
 
 def grid(table: pd.DataFrame) -> Grid:
     """What was reached first, then what it cost."""
+    rate = {"learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format)}
+    several = len(table) and table["learning_rate"].nunique() > 1
     return Grid.of(
         rows_of(table),
         {
@@ -81,6 +83,7 @@ def grid(table: pd.DataFrame) -> Grid:
             "seeds": lambda row: number_entry(row["seeds"]),
             "corpus": lambda row: row["corpus"],
             "steps": lambda row: number_entry(row["steps"]),
+            **(rate if several else {}),
             "superposed": lambda row: number_entry(row["superposed_steps"]),
             "parameters": lambda row: number_as(row["parameters"], big),
             "tokens read": lambda row: number_as(row["raw_tokens"], big),

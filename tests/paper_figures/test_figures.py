@@ -16,9 +16,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from analysis import published
+from analysis.wording import told_apart
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE, find
-from paper_figures.groups import told_apart
 from paper_figures.item import Item, Missing
 from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
@@ -253,10 +253,10 @@ def test_the_main_group_has_one_learning_rate(tmp_path: Path) -> None:
 def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
     names = ["books", "books", "topical", "books"]
     sizes = ["1M", "2M", "1M", "2M"]
-    assert told_apart(names, sizes) == ["books-1M", "books-2M", "topical", "books-2M"]
+    assert told_apart(names, sizes, by="-") == ["books-1M", "books-2M", "topical", "books-2M"]
     rates = ["lr1", "lr1", "lr1", "lr2"]
     expected = ["books-1M", "books-2M-lr1", "topical", "books-2M-lr2"]
-    assert told_apart(names, sizes, rates) == expected
+    assert told_apart(names, sizes, rates, by="-") == expected
 
 
 def test_lengths_of_two_sizes_on_one_text_are_two_pictures(tmp_path: Path) -> None:
