@@ -7,7 +7,9 @@ allows for the rows of its table and for nothing else (docs/plan-of-runs.md).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -213,8 +215,20 @@ def ablations(found: Comparison) -> str:
     return "\n".join(lines)
 
 
+WAYS = {
+    "law": "the law",
+    "trend": "the trend",
+    "same": "the same as at the nearest",
+    "none": "no gain",
+}
+
+
 def predictions(found: Comparison) -> str:
-    """G7: what was committed before the runs ended (`docs/predictions.py`), and what they gave."""
+    """G7: what was committed before the runs ended (`docs/predictions.py`), and what they gave.
+
+    Observed less predicted, paired by seed where the prediction has a value for each; intervals
+    allow for all ways of predicting one thing. A way is refuted if its interval excludes zero.
+    """
     committed = json.loads(PREDICTIONS.read_text("utf8"))["predictions"]
     pairs = found.pairs.merge(
         found.eligible[["folder", "active_parameters", "latent_tokens"]],
@@ -222,18 +236,47 @@ def predictions(found: Comparison) -> str:
         right_on="folder",
     )
     pairs = pairs[pairs["setting"] == MAIN]
-    lines = ["| | seeds | gain | law | trend | the same as at the nearest | none |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    lines = ["| | by | predicted | observed less predicted | |"]
+    lines.append("| --- | --- | --- | --- | --- |")
     for one in committed:
         own = pairs[
             (pairs["active_parameters"] == one["params"])
             & (pairs["latent_tokens"] == one["tokens"])
-        ]
-        gain = paired(list(own["gain"]), len(committed))
-        ways = " | ".join(
-            f"{with_interval(*one[way])}, {signed(one[way][0] - gain.mean)} away"
-            for way in ("law", "trend", "same")
-        )
-        away = signed(-gain.mean)
-        lines.append(f"| {one['what']} | {gain.seeds} | {shown(gain)} | {ways} | {away} away |")
+        ].set_index("seed")["gain"]
+        said = f"{one['what']}: not trained yet"
+        if len(own) > 1:
+            said = f"{one['what']}: {shown(paired(list(own)))} ({len(own)} seeds)"
+        for way, words in WAYS.items():
+            lines.append(f"| {said} | {words} | {_judged(one, way, own)} |")
+            said = ""
     return "\n".join(lines)
+
+
+def _judged(one: Mapping[str, Any], way: str, own: pd.Series) -> str:
+    """Prediction, miss and verdict as cells of a table."""
+    if one[way] is None:
+        return "these runs determine none | | "
+    predicted = signed(one[way]) if way == "none" else with_interval(*one[way])
+    if len(own) < 2:
+        return f"{predicted} | | "
+    miss = paired(list((own - _by_seed(one, way)).dropna()), len(WAYS))
+    verdict = "not refuted" if miss.low is None or miss.low <= 0 <= miss.high else "refuted"
+    if way in ("law", "trend"):
+        verdict += f"; {_nearer(own, _by_seed(one, way), _by_seed(one, 'same'))}"
+    return f"{predicted} | {shown(miss)} | {verdict}"
+
+
+def _by_seed(one: Mapping[str, Any], way: str) -> Any:
+    if f"{way}_by_seed" in one:
+        return pd.Series(one[f"{way}_by_seed"], one["seeds"])
+    return one[way] if way == "none" else one[way][0]
+
+
+def _nearer(own: pd.Series, predicted: Any, copied: pd.Series) -> str:
+    """Whether what came lies on this side of the middle between the two, seed by seed."""
+    beyond = (own - (predicted + copied) / 2).dropna()
+    towards = np.sign(np.mean(predicted - copied))
+    verdict = paired(list(towards * beyond), len(WAYS)).verdict
+    return {"better": "nearer than the same", "worse": "farther than the same"}.get(
+        verdict, "no nearer than the same, as far as shown"
+    )

@@ -147,17 +147,41 @@ def test_ablations_are_held_against_the_plain_setting(found: Comparison) -> None
     assert table.count("worse than plain") == 7
 
 
+def committed(what: str, params: float, tokens: float, seeds: range) -> dict[str, object]:
+    """By law 0.03 and by trend 0.02 in each seed, the truth; no gain but 0.01 at the nearest."""
+    return {
+        "what": what,
+        "params": params,
+        "tokens": tokens,
+        "seeds": list(seeds),
+        "law": (0.03, 0.02, 0.04),
+        "trend": (0.02, 0.01, 0.03),
+        "trend_by_seed": [0.02 + 0.0001 * seed for seed in seeds],
+        "same": (0.01, 0.0, 0.02),
+        "same_by_seed": [0.01] * len(seeds),
+        "none": 0.0,
+    }
+
+
 def test_predictions_stand_beside_what_came(
     found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"law": (0.03, 0.02, 0.04), "trend": (0.02, 0.01, 0.03), "same": (0.01, 0.0, 0.02)}
-    committed = [
-        {"what": what, "params": params, "tokens": tokens, **said}
-        for what, params, tokens, _ in targets()
-    ]
+    long, large = targets()
+    ways = [committed(*long[:3], range(3, 11)), {**committed(*large[:3], range(3, 7)), "law": None}]
+    later = {**committed("years later", 1.0, 1.0, range(3, 7))}
     monkeypatch.setattr(tables, "PREDICTIONS", tmp_path / "predictions.json")
-    tables.PREDICTIONS.write_text(json.dumps({"predictions": committed}))
-    table = tables.predictions(found)
-    longest, larger = numbers(table, "28,000 steps"), numbers(table, "laptop-128, 10,000 steps")
-    assert (longest[:2], larger[:2]) == ([8, 0.02], [4, 0.05])
-    assert [longest[at] for at in (7, 11, 15, 16)] == [0.01, 0.0, -0.01, -0.02]
+    tables.PREDICTIONS.write_text(json.dumps({"predictions": [*ways, later]}))
+    lines = tables.predictions(found).replace("−", "-").splitlines()[2:]
+    assert len(lines) == 3 * len(tables.WAYS)
+    assert "28,000 steps: 0.0200 [" in lines[0]
+    assert "(8 seeds)" in lines[0]
+    law, trend, same, none = (line.split(" | ") for line in lines[:4])
+    assert law[3].startswith("-0.0100 [")
+    assert law[4].startswith("refuted; no nearer")
+    assert trend[4].startswith("not refuted; nearer than the same")
+    assert same[3].startswith("0.0100 [")
+    assert none[3].startswith("0.0200 [")
+    assert same[4].startswith("refuted")
+    assert "laptop-128, 10,000 steps: 0.0500 [" in lines[4]
+    assert "these runs determine none" in lines[4]
+    assert "years later: not trained yet" in lines[8]
