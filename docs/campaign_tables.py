@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.bag_size.optimum import Along, optimum
 from analysis.compare.comparison import Comparison
 from analysis.compare.matched import matched
 from analysis.compare.paired import Paired, paired
@@ -169,13 +170,28 @@ def rates(found: Comparison) -> str:
 
 def step_ratios(found: Comparison) -> str:
     """G3."""
-    return _by_setting(with_main(found.pairs, "step-ratios"))
+    pairs = with_main(found.pairs, "step-ratios")
+    return f"{_by_setting(pairs)}\n\n{_best(pairs, 'step_ratio')}"
 
 
 def bag_sizes(found: Comparison) -> str:
     """G2."""
-    pairs = with_main(found.pairs, "bag-sizes")
-    return gains(pairs.sort_values("bag_size"), "s", "bag_size")
+    pairs = with_main(found.pairs, "bag-sizes").sort_values("bag_size")
+    return f"{gains(pairs, 's', 'bag_size')}\n\n{_best(pairs, 'bag_size')}"
+
+
+def _best(pairs: pd.DataFrame, along: Along) -> str:
+    """The optimum by both forms, over the seeds that all values have."""
+    losses = -pairs.pivot(index=along, columns="seed", values="gain").dropna(axis=1)
+    found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+    name = {"bag_size": "s", "step_ratio": "r"}[along]
+    if found.best is None:
+        return f"Best {name}: {found.edge}."
+    low, high = (
+        "open" if value is None else f"{word} {value:.3g}"
+        for word, value in (("from", found.low), ("to", found.high))
+    )
+    return f"Best {name}: {found.best:.3g} (95%: {low}, {high})."
 
 
 def sizes(found: Comparison) -> str:

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import Comparison, compare
-from analysis.compare.paired import mean_interval
+from analysis.compare.paired import mean_interval, paired
 from analysis.law.advice import recommend
 from analysis.law.answer import published_beside_law
 from analysis.law.held_out import CHOSEN_FROM, predictions, splits
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import Law, published_law
+from analysis.published import loss_grid
 from analysis.run_table import load
 from docs import campaign_tables
 
@@ -66,6 +67,33 @@ def test_what_the_learning_rate_does_to_the_gain() -> None:
     assert said(r"by the letter, at 4e-3, the gain is ([\d.]+) ", FINDINGS) == shown(
         twice, digits=4
     )
+
+
+def test_what_the_step_ratio_does_to_the_gain() -> None:
+    pairs = campaign_tables.with_main(of("campaign").pairs, "step-ratios")
+    gains = pairs.pivot(index="seed", columns="step_ratio", values="gain")
+    assert len(gains) == 4
+
+    def more(one: float, other: float) -> list[str]:
+        found = mean_interval((gains[one] - gains[other]).to_numpy())
+        assert found
+        return shown(*found)
+
+    stated = said(
+        r"r = 0.25 gains (\S+) \[(\S+), (\S+)\] more than r = 0.4, and that (\S+) \[(\S+), (\S+)\] "
+        r"more than r = 0.6 .* is ahead of r = 0.25 by (\S+) \[(\S+), (\S+)\],",
+        FINDINGS,
+    )
+    assert stated == [*more(0.25, 0.4), *more(0.4, 0.6), *more(0.1, 0.25)]
+    lost = paired(list(-gains[0.6]), gains.shape[1])
+    for page, words in (
+        (FINDINGS, r"at r = 0.6 superposition loses, by (\S+) nats \[(\S+), (\S+)\]"),
+        (README, r"at r = 0.6 superposition loses by (\S+) nats \[(\S+), (\S+)\]"),
+    ):
+        assert said(words, page) == shown(lost.mean, lost.low or 0, lost.high or 0)
+    grid = loss_grid(4).set_index(["bag_size", "step_ratio"])["loss"]
+    published = float(grid.xs(1).iloc[0] - grid[4, 0.6])
+    assert said(r"at s = 4, r = 0.6 by (\S+) at 270M", FINDINGS) == shown(published)
 
 
 def test_what_the_arms_make_of_their_context() -> None:
