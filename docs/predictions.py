@@ -90,7 +90,7 @@ def predict(
     gains = gains.dropna()
     if gains.shape[0] < 2 or gains.shape[1] < 2:
         raise UserError(f"{what}: two seeds at two values of {along} are needed")
-    nearest = min(gains.columns, key=lambda value: abs(np.log(value / wanted[along])))
+    nearest = min(gains.columns, key=lambda value: abs(np.log(float(value) / wanted[along])))
     lines = np.polyfit(np.log(gains.columns.to_numpy(float)), gains.T.to_numpy(float), 1)
     trend = np.polyval(lines, np.log(wanted[along]))
     same = gains[nearest].to_numpy(float)

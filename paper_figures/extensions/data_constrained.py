@@ -110,6 +110,7 @@ def _finding(laws: pd.DataFrame, own: pd.DataFrame) -> Finding:
     )
     texts = "; ".join(
         f"{row['epochs']:.3g} epochs of a baseline: {row['winner'].replace('_', ' ')}"
+        f"{'' if row['certain'] else ' (not shown)'}"
         for row in rows_of(own)
     )
     return Finding(said, texts, "", "not in the paper")

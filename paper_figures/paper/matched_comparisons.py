@@ -79,7 +79,8 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 
 def find(summary: Summary) -> Measured | None:
-    """The plain setting with most kinds of match; then the one on prose, the longest, the first."""
+    """The plain setting on prose with most seeds; of equals the longest, then that with most kinds
+    of match, which depend on how well a setting did."""
     runs = summary.comparison.eligible
     if runs.empty:
         return None
@@ -92,10 +93,11 @@ def find(summary: Summary) -> Measured | None:
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
-            found.append((len(matches), prose, int(own[name]["steps"].iloc[0]), name, matches))
+            seeds, steps = own[name]["seed"].nunique(), int(own[name]["steps"].iloc[0])
+            found.append((prose, seeds, steps, len(matches), name, matches))
     if not found:
         return None
-    *_, name, matches = max(found, key=lambda entry: entry[:3])
+    *_, name, matches = max(found, key=lambda entry: entry[:4])
     near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
     return Measured(own[name], matches, near)
 
