@@ -82,16 +82,25 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
 
 
 def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """One line: the mean over runs (rows of the run table) that differ in their seed alone."""
+    """One line: the mean over runs (rows of the run table) that differ in their seed alone.
+
+    Runs that were interrupted have rows of other steps: between its rows a run is interpolated, so
+    that the mean is over all seeds at every step.
+    """
     curves, first = summary.tables.curves, runs.iloc[0]
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
     steps = int(first["steps"])
     parts = [
-        smoothed(rows, steps)
-        for _, rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
+        smoothed(rows, steps).assign(folder=str(folder))
+        for (folder, _, _), rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
     ]
-    by_step = pd.concat(parts).groupby(["quantity", "step"], sort=True)["loss"]
-    table = by_step.agg(loss="mean", low="min", high="max").reset_index()
+    tables = []
+    for quantity, rows in pd.concat(parts).groupby("quantity", sort=True):
+        by_run = rows.pivot_table(index="step", columns="folder", values="loss")
+        whole = by_run.interpolate("index", limit_area="inside").T
+        spread = {"loss": whole.mean(), "low": whole.min(), "high": whole.max()}
+        tables.append(pd.DataFrame(spread).reset_index().assign(quantity=quantity))
+    table = pd.concat(tables, ignore_index=True)
     # The last row of each of equal stretches, by step, so that arms stay aligned.
     stretch = (table["step"] * POINTS / steps).apply(np.ceil)
     table = table[~table.assign(stretch=stretch).duplicated(["quantity", "stretch"], keep="last")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -123,18 +122,19 @@ class Group:
         return self.only(self.rows.loc[keep])
 
     def representative(self, most: int = 4) -> Group:
-        """At most `most` of its plain settings, spread over the bag sizes.
+        """At most `most` of its plain settings, spread over the bag sizes or the step ratios.
 
-        They share the step ratio that most settings have (the smaller of equals), so that bag size
-        is the only thing that differs.
+        They have one of the two in common: that which most settings share, and of equals most
+        seeds. A single one is the middle of those with most seeds.
         """
         plain = self.plain()
         if plain.rows.empty:
             return plain
-        counts = Counter(plain.rows["step_ratio"])
-        ratio = min(counts, key=lambda value: (-counts[value], value))
-        same = plain.rows[plain.rows["step_ratio"] == ratio].sort_values("bag_size")
+        lines = [rows for by in ("step_ratio", "bag_size") for _, rows in plain.rows.groupby(by)]
+        same = max(lines, key=lambda rows: (len(rows), rows["seeds"].sum()))
+        same = same.sort_values(["bag_size", "step_ratio"])
         if most == 1:
+            same = same[same["seeds"] == same["seeds"].max()]
             return self.only(same.iloc[[(len(same) - 1) // 2]])
         wanted = np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int)
         return self.only(same.iloc[np.unique(wanted)])

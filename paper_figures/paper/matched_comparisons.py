@@ -79,8 +79,8 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 
 def find(summary: Summary) -> Measured | None:
-    """The plain setting on prose with most seeds; of equals the longest, then that with most kinds
-    of match, which depend on how well a setting did."""
+    """The plain setting on prose with most seeds; of equals that with most kinds of match (there is
+    none at equal loss where no baseline reached it), then the longest."""
     runs = summary.comparison.eligible
     if runs.empty:
         return None
@@ -94,7 +94,7 @@ def find(summary: Summary) -> Measured | None:
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
             seeds, steps = own[name]["seed"].nunique(), int(own[name]["steps"].iloc[0])
-            found.append((prose, seeds, steps, len(matches), name, matches))
+            found.append((prose, seeds, len(matches), steps, name, matches))
     if not found:
         return None
     *_, name, matches = max(found, key=lambda entry: entry[:4])

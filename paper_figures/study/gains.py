@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.compare.comparison import SAME
 from analysis.runs.run_row import rows_of
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from paper_figures import curves
 from paper_figures.drawing import forest
 from paper_figures.groups import Group, folders_of
@@ -71,7 +71,13 @@ def overview(sources: Sources) -> list[Item]:
     label = groups[0].label
     data, looks = curves_of(groups[0].representative(most=1))
     shown = [group.representative(MOST_ROWS) for group in groups]
-    table = pd.concat([gain_data(group).assign(group=group.label) for group in shown])
+    names = told_apart(
+        [f"{group.text}, {group.steps:,} steps" for group in shown],
+        [group.model.split(",")[0] for group in shown],
+    )
+    table = pd.concat(
+        [gain_data(group).assign(group=name) for name, group in zip(names, shown, strict=True)]
+    )
     return [
         Picture(
             caption=f"Left: training loss, {label}; the pale part is the loss of bags, another "
@@ -80,7 +86,7 @@ def overview(sources: Sources) -> list[Item]:
             "over paired seeds; ticks: single seeds; hollow: no difference shown.",
             data=pd.concat([data, table.drop(columns="ticks")], ignore_index=True),
             folders=folders_of(shown),
-            draw=lambda: _overview(data, looks, table, label),
+            draw=lambda: _overview(data, looks, table, names[0]),
         )
     ]
 

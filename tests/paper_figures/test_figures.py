@@ -17,6 +17,7 @@ from matplotlib.text import Text
 
 from analysis import published
 from analysis.wording import told_apart
+from paper_figures import curves
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE, find
 from paper_figures.item import Item, Missing
@@ -338,3 +339,18 @@ def test_exported_data_is_what_is_drawn(tmp_path: Path) -> None:
     grid = published.loss_grid(4)
     assert data["loss"].min() == grid["loss"].min()
     assert len(data) == ((grid["bag_size"] > 1) & (grid["step_ratio"] < 1)).sum()
+
+
+def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_of_the_same(
+    tmp_path: Path,
+) -> None:
+    for seed, every in ((0, 50), (1, 70)):
+        write_run(tmp_path, config(seed), 3.5, log_every=every)
+    summary = Sources(tmp_path).summary
+    table = summary.tables.curves
+    table["loss"] = table["folder"].astype(str).str.contains("seed1").map({True: 4.0, False: 3.0})
+    mean = curves.mean_curve(summary, "baseline", summary.tables.runs)
+    inside = mean[mean["step"].between(70, 980)]
+    assert len(inside) > 10
+    assert inside["loss"].tolist() == pytest.approx([3.5] * len(inside))
+    assert inside["high"].tolist() == pytest.approx([4.0] * len(inside))
