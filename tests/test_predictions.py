@@ -12,6 +12,7 @@ import pytest
 
 from analysis.law.superposition_law import published_law
 from analysis.run_table import load
+from benchmarks.prediction_coverage import RECORD
 from docs import predictions
 from docs.predictions import ABOUT, BASED_ON, main, predict, rows_to_fit, targets
 from experiments.studies import catalogue
@@ -136,3 +137,19 @@ def test_targets_differ_from_the_campaign_in_one_thing_each() -> None:
     assert long == 28_000 * 1024
     assert short == 10_000 * 1024
     assert 4 < larger / own < 5
+
+
+def test_the_record_of_their_coverage_is_what_the_docs_say() -> None:
+    record = pd.read_csv(RECORD).set_index(["gain", "way"])
+    assert (record["covered"] >= 0.93).all()
+    covered = [f"{share:.2f}".lstrip("0") for share in record["covered"]]
+    refused = [
+        f"{float(f'{100 * (1 - share):.1g}'):g}%"
+        for share in record["shown"].xs("law", level="way")
+    ]
+    page = " ".join((Path(__file__).parents[1] / "docs/analysis.md").read_text("utf8").split())
+    assert f"{covered[0]} of the law's and {covered[1]} of the trend's cover" in page
+    assert (
+        f"bend, {covered[2]} and {covered[3]}. The law is refused in {' and '.join(refused)}"
+        in page
+    )
