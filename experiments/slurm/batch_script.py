@@ -99,7 +99,8 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
             "requeue": True,
             "chdir": os.getcwd(),
             **profile.gpus(resources),
-            **profile.sbatch,
+            # An option that is turned off is one that is not there.
+            **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
         # One dead rank takes the others down; none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],

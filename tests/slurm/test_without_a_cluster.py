@@ -1,0 +1,51 @@
+"""What of it needs no Slurm, or no more of it than a program that says a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.slurm import submission
+from experiments.slurm.batch_script import array_script
+from experiments.slurm.profile import Profile, Resources
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose scripts are Slurm's programs; `srun` is there, as submitit asks for it."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    says(folder / "srun", "")
+    return folder
+
+
+def says(program: Path, shell: str) -> None:
+    program.write_text(f"#!/bin/sh\n{shell}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("options", "there"),
+    [
+        ({"mail-user": "gpu-team@example.org"}, False),
+        ({"gres": "gpu:a100:2"}, True),
+        ({"gres": "lustre"}, False),
+        ({"tres_per_node": "gres/gpu:1"}, True),
+        ({"gpus": 4}, True),
+    ],
+)
+def test_options_of_sbatch_that_ask_for_a_gpu_are_told(
+    options: dict[str, str | int | bool], there: bool
+) -> None:
+    assert Profile(sbatch=options).on_gpu(Resources()) == there
+
+
+@pytest.mark.usefixtures("programs")
+def test_an_option_that_is_turned_off_is_not_there(tmp_path: Path) -> None:
+    how = Profile(sbatch={"exclusive": False, "hold": True})
+    one = submission.new(tmp_path, "", ["a"], Path("code"))
+    script = array_script(one, tmp_path, how, Resources())
+    assert "#SBATCH --hold\n" in script
+    assert "exclusive" not in script
