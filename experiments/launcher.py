@@ -66,8 +66,8 @@ class Launcher(Protocol):
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders that nothing needs any more, and why."""
 
-    def allocation(self, run_name: str) -> Allocation:
-        """What a run of that name would get."""
+    def allocation(self, run: PlannedRun) -> Allocation:
+        """What a run would get."""
 
     def prices(self) -> Prices:
         """What its devices do and cost, as far as it knows."""

@@ -100,7 +100,7 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
-        check_layouts(open_, lambda name: Allocation(profile.resources_of(name).ranks))
+        check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
         handing = _Handing(root, profile, lock, jobs, result)
         handing.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
@@ -145,7 +145,7 @@ class _Handing:
                 elif dependency is None:
                     self.result.held_back.append(run)
                 else:
-                    resources = self.profile.resources_of(run.config.name)
+                    resources = self.profile.resources_of(*run.names)
                     groups[resources, dependency].append(run)
             for (resources, dependency), members in groups.items():
                 for start in range(0, len(members), longest):

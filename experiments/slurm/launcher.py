@@ -105,8 +105,8 @@ class Slurm:
             if place.name not in used:
                 yield place, "code of jobs that have ended"
 
-    def allocation(self, run_name: str) -> Allocation:
-        resources = self.profile.resources_of(run_name)
+    def allocation(self, run: PlannedRun) -> Allocation:
+        resources = self.profile.resources_of(*run.names)
         warned = max(1, resources.seconds - self.profile.signal_seconds)
         return Allocation(resources.ranks, self.profile.on_gpu(resources), warned)
 
@@ -124,8 +124,8 @@ def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -
     kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if not is_over(run):
-            kinds[profile.resources_of(run.config.name)].append(run)
-    lines = problems(runs, lambda name: Allocation(profile.resources_of(name).ranks))
+            kinds[profile.resources_of(*run.names)].append(run)
+    lines = problems(runs, lambda run: Allocation(profile.resources_of(*run.names).ranks))
     for resources, members in kinds.items():
         one = submission.new(root, "", [members[0].run_id], Path("code"))
         text = array_script(one, root, profile, resources)

@@ -138,10 +138,11 @@ class Profile(Strict):
     """Measured there, in the place of what `plan` expects by its model of a step."""
     price_per_gpu_hour: PositiveFloat | None = None
 
-    def resources_of(self, run_name: str) -> Resources:
+    def resources_of(self, *names: str) -> Resources:
+        """Of a run that goes by these names."""
         values = self.resources.model_dump()
         for one in self.runs:
-            if fnmatch(run_name, one.match):
+            if any(fnmatch(name, one.match) for name in names):
                 values |= one.resources
         return Resources.model_validate(values)
 
@@ -185,7 +186,7 @@ def load_profile(path: Path | None = None) -> Profile:
     try:
         profile = Profile.model_validate(values)
         for one in profile.runs:
-            profile.resources_of(one.match)
+            Resources.model_validate(profile.resources.model_dump() | one.resources)
     except ValidationError as error:
         known = f"; keys: {', '.join(Profile.model_fields)}"
         more = known if error.errors()[0]["type"] == "extra_forbidden" else ""
