@@ -89,12 +89,15 @@ class Options:
     collects: bool = True
     only_new: bool = False
     """Only runs that were never submitted before."""
+    device: str | None = None
+    """On which the study was told to run; by default as its scale says."""
 
     def words(self) -> list[str]:
         """What of it a command that goes on with the study must say again."""
         words = ["--profile", str(self.profile.absolute())] if self.profile else []
         words += ["--parallel", str(self.parallel)] if self.parallel else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
+        words += ["--device", self.device] if self.device else []
         return words if self.share else [*words, "--no-share"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 from experiments.launcher import RETRIES, Options, cancel_runs, launcher_of
 from experiments.local import launcher as launcher_local
@@ -31,6 +32,7 @@ from tests.experiments.fake_training import config
 from tests.experiments.test_studies import NoResults
 from tests.run.test_record import DATA
 from tst_study import run_record
+from tst_study.commands import study_verbs
 from tst_study.config import Config, to_toml
 from tst_study.config import load as load_config
 from tst_study.data import run_data
@@ -237,6 +239,25 @@ def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
         f"submit fake --scale test --runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
     )
     assert again in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [study_verbs.submit, study_verbs.retry])
+def test_to_go_on_a_study_keeps_the_device_that_was_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: Callable[..., None],
+) -> None:
+    """Else runs on processors would go on, or their rest be queued, on a GPU."""
+
+    def stop(*arguments: object, **more: object) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.local.launcher.launch", stop)
+    monkeypatch.setattr(Study, "prepare", lambda study: None)
+    with pytest.raises(typer.Exit):
+        verb("bag-grid", scale="smoke", runs=tmp_path, device="cpu")
+    assert f"--runs {tmp_path} --device cpu" in capsys.readouterr().out
 
 
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(

@@ -149,7 +149,7 @@ def submit(
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
-    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
+    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new, device)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
 
 
@@ -171,7 +171,7 @@ def retry(
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
-    options = Options(parallel, processes, profile, not no_share)
+    options = Options(parallel, processes, profile, not no_share, device=device)
     wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder, wanted))
 
