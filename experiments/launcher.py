@@ -4,8 +4,8 @@ A verb that looks at what is there (status, cancel, logs, clean) asks every laun
 something done (submit, retry, plan) asks the one that was named.
 """
 
-import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
+from tst_study.run import lock as run_lock
 
 LAUNCHERS = {
     "local": "experiments.local.launcher:Local",
@@ -130,11 +131,15 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
 @contextmanager
 def the_only_submitter(root: Path) -> Iterator[int]:
     """One at a time decides what of a study is queued, and what of it may be deleted: waits for
-    whoever holds the study's lock; yields the lock's descriptor."""
+    whoever holds the study's lock, and says so; yields the lock's descriptor. Raises `UserError`
+    where the file system has no locks."""
     root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    path = root / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not run_lock.take(descriptor, path, run_lock.EXCLUSIVE):
+            print(f"{root}: another command submits or cleans it; waiting", file=sys.stderr)
+            run_lock.take(descriptor, path, run_lock.EXCLUSIVE, wait=True)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -83,6 +83,10 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
+    except UserError as error:  # nothing can be locked there
+        print(error)
+        run_record.mark(folder, config, "failed", one_line(error))
+        return Exit.FAILED
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from experiments.launcher import the_only_submitter
 from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.profile import Profile, Resources
+from tests.slurm.test_launching import wait_until
 
 
 @pytest.fixture
@@ -49,3 +52,25 @@ def test_an_option_that_is_turned_off_is_not_there(tmp_path: Path) -> None:
     script = array_script(one, tmp_path, how, Resources())
     assert "#SBATCH --hold\n" in script
     assert "exclusive" not in script
+
+
+def test_a_second_submitter_says_that_it_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def submit() -> None:
+        with the_only_submitter(tmp_path):
+            print("my turn")
+
+    second, said = Thread(target=submit), ""
+
+    def waits() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return said == f"{tmp_path}: another command submits or cleans it; waiting\n"
+
+    with the_only_submitter(tmp_path):
+        second.start()
+        wait_until(waits)
+        assert second.is_alive()
+    second.join()
+    assert capsys.readouterr().out == "my turn\n"
