@@ -1,8 +1,9 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.jobs import in_memory_or_accounts
+from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
+from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
 from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
@@ -96,7 +97,10 @@ class Slurm:
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders of jobs that ended, and copies of code that no active job runs."""
         submissions, known = submission.queued(root)
-        active = {name for (name, _), job in known.items() if job.is_active}
+        active = _active(known)
+        if any(one.id not in active for one in submissions):
+            time.sleep(SECOND_LOOK)
+            active |= _active(in_the_queue())
         for one in submissions:
             if one.id not in active:
                 yield one.folder(root), "its jobs have ended"
@@ -116,6 +120,11 @@ class Slurm:
 
     def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
         return check_with_slurm(runs, root, self.profile)
+
+
+def _active(known: Mapping[Key, SlurmJob]) -> set[str]:
+    """Submissions of which a job will still do something."""
+    return {name for (name, _), job in known.items() if job.is_active}
 
 
 def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -> list[str]:
