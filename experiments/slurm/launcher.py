@@ -64,8 +64,8 @@ class Slurm:
             for run, job in jobs.items()
             if not job.state and not run_record.is_over(root / run)
         }
-        more = in_memory_or_accounts(job.id for job in forgotten.values())
-        jobs |= {run: more.get(job.id, job) for run, job in forgotten.items()}
+        more = in_memory_or_accounts(forgotten.values())
+        jobs |= {run: more.get(job, job) for run, job in forgotten.items()}
         return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:

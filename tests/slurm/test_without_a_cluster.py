@@ -7,12 +7,13 @@ from threading import Thread
 
 import pytest
 
-from experiments.launcher import the_only_submitter
+from experiments.launcher import Options, the_only_submitter
 from experiments.run_process import write_config
 from experiments.runs.clean import delete, not_needed
 from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import keep_code
+from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import Submission
 from tests.examples import example
@@ -104,3 +105,30 @@ def test_clean_looks_twice_for_a_job_that_goes_back_into_the_queue(
     assert {one.path.parent.name for one in found} == {"slurm", "code"}
     assert delete(tmp_path / "runs", found) == []
     assert Path(one.code).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "told"),
+    [
+        ("scontrol", "JobState=FAILED Reason=None Comment={comment}", True),
+        ("scontrol", "JobState=FAILED Reason=None Comment=grant", False),
+        ("scontrol", "JobState=FAILED Reason=None", False),
+        ("sacct", "12_0|FAILED|{comment}|{name}", True),
+        ("sacct", "12_0|FAILED||{name}", True),  # comments are not kept there
+        ("sacct", "12_0|FAILED||other", False),
+        ("sacct", "12_0|FAILED|grant|{name}", False),
+    ],
+)
+def test_a_stranger_s_job_of_the_same_id_is_not_taken_for_ours(
+    tmp_path: Path, programs: Path, program: str, line: str, told: bool
+) -> None:
+    """Of ours, which has left the queue, the controller or the accounts may know the end."""
+    one = submitted(tmp_path / "runs", programs)
+    for name in ("squeue", "scontrol", "sacct"):
+        says(programs / name, "")
+    said = line.format(comment=one.comment, name=one.name)
+    if program == "scontrol":
+        said = f"JobId=13 ArrayJobId=12 ArrayTaskId=0 {said}"
+    says(programs / program, f"echo '{said}'")
+    (job,) = Slurm(Options()).jobs(tmp_path / "runs").values()
+    assert job.state == ("failed" if told else "forgotten")
