@@ -14,7 +14,7 @@ from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script
-from experiments.slurm.code_copy import copies
+from experiments.slurm.code_copy import copies, unfinished
 from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
 from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
@@ -108,6 +108,8 @@ class Slurm:
         for place in copies(root):
             if place.name not in used:
                 yield place, "code of jobs that have ended"
+        for place in unfinished(root):
+            yield place, "half a copy of the code, of a submitter that was killed"
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)

@@ -10,7 +10,7 @@ import pytest
 from experiments.launcher import Options, the_only_submitter
 from experiments.run_process import write_config
 from experiments.runs.clean import delete, not_needed
-from experiments.slurm import submission
+from experiments.slurm import code_copy, submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import keep_code
 from experiments.slurm.launcher import Slurm
@@ -18,6 +18,7 @@ from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import Submission
 from tests.examples import example
 from tests.slurm.test_launching import wait_until
+from tst_study.errors import UserError
 
 
 @pytest.fixture
@@ -132,3 +133,29 @@ def test_a_stranger_s_job_of_the_same_id_is_not_taken_for_ours(
     says(programs / program, f"echo '{said}'")
     (job,) = Slurm(Options()).jobs(tmp_path / "runs").values()
     assert job.state == ("failed" if told else "forgotten")
+
+
+def test_a_copy_of_the_code_that_cannot_be_made_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = keep_code(tmp_path)
+    made = place.rename(tmp_path / "made")
+    place.touch()
+    with pytest.raises(UserError, match=f"{place}: cannot be written"):
+        keep_code(tmp_path)
+    assert list(place.parent.iterdir()) == [place]
+    place.unlink()
+    # A faster submitter is no failure.
+    monkeypatch.setattr(code_copy, "code_version", lambda: {"path": str(made.rename(place))})
+    assert keep_code(tmp_path) == place
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_clean_takes_half_a_copy_of_the_code_and_nothing_like_it(tmp_path: Path) -> None:
+    half, other = (keep_code(tmp_path).with_name(f".0123456789ab.{n}") for n in (1, 2))
+    (half / "tst_study").mkdir(parents=True)
+    (other / "thesis").mkdir(parents=True)
+    (tmp_path / "a-01230123" / "job").mkdir(parents=True)
+    write_config(example(), tmp_path / "a-01230123")
+    delete(tmp_path, not_needed(tmp_path))
+    assert list(half.parent.iterdir()) == [other]
