@@ -159,3 +159,10 @@ def test_clean_takes_half_a_copy_of_the_code_and_nothing_like_it(tmp_path: Path)
     write_config(example(), tmp_path / "a-01230123")
     delete(tmp_path, not_needed(tmp_path))
     assert list(half.parent.iterdir()) == [other]
+
+
+def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> None:
+    one = submitted(tmp_path, programs)
+    ours = f"12|0|RUNNING|None|{one.comment}"
+    says(programs / "squeue", f"printf '9|0|RUNNING|None|caf\\351\\n'; echo '{ours}'")
+    assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["running"]
