@@ -83,7 +83,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # nothing can be locked there
+    except UserError as error:  # before it trained: nothing can be locked there, say
         print(error)
         run_record.mark(folder, config, "failed", one_line(error))
         return Exit.FAILED
