@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tst_study.data.manifest import MANIFEST
 from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
@@ -23,8 +24,19 @@ class Recipe(Protocol):
 
 def place(recipe: Recipe, made_in: Path) -> Path:
     """The corpus' folder: in `prepared/` where it is whole there, else in `made_in`."""
-    whole = (PREPARED / recipe.name / "manifest.json").exists()
-    return (PREPARED if whole else made_in) / recipe.name
+    return (PREPARED if _is_whole(PREPARED / recipe.name) else made_in) / recipe.name
+
+
+def _is_whole(folder: Path) -> bool:
+    """The manifest is written last."""
+    return (folder / MANIFEST).exists()
+
+
+def _is_made_elsewhere(folder: Path) -> bool:
+    """Whole, and not to be held to the books: a Slurm job runs a copy of the code without them."""
+    from tst_study.data.preparation.request import BOOKS_FOLDER
+
+    return _is_whole(folder) and not BOOKS_FOLDER.is_dir()
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Books:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
+        if _is_made_elsewhere(folder):
+            return
         books = bundled_books(self.shards)
         prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), folder)
 
@@ -63,6 +77,8 @@ class BooksPart:
         from tst_study.data.preparation.prepare import prepare
         from tst_study.data.preparation.request import bundled_books
 
+        if _is_made_elsewhere(folder):
+            return
         whole = place(Books(), folder.parent)
         Books().prepare(whole)
         part = replace(
@@ -83,7 +99,7 @@ class HubText:
     limit_bytes: int | None = None
 
     def prepare(self, folder: Path) -> None:
-        if not (folder / "manifest.json").exists():
+        if not _is_whole(folder):
             limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
             raise UserError(
                 f"{folder}: not prepared; first: tst-study data prepare --source "

@@ -4,8 +4,8 @@ A verb that looks at what is there (status, cancel, logs, clean) asks every laun
 something done (submit, retry, plan) asks the one that was named.
 """
 
-import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
+from tst_study.run import lock as run_lock
 
 LAUNCHERS = {
     "local": "experiments.local.launcher:Local",
@@ -66,8 +67,8 @@ class Launcher(Protocol):
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders that nothing needs any more, and why."""
 
-    def allocation(self, run_name: str) -> Allocation:
-        """What a run of that name would get."""
+    def allocation(self, run: PlannedRun) -> Allocation:
+        """What a run would get."""
 
     def prices(self) -> Prices:
         """What its devices do and cost, as far as it knows."""
@@ -89,12 +90,15 @@ class Options:
     collects: bool = True
     only_new: bool = False
     """Only runs that were never submitted before."""
+    device: str | None = None
+    """On which the study was told to run; by default as its scale says."""
 
     def words(self) -> list[str]:
         """What of it a command that goes on with the study must say again."""
         words = ["--profile", str(self.profile.absolute())] if self.profile else []
         words += ["--parallel", str(self.parallel)] if self.parallel else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
+        words += ["--device", self.device] if self.device else []
         return words if self.share else [*words, "--no-share"]
 
 
@@ -127,11 +131,15 @@ def cancel_runs(root: Path, pattern: str) -> list[str]:
 @contextmanager
 def the_only_submitter(root: Path) -> Iterator[int]:
     """One at a time decides what of a study is queued, and what of it may be deleted: waits for
-    whoever holds the study's lock; yields the lock's descriptor."""
+    whoever holds the study's lock, and says so; yields the lock's descriptor. Raises `UserError`
+    where the file system has no locks."""
     root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    path = root / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not run_lock.take(descriptor, path, run_lock.EXCLUSIVE):
+            print(f"{root}: another command submits or cleans it; waiting", file=sys.stderr)
+            run_lock.take(descriptor, path, run_lock.EXCLUSIVE, wait=True)
         yield descriptor
     finally:
         os.close(descriptor)

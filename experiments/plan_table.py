@@ -28,7 +28,7 @@ OURS = Prices()
 
 def lines(
     planner: Planner,
-    allocation: AllocationOf = lambda name: Allocation(),
+    allocation: AllocationOf = lambda run: Allocation(),
     prices: Prices = OURS,
     *,
     noise: float | None = None,
@@ -57,7 +57,7 @@ def lines(
     rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
     for run in (run for run in runs if matches(run.run_id, pattern)):
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
-        rows.append(_row(run, hours, allocation(run.config.name), state))
+        rows.append(_row(run, hours, allocation(run), state))
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
     text += problems(runs, allocation)
@@ -150,7 +150,7 @@ class _Hours:
             return None if seconds is None else seconds * steps / 3600
         if self.prices.mfu is not None:
             return gpu_hours(total_flops([run]), device.peak, self.prices.mfu)
-        given = self.allocation(run.config.name)
+        given = self.allocation(run)
         kind = (run.shape, run.config.execution.parallel, given)
         if kind not in self.expected:
             self.expected[kind] = expected(run.config, given, device)

@@ -5,11 +5,13 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from tst_study import run_record
+from tst_study.atomic_files import written_atomically
 from tst_study.config import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
@@ -81,12 +83,16 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
+    except UserError as error:  # before it trained: nothing can be locked there, say
+        print(error)
+        run_record.mark(folder, config, "failed", one_line(error))
+        return Exit.FAILED
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     if speaks:
         run_record.mark(folder, config, "running", "starting")
-        (folder / "job" / "config.toml").write_text(to_toml(config), encoding="utf8")
+        write_config(config, folder)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
         from tst_study.train import train
@@ -99,6 +105,16 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """Of the run, for its next launch; the other ranks of this one read it at the same time."""
+    path, content = folder / "job" / "config.toml", to_toml(config).encode()
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == content:
+            return
+    with written_atomically(path) as file:
+        file.write(content)
 
 
 def send_output_to(path: Path) -> None:

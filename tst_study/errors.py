@@ -40,7 +40,8 @@ def first_problem(error: ValidationError) -> str:
     """The first of what pydantic found, in one line."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
 
 
 def one_line(error: BaseException) -> str:

@@ -76,7 +76,7 @@ class Local:
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         return ()
 
-    def allocation(self, run_name: str) -> Allocation:
+    def allocation(self, run: PlannedRun) -> Allocation:
         return Allocation(self._options.processes)
 
     def prices(self) -> Prices:

@@ -13,8 +13,8 @@ from tst_study.cost.parallel_layout import check
 from tst_study.cost.step_time import StepTime, step_time
 from tst_study.errors import UserError
 
-AllocationOf = Callable[[str], Allocation]
-"""What a run of a name would get."""
+AllocationOf = Callable[[PlannedRun], Allocation]
+"""What a run would get."""
 ENDLESS = 10**18
 """Bytes of a device of which nothing is known."""
 
@@ -41,7 +41,7 @@ def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
     """A line for every reason that some runs cannot be trained as they would be."""
     found: dict[str, list[str]] = defaultdict(list)
     for run in runs:
-        given = allocation(run.config.name)
+        given = allocation(run)
         try:
             resolved(run.config, given)
         except UserError as error:

@@ -25,10 +25,17 @@ class PlannedRun:
     fingerprint: str
     folder: Path
     trunk: PlannedRun | None = None
+    branch: str = ""
+    """Of a trunk, the name of the longest run that forks from it."""
 
     @property
     def run_id(self) -> str:
         return self.folder.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which resources are asked for: a trunk needs what its branches need."""
+        return (self.config.name, self.branch) if self.branch else (self.config.name,)
 
     @property
     def steps(self) -> int:

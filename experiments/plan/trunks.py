@@ -84,7 +84,7 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
-    return Trunk(identities.planned(config), forks)
+    return Trunk(replace(identities.planned(config), branch=template.name), forks)
 
 
 def _name(config: Config, steps: int) -> str:

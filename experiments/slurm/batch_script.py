@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.slurm.jobs import MARK
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import RUNS, Submission
 from experiments.slurm.submitit_script import script_text
@@ -99,7 +98,8 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
             "requeue": True,
             "chdir": os.getcwd(),
             **profile.gpus(resources),
-            **profile.sbatch,
+            # An option that is turned off is one that is not there.
+            **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
         # One dead rank takes the others down; none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
@@ -112,7 +112,7 @@ def _of_array(one: Submission, profile: Profile, resources: Resources) -> dict[s
     if one.dependency:
         parameters["additional_parameters"]["kill-on-invalid-dep"] = "yes"
     return parameters | {
-        "comment": f"{MARK}{one.id}",
+        "comment": one.comment,
         "dependency": ",".join(filter(None, (one.dependency, "singleton"))),
         "array_parallelism": profile.parallel,
     }

@@ -6,7 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-from tst_study.atomic_files import write_json
+from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.errors import UserError
 from tst_study.run.launch_facts import COPY_FACTS, code_version
 
 PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
@@ -14,7 +15,10 @@ FOLDER = "code"
 
 
 def keep_code(root: Path) -> Path:
-    """Copy the packages into `root/code/<12 hex of their content>`; the same code is kept once."""
+    """Copy the packages into `root/code/<12 hex of their content>`; the same code is kept once.
+
+    Raises `UserError` where that cannot be written.
+    """
     files = _files()
     digest = hashlib.sha256()
     for name, path in files.items():
@@ -24,14 +28,18 @@ def keep_code(root: Path) -> Path:
     if place.is_dir():
         return place
     beside = place.with_name(f".{place.name}.{os.getpid()}")
-    for name, path in files.items():
-        (beside / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, beside / name)
-    write_json(beside / COPY_FACTS, code_version())
     try:
-        beside.rename(place)
-    except OSError:  # another submitter was faster
-        shutil.rmtree(beside)
+        with disk_errors_named(place):
+            for name, path in files.items():
+                (beside / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, beside / name)
+            write_json(beside / COPY_FACTS, code_version())
+            beside.rename(place)
+    except UserError:
+        if not place.is_dir():  # else another submitter was faster
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return place
 
 
@@ -39,6 +47,18 @@ def copies(root: Path) -> list[Path]:
     """What `keep_code` made there. A study's folder may hold another `code`, a user's own."""
     named = (path for path in (root / FOLDER).glob("*") if re.fullmatch("[0-9a-f]{12}", path.name))
     return sorted(path for path in named if (path / COPY_FACTS).is_file())
+
+
+def unfinished(root: Path) -> list[Path]:
+    """What submitters that were killed left of copies, of no other name and content than theirs."""
+    named = (root / FOLDER).glob(".*")
+    return sorted(
+        path
+        for path in named
+        if re.fullmatch(r"\.[0-9a-f]{12}\.\d+", path.name)
+        and path.is_dir()
+        and all(part.name in PACKAGES or COPY_FACTS in part.name for part in path.iterdir())
+    )
 
 
 def _files() -> dict[str, Path]:

@@ -40,7 +40,8 @@ def call(*command: str, pass_fds: Sequence[int] = ()) -> str:
             command,
             env=environment(),
             capture_output=True,
-            text=True,
+            encoding="utf8",
+            errors="replace",  # users' other jobs may have comments in any encoding
             timeout=SECONDS,
             pass_fds=pass_fds,
         )

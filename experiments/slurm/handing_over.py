@@ -17,7 +17,7 @@ from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
-from experiments.run_process import cancel_mark
+from experiments.run_process import cancel_mark, write_config
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
 from experiments.slurm.code_copy import keep_code
@@ -26,7 +26,6 @@ from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
 from experiments.study import Study
-from tst_study.config import to_toml
 from tst_study.run import lock as run_lock
 
 SECOND_LOOK = 2.0
@@ -100,7 +99,7 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
-        check_layouts(open_, lambda name: Allocation(profile.resources_of(name).ranks))
+        check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
         handing = _Handing(root, profile, lock, jobs, result)
         handing.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
@@ -145,7 +144,7 @@ class _Handing:
                 elif dependency is None:
                     self.result.held_back.append(run)
                 else:
-                    resources = self.profile.resources_of(run.config.name)
+                    resources = self.profile.resources_of(*run.names)
                     groups[resources, dependency].append(run)
             for (resources, dependency), members in groups.items():
                 for start in range(0, len(members), longest):
@@ -222,6 +221,6 @@ class _Handing:
         folder.mkdir(parents=True, exist_ok=True)
         cancel_mark(run.folder).unlink(missing_ok=True)
         launches.forget(run.folder)
-        (folder / "config.toml").write_text(to_toml(run.config), encoding="utf8")
+        write_config(run.config, run.folder)
         script = script_of_one_run(one, run.run_id, self.root, self.profile, resources)
         (folder / "run.sh").write_text(script, encoding="utf8")

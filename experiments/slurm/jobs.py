@@ -34,6 +34,9 @@ class SlurmJob:
     state: str
     """Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
     reason: str = ""
+    comment: str = ""
+    name: str = ""
+    """Beside the comment, which not all accounts keep; of a job that left the queue only."""
 
     def seen(self, remark: str = "") -> Job:
         """As any launcher says it, with a remark on its launches so far."""
@@ -64,19 +67,20 @@ def in_the_queue() -> dict[Key, SlurmJob]:
     jobs: dict[Key, SlurmJob] = {}
     for line in out.splitlines():
         array, place, state, reason, comment = (*line.split("|", 4), "", "", "", "")[:5]
-        _note(jobs, comment, place, SlurmJob(f"{array}_{place}", state, reason))
+        _note(jobs, place, SlurmJob(f"{array}_{place}", state, reason, comment))
     return jobs
 
 
-def in_memory_or_accounts(ids: Iterable[str]) -> dict[str, SlurmJob]:
-    """What `scontrol`, else `sacct`, still know of jobs that left the queue, by `123_4`.
+def in_memory_or_accounts(jobs: Iterable[SlurmJob]) -> dict[SlurmJob, SlurmJob]:
+    """What `scontrol`, else `sacct`, still know of jobs that left the queue.
 
     Empty where neither knows anything: without slurmdbd, a job is forgotten minutes after its
-    end.
+    end. A stranger's job that has got the same id is not taken for it.
     """
-    wanted = sorted(set(ids))
-    found: dict[str, SlurmJob] = {}
-    for array in sorted({one.partition("_")[0] for one in wanted}):
+    wanted = list(jobs)
+    ours = {(job.id, by): job for job in wanted for by in (job.comment, job.name)}
+    found: dict[SlurmJob, SlurmJob] = {}
+    for array in sorted({job.id.partition("_")[0] for job in wanted}):
         try:
             out = call("scontrol", "--oneliner", "show", "job", array)
         except SlurmError:
@@ -84,24 +88,27 @@ def in_memory_or_accounts(ids: Iterable[str]) -> dict[str, SlurmJob]:
         for line in out.splitlines():
             fields = dict(re.findall(r"(\w+)=(\S*)", line))
             id = f"{fields.get('ArrayJobId')}_{fields.get('ArrayTaskId')}"
-            found[id] = SlurmJob(id, fields.get("JobState", ""), fields.get("Reason", ""))
-    missing = [one for one in wanted if one not in found]
-    if missing:
+            if job := ours.get((id, fields.get("Comment", ""))):
+                found[job] = SlurmJob(id, fields.get("JobState", ""), fields.get("Reason", ""))
+    ids = ",".join(sorted({job.id for job in wanted if job not in found}))
+    if ids:
         try:
             out = call("sacct", "--noheader", "--parsable2", "--allocations",
-                       "--format=JobID,State", f"--jobs={','.join(missing)}")  # fmt: skip
+                       "--format=JobID,State,Comment,JobName", f"--jobs={ids}")  # fmt: skip
         except SlurmError:  # no accounting
             out = ""
         for line in out.splitlines():
-            id, _, state = line.partition("|")
-            found[id] = SlurmJob(id, state.split(" ")[0])
-    return {id: job for id, job in found.items() if id in wanted}
+            id, state, comment, name = (*line.split("|", 3), "", "", "")[:4]
+            # Accounts keep comments only where AccountingStoreFlags says so.
+            if job := ours.get((id, comment or name)):
+                found[job] = SlurmJob(id, state.split(" ")[0])
+    return found
 
 
-def _note(jobs: dict[Key, SlurmJob], comment: str, place: str, job: SlurmJob) -> None:
-    if not comment.startswith(MARK) or not place.isdigit():
+def _note(jobs: dict[Key, SlurmJob], place: str, job: SlurmJob) -> None:
+    if not job.comment.startswith(MARK) or not place.isdigit():
         return
-    key = (comment.removeprefix(MARK), int(place))
+    key = (job.comment.removeprefix(MARK), int(place))
     # A requeued task can be listed twice for a moment: what is alive counts.
     if key not in jobs or not jobs[key].is_active:
         jobs[key] = job

@@ -1,8 +1,9 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script
-from experiments.slurm.code_copy import copies
+from experiments.slurm.code_copy import copies, unfinished
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.jobs import in_memory_or_accounts
+from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
+from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
 from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
@@ -63,8 +64,8 @@ class Slurm:
             for run, job in jobs.items()
             if not job.state and not run_record.is_over(root / run)
         }
-        more = in_memory_or_accounts(job.id for job in forgotten.values())
-        jobs |= {run: more.get(job.id, job) for run, job in forgotten.items()}
+        more = in_memory_or_accounts(forgotten.values())
+        jobs |= {run: more.get(job, job) for run, job in forgotten.items()}
         return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
@@ -96,7 +97,10 @@ class Slurm:
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders of jobs that ended, and copies of code that no active job runs."""
         submissions, known = submission.queued(root)
-        active = {name for (name, _), job in known.items() if job.is_active}
+        active = _active(known)
+        if any(one.id not in active for one in submissions):
+            time.sleep(SECOND_LOOK)
+            active |= _active(in_the_queue())
         for one in submissions:
             if one.id not in active:
                 yield one.folder(root), "its jobs have ended"
@@ -104,9 +108,11 @@ class Slurm:
         for place in copies(root):
             if place.name not in used:
                 yield place, "code of jobs that have ended"
+        for place in unfinished(root):
+            yield place, "half a copy of the code, of a submitter that was killed"
 
-    def allocation(self, run_name: str) -> Allocation:
-        resources = self.profile.resources_of(run_name)
+    def allocation(self, run: PlannedRun) -> Allocation:
+        resources = self.profile.resources_of(*run.names)
         warned = max(1, resources.seconds - self.profile.signal_seconds)
         return Allocation(resources.ranks, self.profile.on_gpu(resources), warned)
 
@@ -118,14 +124,19 @@ class Slurm:
         return check_with_slurm(runs, root, self.profile)
 
 
+def _active(known: Mapping[Key, SlurmJob]) -> set[str]:
+    """Submissions of which a job will still do something."""
+    return {name for (name, _), job in known.items() if job.is_active}
+
+
 def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -> list[str]:
     """What stands against the runs' layouts, and what `sbatch --test-only` says of each kind of job
     that they need."""
     kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if not is_over(run):
-            kinds[profile.resources_of(run.config.name)].append(run)
-    lines = problems(runs, lambda name: Allocation(profile.resources_of(name).ranks))
+            kinds[profile.resources_of(*run.names)].append(run)
+    lines = problems(runs, lambda run: Allocation(profile.resources_of(*run.names).ranks))
     for resources, members in kinds.items():
         one = submission.new(root, "", [members[0].run_id], Path("code"))
         text = array_script(one, root, profile, resources)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from experiments.launcher import RETRIES
 from tst_study.config import NotNegative, Positive, PositiveFloat, Strict, read_toml
@@ -16,7 +17,32 @@ PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
 WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
 """In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`."""
-SbatchOptions = dict[str, str | int | bool]
+TAKEN = {
+    "array": "holds the runs; say max_array and parallel",
+    "chdir": "is where the study was submitted; submit from the folder that you mean",
+    "comment": "is the mark by which the study's jobs are known; say wckey or account",
+    "dependency": "is how branches wait for their trunk; to start later, say begin",
+    "error": "goes with the output; read it by tst-study logs",
+    "exclude": "is extended by nodes that fail; say exclude at the top of the profile",
+    "job_name": "keeps equal submissions apart; it begins with the study's folder: say --runs",
+    "no_requeue": "would end a run with the time of its job; say retries",
+    "output": "lies in the study's folder; read it by tst-study logs",
+    "requeue": "is how a run outlives the time of its job; say retries",
+    "signal": "warns a run before its time is up; say signal_seconds",
+}
+"""Options of sbatch that jobs live by, and what to say in their place."""
+
+
+def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    for name in options:
+        if not re.fullmatch("[a-z][a-z0-9_-]+", name):
+            raise ValueError(f"{name!r}: is no long option of sbatch, such as mail-type")
+        if why := TAKEN.get(name.replace("-", "_")):
+            raise ValueError(f"{name}: {why}")
+    return options
+
+
+SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken)]
 """Options of sbatch by their long names."""
 
 
@@ -112,10 +138,11 @@ class Profile(Strict):
     """Measured there, in the place of what `plan` expects by its model of a step."""
     price_per_gpu_hour: PositiveFloat | None = None
 
-    def resources_of(self, run_name: str) -> Resources:
+    def resources_of(self, *names: str) -> Resources:
+        """Of a run that goes by these names."""
         values = self.resources.model_dump()
         for one in self.runs:
-            if fnmatch(run_name, one.match):
+            if any(fnmatch(name, one.match) for name in names):
                 values |= one.resources
         return Resources.model_validate(values)
 
@@ -129,8 +156,11 @@ class Profile(Strict):
 
     def on_gpu(self, resources: Resources) -> bool:
         """Whether a run gets a GPU, by whatever option."""
-        asked = (f"{name}={value}" for name, value in self.sbatch.items())
-        return resources.gpus_per_node > 0 or any("gpu" in option for option in asked)
+        asked = (
+            name.startswith("gpus") or (name.startswith(("gres", "tres")) and "gpu" in str(value))
+            for name, value in self.sbatch.items()
+        )
+        return resources.gpus_per_node > 0 or any(asked)
 
     def of_small_jobs(self) -> tuple[Profile, Resources]:
         """What they get in the place of `self` and of a run's resources."""
@@ -156,7 +186,7 @@ def load_profile(path: Path | None = None) -> Profile:
     try:
         profile = Profile.model_validate(values)
         for one in profile.runs:
-            profile.resources_of(one.match)
+            Resources.model_validate(profile.resources.model_dump() | one.resources)
     except ValidationError as error:
         known = f"; keys: {', '.join(Profile.model_fields)}"
         more = known if error.errors()[0]["type"] == "extra_forbidden" else ""

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.jobs import Key, SlurmJob, in_the_queue
+from experiments.slurm.jobs import MARK, Key, SlurmJob, in_the_queue
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
@@ -37,6 +37,11 @@ class Submission:
     """Folder of the code that the jobs run."""
     created: float
     dependency: str = ""
+
+    @property
+    def comment(self) -> str:
+        """Of its jobs, by which they are known."""
+        return f"{MARK}{self.id}"
 
     def folder(self, root: Path) -> Path:
         return root / FOLDER / self.id
@@ -113,7 +118,7 @@ def known_jobs(root: Path) -> dict[str, SlurmJob]:
         for place, run in enumerate(one.runs):
             job = known.get((one.id, place))
             if job is None and id:
-                job = SlurmJob(f"{id}_{place}", "")
+                job = SlurmJob(f"{id}_{place}", "", comment=one.comment, name=one.name)
             if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
                 jobs[run] = job
     return jobs

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 from experiments.launcher import RETRIES, Options, cancel_runs, launcher_of
 from experiments.local import launcher as launcher_local
@@ -31,7 +32,9 @@ from tests.experiments.fake_training import config
 from tests.experiments.test_studies import NoResults
 from tests.run.test_record import DATA
 from tst_study import run_record
-from tst_study.config import Config
+from tst_study.commands import study_verbs
+from tst_study.config import Config, to_toml
+from tst_study.config import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.run import lock as run_lock
@@ -238,6 +241,25 @@ def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
     assert again in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", [study_verbs.submit, study_verbs.retry])
+def test_to_go_on_a_study_keeps_the_device_that_was_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: Callable[..., None],
+) -> None:
+    """Else runs on processors would go on, or their rest be queued, on a GPU."""
+
+    def stop(*arguments: object, **more: object) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.local.launcher.launch", stop)
+    monkeypatch.setattr(Study, "prepare", lambda study: None)
+    with pytest.raises(typer.Exit):
+        verb("bag-grid", scale="smoke", runs=tmp_path, device="cpu")
+    assert f"--runs {tmp_path} --device cpu" in capsys.readouterr().out
+
+
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     tmp_path: Path,
 ) -> None:
@@ -268,6 +290,24 @@ def test_only_what_would_happen_again_is_not_tried_again(
     monkeypatch.setitem(sys.modules, "tst_study.train", fake)
     (tmp_path / "job").mkdir()
     assert train_rank(config("one"), tmp_path, 0) == status
+
+
+def test_other_ranks_never_read_half_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read what the first one writes: one that had opened the old file reads all of it."""
+    fake = ModuleType("tst_study.train")
+    fake.train = lambda *unused, **more: "done"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tst_study.train", fake)
+    path = tmp_path / "job" / "config.toml"
+    train_rank(config("one"), tmp_path, 0)
+    first = path.stat()
+    train_rank(config("one"), tmp_path, 0)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
+    with open(path) as opened:
+        train_rank(config("one", "execution.device=cpu"), tmp_path, 0)
+        assert opened.read() == to_toml(config("one"))
+    assert load_config(path) == config("one", "execution.device=cpu")
 
 
 def test_a_rank_that_failed_for_good_speaks_for_all() -> None:

@@ -153,7 +153,7 @@ def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: P
     chosen = catalogue.load("equal-cost", "paper")
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True)
-    text = lines(planner, lambda name: given, Prices("B200", per_gpu_hour=3.0))
+    text = lines(planner, lambda run: given, Prices("B200", per_gpu_hour=3.0))
     run = planner.decided()[0]
     b200 = device_named("B200")
     assert b200 is not None
@@ -182,7 +182,7 @@ def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
     """More ranks than sequences used to end the plan with a ZeroDivisionError."""
     planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
     for ranks in (3, 64):
-        text = lines(planner, lambda name, ranks=ranks: Allocation(ranks))
+        text = lines(planner, lambda run, ranks=ranks: Allocation(ranks))
         assert listed(text)[0].split()[-2] == "–"
         (line,) = [line for line in text if "cannot be trained" in line]
         assert f"1 more cannot be trained on {ranks} ranks: batch.sequences = 16" in line
@@ -208,7 +208,7 @@ def test_wall_time_and_launches_follow_from_ranks_and_the_time_of_a_launch(tmp_p
     # As many FLOPs an hour that a run takes 10 GPU-hours.
     mfu = flops / (989e12 * 36000)
     prices = Prices("H100", mfu)
-    text = lines(planner, lambda name: Allocation(4, on_gpu=True, seconds=3600.0), prices)
+    text = lines(planner, lambda run: Allocation(4, on_gpu=True, seconds=3600.0), prices)
     assert text[-2].split()[4:9] == ["GPU-hours", "wall", "time", "launches", "memory"]
     assert listed(text)[0].split()[4:8] == ["10", "2.5", "h", "3"]
 
@@ -225,7 +225,7 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     chosen = catalogue.load("headline", "paper")
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True, memory=180 * 10**9)
-    table = lines(planner, lambda name: given)
+    table = lines(planner, lambda run: given)
     sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
     total = next(line for line in sheet if line.startswith("  none")).split()[-1]
     assert listed(table)[0].split()[-3:-1] == [total, "GB"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from experiments.launcher import the_only_submitter
 from experiments.local.progress import Progress, TimeLeft
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
+from experiments.run_process import Exit, train_rank
 from experiments.runs import status
 from tests.examples import example
 from tests.run.test_record import evaluation, open_run
+from tst_study import run_record
 from tst_study.config import to_toml
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
@@ -44,6 +50,28 @@ def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:
         ):
             pass
     assert not run_lock.is_held(tmp_path)
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Lustre answers where it is mounted without `-o flock`."""
+
+    def flock(*arguments: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    said = r"cannot be locked \(Function not implemented\); .*-o flock\), or choose a folder"
+    with (
+        pytest.raises(UserError, match=f"{tmp_path}/.submit.lock: {said}"),
+        the_only_submitter(tmp_path),
+    ):
+        pass
+    assert train_rank(example(), tmp_path, 0) == Exit.FAILED
+    assert re.search(f"{tmp_path}/job/lock: {said}", capsys.readouterr().out)
+    ended = run_record.read_status(tmp_path)
+    assert ended
+    assert re.search(said, ended["message"])
 
 
 def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from experiments.slurm.code_copy import keep_code
 from experiments.studies import catalogue
 from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 from tst_study.config import Config, Superposition
@@ -202,3 +206,22 @@ def test_runs_in_another_folder_bring_their_corpora_there(
     (usual / "manifest.json").touch()
     elsewhere = catalogue.load("bag-grid", "smoke", tmp_path / "mine")
     assert set(elsewhere.corpora) == {usual}
+
+
+@pytest.mark.parametrize("recipe", ["Books(1)", "BooksPart(9)"])
+def test_a_copy_of_the_code_takes_whole_corpora_of_the_books_as_they_are(
+    tmp_path: Path, recipe: str
+) -> None:
+    """It has no books with it, and submits the rest of a study all the same."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "manifest.json").touch()
+    path = {**os.environ, "PYTHONPATH": str(keep_code(tmp_path))}
+
+    def prepare(folder: str) -> str:
+        code = f"from experiments.corpora import *; {recipe}.prepare(Path({folder!r}))"
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True)
+        return done.stderr
+
+    assert prepare("whole") == ""
+    assert "does not hold the bundled books" in prepare("missing")

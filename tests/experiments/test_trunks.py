@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.launcher import Options, launcher_of
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.trunks import trunks_of
@@ -75,6 +76,27 @@ def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
     assert [fork.step if fork else None for fork in forks] == [20, 30, 30]
     assert {fork.folder for fork in forks if fork} == {str(trunk.folder)}
     assert [run.trunk for run in planned] == [None, None, trunk, trunk, trunk, None]
+
+
+def test_a_trunk_gets_the_resources_of_its_longest_branch_too(
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "slurm.toml"
+    rules = {"s4-r0.2-*": "nodes = 2", "s4-r0.5-*": "nodes = 8", "trunk-*": "tasks_per_node = 3"}
+    profile.write_text(
+        "".join(
+            f"[[runs]]\nmatch = '{name}'\nresources = {{{value}}}\n"
+            for name, value in rules.items()
+        )
+    )
+    launcher = launcher_of("slurm", Options(profile=profile))
+    planned = planner(one(4, 0.2), one(4, 0.5), one(4, 0.3)).decided()
+    assert {run.config.name: launcher.allocation(run).ranks for run in planned} == {
+        "trunk-s4-30steps-seed0": 24,
+        "s4-r0.2-": 2,
+        "s4-r0.5-": 8,
+        "s4-r0.3-": 1,
+    }
 
 
 def test_a_branch_is_the_same_run_as_the_unforked_one() -> None:

@@ -167,6 +167,7 @@ def test_clean_waits_for_a_submitter_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new job's folder is there, its job is not yet: it is not taken for one that ended."""
+    monkeypatch.setattr("experiments.slurm.launcher.SECOND_LOOK", 0.0)
     slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded("seconds_2"), root))

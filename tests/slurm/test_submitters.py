@@ -117,7 +117,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
-    monkeypatch.setattr("experiments.launcher.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("fcntl.flock", lambda *arguments: None)
     monkeypatch.setattr("experiments.slurm.handing_over.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3

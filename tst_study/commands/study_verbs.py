@@ -86,6 +86,7 @@ def plan(
     from experiments.launcher import Options, launcher_of
     from experiments.local.queue import fitting
     from experiments.plan.allocation import Allocation, Prices
+    from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
     from experiments.plan_table import lines
     from experiments.runs.status import ENDLESS
@@ -100,8 +101,8 @@ def plan(
     gpu = prices.gpu()
     memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
 
-    def allocation(run_name: str) -> Allocation:
-        given = trains.allocation(run_name)
+    def allocation(run: PlannedRun) -> Allocation:
+        given = trains.allocation(run)
         if gpus is None:
             return given
         return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
@@ -148,7 +149,7 @@ def submit(
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
-    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
+    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new, device)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
 
 
@@ -170,7 +171,7 @@ def retry(
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
-    options = Options(parallel, processes, profile, not no_share)
+    options = Options(parallel, processes, profile, not no_share, device=device)
     wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
     raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder, wanted))
 

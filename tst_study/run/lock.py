@@ -1,18 +1,39 @@
-"""One process per run: a lock on the run folder that dies with whoever holds it."""
+"""One process per run: a lock on the run folder that dies with whoever holds it.
+
+A study has one of the same kind (`experiments/launcher.py`).
+"""
 
 import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tst_study.errors import UserError
 
+EXCLUSIVE, SHARED = fcntl.LOCK_EX, fcntl.LOCK_SH
+
 
 class RunHeldError(UserError):
     """Another live process trains this run."""
+
+
+def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
+    """Take a lock (`EXCLUSIVE` or `SHARED`) on the open file at `path`; False where another
+    process is in the way, unless that is waited for. Raises `UserError` where the file system
+    has no locks."""
+    try:
+        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be locked ({error.strerror}); mount its file system with locks "
+            "(Lustre: -o flock), or choose a folder on another one"
+        ) from None
+    return True
 
 
 def lock_path(folder: Path) -> Path:
@@ -22,7 +43,7 @@ def lock_path(folder: Path) -> Path:
 @contextmanager
 def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     """Hold the run for as long as the block lasts. Raises `RunHeldError` where someone else does
-    and has not let go of it after `seconds`.
+    and has not let go of it after `seconds`, `UserError` where there are no locks.
 
     The kernel gives the lock up when the process ends, however it ends, so none is ever stale.
     """
@@ -30,7 +51,7 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if not _taken(descriptor, seconds):
+        if not _taken(descriptor, path, seconds):
             owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise RunHeldError(
                 f"{folder}: process {owner} trains this run already; wait for it or stop it"
@@ -56,12 +77,11 @@ def owner(folder: Path) -> Owner | None:
     return Owner(int(process), host) if process.isdigit() else None
 
 
-def _taken(descriptor: int, seconds: float) -> bool:
+def _taken(descriptor: int, path: Path, seconds: float) -> bool:
     """Take the lock; an onlooker of `is_held` may be in the way for an instant at least."""
     deadline = time.monotonic() + seconds
     while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if take(descriptor, path, EXCLUSIVE):
             return True
         if time.monotonic() > deadline:
             return False
@@ -70,15 +90,13 @@ def _taken(descriptor: int, seconds: float) -> bool:
 
 def is_held(folder: Path) -> bool:
     """Whether a live process trains this run at this moment."""
+    path = lock_path(folder)
     try:
-        descriptor = os.open(lock_path(folder), os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         # A shared lock, so that two onlookers never take each other for a holder.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not take(descriptor, path, SHARED)
     finally:
         os.close(descriptor)
-    return False
