@@ -260,19 +260,23 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete what nothing needs any more: older checkpoints of finished runs, trunks' checkpoints
-    that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
+    trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    from experiments.plan.planner import Planner
     from experiments.runs.clean import delete, not_needed
+    from experiments.studies.catalogue import STUDIES, load
 
-    root = _folder(study, scale, runs)
-    found = not_needed(root)
+    root, planner = _folder(study, scale, runs), None
+    if study in STUDIES:
+        planner = Planner(load(study, scale, root), root, unprepared=True)
+    found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
     if found and not yes and sys.stdin.isatty():
         yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
     if yes:
-        total = sum(one.size for one in delete(root, found)) / 2**20
+        total = sum(one.size for one in delete(root, found, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 
