@@ -60,7 +60,7 @@ def lines(
         rows.append(_row(run, hours, allocation(run.config.name), state))
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
-    text += problems(runs, allocation)
+    text += [*problems(runs, allocation), *planner.dead_ends()]
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]

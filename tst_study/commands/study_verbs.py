@@ -144,12 +144,12 @@ def submit(
     ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
-    from experiments.launcher import Options, launcher_of
+    from experiments.launcher import Options
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
+    raise typer.Exit(_submitted(chosen, launcher, options))
 
 
 def retry(
@@ -165,14 +165,26 @@ def retry(
     no_share: NoShare = False,
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
-    from experiments.launcher import Options, launcher_of
+    from experiments.launcher import Options
     from experiments.runs.status import stopped
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share)
     wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder, wanted))
+    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
+
+
+def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
+    """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
+    from experiments.launcher import launcher_of
+    from experiments.plan.planner import Planner
+
+    status = launcher_of(launcher, options).submit(study, study.folder, *wanted)
+    dead_ends = Planner(study, study.folder).dead_ends()
+    for line in dead_ends:
+        print(f"error: {line}", file=sys.stderr)
+    return status or int(bool(dead_ends))
 
 
 def status(
