@@ -21,12 +21,15 @@ from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
+from experiments.runs.status import row
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 from tst_study.units import duration
 
 GPUS = Path("/dev")
 """Where their drivers show them; asked without torch."""
+WAITING = ("waiting", "preempted", "interrupted")
+"""States of what a launcher may start."""
 
 
 class Local:
@@ -66,9 +69,13 @@ class Local:
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Ask the processes of this machine that hold the runs to checkpoint and end."""
-        folders = (path.parent for path in root.glob("*/job"))
-        return {folder.name for folder in folders if wanted(folder.name) and _stop(folder)}
+        """Have no launcher start those that wait, and ask the processes of this machine that hold
+        runs to checkpoint and end."""
+        folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
+        waiting = [folder for folder in folders if row(folder).state in WAITING]
+        for folder in waiting:  # first: what ends makes room for them
+            cancel_mark(folder).touch()
+        return {folder.name for folder in folders if _stop(folder) or folder in waiting}
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         return [log_path(root / run_id)]

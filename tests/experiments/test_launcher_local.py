@@ -387,7 +387,9 @@ def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path)
 
 
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:
-    study = study_of(config("sleep_60", "seed=0"), config("run", "seed=1"))
+    """Runs that wait are not started in place of those that were stopped."""
+    waiting = config("sleep_0.1", "seed=2")
+    study = study_of(config("sleep_60", "seed=0"), waiting, config("run", "seed=1"))
 
     def cancel_soon() -> None:
         deadline = time.monotonic() + 90
@@ -398,12 +400,15 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
 
     cancelled: list[str] = []
     threading.Thread(target=cancel_soon).start()
-    queue = submit(study, tmp_path)
-    assert [(run.run_id, why) for run, why in queue.failed.values()] == [
-        (cancelled[0], "cancelled")
-    ]
+    queue = submit(study, tmp_path, parallel=1)
+    assert len(cancelled) == 2
+    assert {run.run_id: why for run, why in queue.failed.values()} == dict.fromkeys(
+        cancelled, "cancelled"
+    )
     assert status(tmp_path, "sleep_60")["state"] == "preempted"
     assert launches(tmp_path) == {"sleep_60": 1, "run": 1}
+    submit(study_of(waiting), tmp_path)
+    assert launches(tmp_path) == {"sleep_60": 1, "run": 1, "sleep_0.1": 1}
 
 
 def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:

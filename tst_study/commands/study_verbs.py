@@ -226,7 +226,7 @@ def cancel(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
 ) -> None:
-    """Stop runs after a checkpoint, queued ones for good; `submit` or `retry` starts them again."""
+    """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
     from experiments.launcher import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
