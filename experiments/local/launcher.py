@@ -21,7 +21,7 @@ from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
-from experiments.runs.status import row
+from experiments.runs.status import jobs_if_known, row, rows_of
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 from tst_study.units import duration
@@ -60,7 +60,7 @@ class Local:
         finally:
             figures.end()
         _say(console, "Drawing figures and report.")
-        _conclude(console, study, root, report)
+        _conclude(console, study, root, options.share)
         _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
         return _failures(queue)
 
@@ -112,13 +112,15 @@ def _stop(folder: Path) -> bool:
     return True
 
 
-def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
+def _conclude(console: Console, study: Study, root: Path, share: bool) -> None:
     from experiments.runs.collect import collect
 
-    collected = collect(root)
+    collected = collect(root, rows_of(study, root, share, jobs_if_known(root)))
     _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
     _say(console, *collected.summary, "")
-    _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")
+    _say(
+        console, f"Runs    {root}/", f"Figures {root}/report/", f"Report  {root}/report/report.html"
+    )
 
 
 def _failures(queue: Queue) -> int:

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.plan.planned_run import matches
-from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, sums, table
+from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, say_once, sums, table
 from experiments.studies.catalogue import STUDIES, folder_of, load
 from tst_study.errors import UserError
 
@@ -42,6 +42,6 @@ def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusR
     if study in STUDIES:
         try:
             return rows_of(load(study, scale, root), root, share)
-        except UserError:
-            pass
+        except UserError as error:
+            say_once(f"without runs of {study} that never began: {error}")
     return rows_below(root)

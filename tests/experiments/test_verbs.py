@@ -14,11 +14,12 @@ from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect, keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
-from experiments.studies.catalogue import folder_of
+from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner
 from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.commands import study_verbs
 from tst_study.config import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
@@ -67,6 +68,27 @@ def test_a_study_of_one_s_own_goes_by_its_name(
 def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:
     open_run(tmp_path / "b").status("failed", 3, "disk full")
     assert "No run is over yet." in collect(tmp_path).lines()
+
+
+def test_collect_misses_runs_of_the_study_that_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    study = load("headline", "smoke", tmp_path)
+    runs = Planner(study, tmp_path).decided()
+    begin(runs[0], "failed")
+    study_verbs.collect("headline", "smoke", tmp_path)
+    assert f"0 runs over, {len(runs)} missing" in capsys.readouterr().out
+    collected = json.loads((tmp_path / "report" / "collected.json").read_text())
+    waiting = {run.run_id: "waiting" for run in runs[1:]}
+    assert collected == {"over": [], "missing": {runs[0].run_id: "failed", **waiting}}
+    monkeypatch.undo()  # the text is not there
+    study_verbs.collect("headline", "smoke", tmp_path)
+    said = capsys.readouterr()
+    assert "0 runs over, 1 missing" in said.out
+    assert said.err.startswith("without runs of headline that never began: ")
+    with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
+        study_verbs.collect("headline", "smoke", tmp_path / "nowhere")
 
 
 def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Path) -> None:

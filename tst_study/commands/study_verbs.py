@@ -259,9 +259,10 @@ def collect(
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
     from experiments.runs.collect import keep
+    from experiments.runs.status_screen import look
 
     root = _folder(study, scale, runs)
-    print(*collect_runs(root).lines(), sep="\n")
+    print(*collect_runs(root, look(study, scale, root)).lines(), sep="\n")
     if record is not None:
         print(f"{len(keep(root, record))} records: {record}/")
 
