@@ -75,7 +75,8 @@ def keep(root: Path, to: Path) -> list[Path]:
             record, place = run_record.read(folder), to / folder.name
             place.mkdir(parents=True, exist_ok=True)
             for name in WHOLE:
-                shutil.copyfile(folder / name, place / name)
+                if (folder / name).exists():  # of a run that diverged early, not all are
+                    shutil.copyfile(folder / name, place / name)
             evaluated = {row["step"] for row in record.evals}
             with written_atomically(place / "metrics.jsonl") as file:
                 for row in thinned(record.metrics, evaluated):

@@ -115,6 +115,17 @@ def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Pat
     pd.testing.assert_frame_equal(run_table.load(kept).drop(columns="folder"), before)
 
 
+def test_a_run_that_diverged_before_its_first_evaluation_has_a_record(tmp_path: Path) -> None:
+    writer = open_run(tmp_path / "runs" / "a")
+    writer.metrics(metrics(writer.start_segment(None, {}), 1, 99.0))
+    writer.status("diverged", 1, "loss nan")
+    writer.close()
+    finished(tmp_path / "runs" / "b", "seed=1")
+    kept = tmp_path / "kept"
+    assert keep(tmp_path / "runs", kept) == [kept / "a", kept / "b"]
+    assert list(run_table.load(kept)["state"]) == ["diverged", "done"]
+
+
 def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
     finished(tmp_path / "good")
     open_run(tmp_path / "bad", "seed=1").status("failed", 3, "disk full")
