@@ -177,11 +177,11 @@ def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow
     return [told(one) for one in rows]
 
 
-def rows_below(root: Path) -> list[StatusRow]:
+def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[StatusRow]:
     """All runs of a study's folder, also those that failed before they wrote a record; without
     their jobs, which is said, where nobody answers for those."""
     check_is_there(root)
-    jobs = jobs_if_known(root)
+    jobs = jobs_if_known(root) if jobs is None else jobs
     folders = _folders_below(root)
     rows = [row(path, job=jobs.get(path.name)) for path in folders]
     unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from experiments.runs.status import StatusRow, rows_below
-from experiments.runs.watch import hours_left, serve
+from experiments.runs.watch import hours_left, kept, serve
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study.run import lock
@@ -74,6 +77,34 @@ def test_it_answers_to_its_own_name_only(address: str) -> None:
             urllib.request.urlopen(asked)
 
 
+def test_those_who_ask_at_once_share_one_look(root: Path) -> None:
+    looks = []
+
+    def slow() -> list[StatusRow]:
+        looks.append(1)
+        time.sleep(0.5)
+        return rows_below(root)
+
+    with serve(slow, root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/runs"
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: urllib.request.urlopen(address).read(), range(4)))
+        server.shutdown()
+        thread.join()
+    assert len(looks) == len(set(answers)) == 1
+
+
+def test_an_answer_is_kept_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 0.0, itertools.count()
+    monkeypatch.setattr("experiments.runs.watch.time.monotonic", lambda: now)
+    answer = kept(30.0, lambda: next(asked))
+    assert [answer(), answer()] == [0, 0]
+    now = 30.5
+    assert [answer(), answer()] == [1, 1]
+
+
 @pytest.fixture
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if executable() is None:
@@ -122,3 +153,28 @@ def test_it_renews_itself_and_says_when_nobody_answers(
     while browser.run("document.querySelector('#key').className") != "lost":
         pass
     assert "has ended" in browser.run("document.querySelector('#key').textContent")
+
+
+def test_it_does_not_ask_again_while_it_waits_for_an_answer(browser: Browser, root: Path) -> None:
+    first, answers = [1], threading.Event()
+
+    def look() -> list[StatusRow]:
+        if not first:
+            answers.wait(60)
+        first.clear()
+        return rows_below(root)
+
+    with serve(look, root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            browser.open(f"http://127.0.0.1:{server.server_address[1]}/", 1280)
+            while not (asked := [url for url in browser.requests if url.endswith("/runs")]):
+                browser.run("0")
+            time.sleep(3.0)
+            browser.run("0")
+            assert [url for url in browser.requests if url.endswith("/runs")] == asked
+        finally:
+            answers.set()
+            server.shutdown()
+            thread.join()

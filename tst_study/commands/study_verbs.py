@@ -210,12 +210,14 @@ def watch(
     port: Annotated[int, typer.Option(help="Of this machine; by default a free one.")] = 0,
 ) -> None:
     """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
+    from experiments.runs.status import jobs_if_known
     from experiments.runs.status_screen import look
-    from experiments.runs.watch import serve
+    from experiments.runs.watch import kept, serve
 
     root = _folder(study, scale, runs)
     look(study, scale, root)  # errors are for the terminal
-    with serve(lambda: look(study, scale, root), root, port) as server:
+    jobs = kept(30.0, lambda: jobs_if_known(root))  # a busy controller answers others, too
+    with serve(lambda: look(study, scale, root, jobs=jobs()), root, port) as server:
         print(f"{root}: http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         server.serve_forever()
 
