@@ -8,6 +8,7 @@ from functools import lru_cache
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from string import Template
 from threading import Lock
 from typing import TypeVar
 
@@ -58,8 +59,8 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
                 return
             answer = text()
             if self.path == "/":
-                whole = Path(__file__).with_name("watch.html").read_text("utf8")
-                answer = whole.replace("TITLE", escape(str(root))).replace("RUNS", answer)
+                whole = Template(Path(__file__).with_name("watch.html").read_text("utf8"))
+                answer = whole.substitute(title=escape(str(root)), runs=answer)
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()

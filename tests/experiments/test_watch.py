@@ -77,6 +77,20 @@ def test_it_answers_to_its_own_name_only(address: str) -> None:
             urllib.request.urlopen(asked)
 
 
+def test_a_folder_s_name_is_only_a_name(tmp_path: Path) -> None:
+    root = tmp_path / "MY-RUNS" / "$runs TITLE <b>"
+    begun(root / "base-seed0", "role=baseline").close()
+    with serve(lambda: rows_below(root), root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/") as page:
+            text = page.read().decode()
+        server.shutdown()
+        thread.join()
+    assert f"<h1>{tmp_path}/MY-RUNS/$runs TITLE &lt;b&gt;</h1>" in text
+    assert text.count("<figure>") == 1
+
+
 def test_those_who_ask_at_once_share_one_look(root: Path) -> None:
     looks = []
 
