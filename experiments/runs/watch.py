@@ -87,7 +87,7 @@ def kept(seconds: float, ask: Callable[[], T]) -> Callable[[], T]:
     return answer
 
 
-def hours_left(rows: Sequence[StatusRow]) -> float | None:
+def seconds_left(rows: Sequence[StatusRow]) -> float | None:
     """Seconds until the runs that wait are done as well, at the pace and number of those that
     train now; None while none has a pace."""
     training = [row for row in rows if row.seconds_left and row.steps > row.step]
@@ -104,7 +104,7 @@ def hours_left(rows: Sequence[StatusRow]) -> float | None:
 def panels(root: Path, rows: Sequence[StatusRow]) -> str:
     """The part of the page that changes: sums, then a picture per baseline with all that is held
     against it, those with a running run first."""
-    left = hours_left(rows)
+    left = seconds_left(rows)
     said = f"{sums(rows)}{'' if left is None else f' | all end in about {duration(left)}'}"
     state = {row.run_id: row for row in rows}
     groups: dict[str, list[Curves]] = defaultdict(list)

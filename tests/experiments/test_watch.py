@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from experiments.runs.status import StatusRow, rows_below
-from experiments.runs.watch import hours_left, kept, serve
+from experiments.runs.watch import kept, seconds_left, serve
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study.run import lock
@@ -60,12 +60,14 @@ def row(state: str, step: int, left: float | None) -> StatusRow:
     return StatusRow("run", state, step, 100, "", None, None, left, "")
 
 
-def test_hours_are_those_of_what_runs_and_of_what_waits() -> None:
+def test_time_left_is_that_of_what_runs_and_of_what_waits() -> None:
     """Two train at 1 s a step with 50 s each to go; 100 steps wait: 200 s of work for two."""
     rows = [row("running", 50, 50.0), row("running", 50, 50.0), row("waiting", 0, None)]
-    assert hours_left([*rows, row("done", 100, None)]) == pytest.approx(100.0)
-    assert hours_left(rows[2:]) is None
-    assert hours_left([row("running", 0, 100.0), row("running", 90, 10.0)]) == pytest.approx(100.0)
+    assert seconds_left([*rows, row("done", 100, None)]) == pytest.approx(100.0)
+    assert seconds_left(rows[2:]) is None
+    assert seconds_left([row("running", 0, 100.0), row("running", 90, 10.0)]) == pytest.approx(
+        100.0
+    )
 
 
 def test_it_answers_to_its_own_name_only(address: str) -> None:
