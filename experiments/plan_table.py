@@ -65,7 +65,9 @@ def lines(
     text += [found.sentence()] if found else []
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
-        text.append(f"Not prepared yet, so that ids are provisional: {', '.join(missing)}")
+        runs_there = run_record.find_run_folders(planner.root)
+        unseen = f" and runs on it in {planner.root} not recognised" if runs_there else ""
+        text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
     return [*text, "", *_aligned(rows, width)]
 
 
