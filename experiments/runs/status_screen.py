@@ -10,7 +10,16 @@ from rich.text import Text
 
 from experiments.launcher import Job
 from experiments.plan.planned_run import matches
-from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, say_once, sums, table
+from experiments.runs.status import (
+    ENDLESS,
+    StatusRow,
+    check_is_there,
+    rows_below,
+    rows_of,
+    say_once,
+    sums,
+    table,
+)
 from experiments.studies.catalogue import STUDIES, folder_of, load
 from tst_study.errors import UserError
 
@@ -52,5 +61,6 @@ def look(
         try:
             return rows_of(load(study, scale, root), root, share, jobs)
         except UserError as error:
+            check_is_there(root)
             say_once(f"without runs of {study} that never began: {error}")
     return rows_below(root, jobs)

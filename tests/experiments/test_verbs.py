@@ -89,6 +89,7 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     assert said.err.startswith("without runs of headline that never began: ")
     with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
         study_verbs.collect("headline", "smoke", tmp_path / "nowhere")
+    assert not capsys.readouterr().err
 
 
 def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Path) -> None:
