@@ -60,12 +60,14 @@ def lines(
         rows.append(_row(run, hours, allocation(run), state))
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
-    text += problems(runs, allocation)
+    text += [*problems(runs, allocation), *planner.dead_ends()]
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
-        text.append(f"Not prepared yet, so that ids are provisional: {', '.join(missing)}")
+        runs_there = run_record.find_run_folders(planner.root)
+        unseen = f" and runs on it in {planner.root} not recognised" if runs_there else ""
+        text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
     return [*text, "", *_aligned(rows, width)]
 
 

@@ -39,6 +39,8 @@ class Study:
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """Where its run folders lie."""
+    dead_ends: Callable[[Results], list[str]] = field(default=lambda results: [])
+    """A line for each choice that nothing can follow, because all that it had tried diverged."""
     published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     """What a paper says that its runs took, by role."""
 
@@ -48,10 +50,14 @@ class Study:
             recipe.prepare(folder)
 
 
+class AllDivergedError(UserError):
+    """Every candidate of a choice has a run that diverged."""
+
+
 def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:
     """The candidate whose runs have the lowest mean held-out loss; None until all are done.
 
-    Ties go to the first. Raises `UserError` where every candidate has a run that diverged.
+    Ties go to the first. Raises `AllDivergedError`.
     """
     means: dict[Key, float] = {}
     for key, runs in candidates.items():
@@ -63,5 +69,5 @@ def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key
     best = min(means, key=means.__getitem__)
     if means[best] == float("inf"):
         names = ", ".join(runs[0].name for runs in candidates.values())
-        raise UserError(f"{names}: every candidate diverged; try lower learning rates")
+        raise AllDivergedError(f"{names}: every candidate diverged; try lower learning rates")
     return best

@@ -21,12 +21,15 @@ from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
+from experiments.runs.status import jobs_if_known, row, rows_of
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 from tst_study.units import duration
 
 GPUS = Path("/dev")
 """Where their drivers show them; asked without torch."""
+WAITING = ("waiting", "preempted", "interrupted")
+"""States of what a launcher may start."""
 
 
 class Local:
@@ -57,7 +60,7 @@ class Local:
         finally:
             figures.end()
         _say(console, "Drawing figures and report.")
-        _conclude(console, study, root, report)
+        _conclude(console, study, root, options.share)
         _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
         return _failures(queue)
 
@@ -66,9 +69,13 @@ class Local:
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
-        """Ask the processes of this machine that hold the runs to checkpoint and end."""
-        folders = (path.parent for path in root.glob("*/job"))
-        return {folder.name for folder in folders if wanted(folder.name) and _stop(folder)}
+        """Have no launcher start those that wait, and ask the processes of this machine that hold
+        runs to checkpoint and end."""
+        folders = [path.parent for path in root.glob("*/job") if wanted(path.parent.name)]
+        waiting = [folder for folder in folders if row(folder).state in WAITING]
+        for folder in waiting:  # first: what ends makes room for them
+            cancel_mark(folder).touch()
+        return {folder.name for folder in folders if _stop(folder) or folder in waiting}
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
         return [log_path(root / run_id)]
@@ -105,13 +112,15 @@ def _stop(folder: Path) -> bool:
     return True
 
 
-def _conclude(console: Console, study: Study, root: Path, report: Path) -> None:
+def _conclude(console: Console, study: Study, root: Path, share: bool) -> None:
     from experiments.runs.collect import collect
 
-    collected = collect(root)
+    collected = collect(root, rows_of(study, root, share, jobs_if_known(root)))
     _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
     _say(console, *collected.summary, "")
-    _say(console, f"Runs    {root}/", f"Figures {report}/", f"Report  {report / 'report.html'}")
+    _say(
+        console, f"Runs    {root}/", f"Figures {root}/report/", f"Report  {root}/report/report.html"
+    )
 
 
 def _failures(queue: Queue) -> int:

@@ -27,7 +27,7 @@ from experiments.plan.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, log_path, run
 from experiments.study import Study
 from tst_study import run_record
-from tst_study.config import Config
+from tst_study.config import Config, to_toml
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.run import lock as run_lock
@@ -111,6 +111,7 @@ def launch(
     check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)
+    _write_job_folders(queue)
     children: dict[str, list[BaseProcess]] = {}
     with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
         try:
@@ -125,6 +126,7 @@ def launch(
                         for watcher in watchers:
                             watcher.finished(one)
                     _plan(planning, queue, wanted)
+                    _write_job_folders(queue)
         except BaseException:
             _stop(queue, children)
             raise
@@ -148,6 +150,15 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
     for one in queue.decided:
         if is_over(one):
             queue.over[one.fingerprint] = one
+
+
+def _write_job_folders(queue: Queue) -> None:
+    """What `cancel`, and whoever knows only the study's folder, see of a run that waits."""
+    for one in queue.waiting:
+        path = one.folder / "job" / "config.toml"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(to_toml(one.config), encoding="utf8")
 
 
 def _start(

@@ -39,6 +39,11 @@ class Planner:
         """What the study itself lists, without trunks, as if each run were trained alone."""
         return self._plan(self)
 
+    def dead_ends(self) -> list[str]:
+        """A line for each choice of the study that nothing can follow."""
+        self.identities.look()
+        return self.study.dead_ends(self)
+
     def held_out(self, config: Config) -> float | None:
         run = self.identities.planned(config)
         if run.fingerprint not in self._losses:

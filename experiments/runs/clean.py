@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.launcher import launchers, the_only_submitter
+from experiments.plan.planner import Planner
+from experiments.plan.trunks import trunks_of
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError
@@ -25,22 +27,28 @@ class NotNeeded:
     """Bytes."""
 
 
-def not_needed(root: Path) -> list[NotNeeded]:
-    """Older checkpoints of runs that are over, checkpoints of trunks from which every branch has
-    forked, and folders of jobs that ended. Raises `UserError` for a folder that is no study."""
+def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
+    """Older checkpoints of runs that are over, checkpoints of trunks from which nothing forks any
+    more, and folders of jobs that ended. Raises `UserError` for a folder that is no study.
+
+    `planner`: of the study; without it trunks are kept, as a branch that has not been started has
+    left nothing in the folder.
+    """
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; name a study or its folder")
-    found = [*_checkpoints(root)]
+    found = [*_checkpoints(root, planner)]
     found += [folder for one in launchers() for folder in one.leftovers(root)]
     if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
         raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
     return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
 
 
-def delete(root: Path, found: Iterable[NotNeeded]) -> list[NotNeeded]:
+def delete(
+    root: Path, found: Iterable[NotNeeded], planner: Planner | None = None
+) -> list[NotNeeded]:
     """Delete what of it is still not needed once no submitter is at work; returns that."""
     with the_only_submitter(root):
-        still = {one.path for one in not_needed(root)}
+        still = {one.path for one in not_needed(root, planner)}
         gone = [one for one in found if one.path in still]
         for one in gone:
             shutil.rmtree(one.path)
@@ -57,8 +65,8 @@ def _lies_in(path: Path, root: Path) -> bool:
     return path.resolve() == root.resolve() / path.relative_to(root)
 
 
-def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
-    needed = _forked_from(root)
+def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
+    given_up = _given_up(planner) - _forked_from(root) if planner else set()
     for folder in _runs(root):
         if not run_record.is_over(folder) or run_lock.is_held(folder):
             continue
@@ -67,12 +75,20 @@ def _checkpoints(root: Path) -> Iterator[tuple[Path, str]]:
             yield from (
                 (place, "not the last checkpoint of a run that is over") for place in places[:-1]
             )
-        elif folder.name not in needed:
-            yield from ((place, "every branch has forked from this trunk") for place in places)
+        elif folder.name in given_up:
+            yield from ((place, "nothing forks from this trunk any more") for place in places)
+
+
+def _given_up(planner: Planner) -> set[str]:
+    """The study's trunks without those that a branch has yet to fork from. A trunk that it does not
+    plan may be another scale's, whose branches are not known here."""
+    trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner.identities)}
+    planned = (*planner.decided(), *planner.whole())
+    return trunks - {run.trunk.run_id for run in planned if run.trunk}
 
 
 def _forked_from(root: Path) -> set[str]:
-    """Trunks that a branch may still fork from: one that is not over, or is not there yet."""
+    """Trunks of branches that were handed to a launcher and are not over."""
     needed = set()
     for path in root.glob("*/job/config.toml"):
         fork = config.load(path).execution.fork_from

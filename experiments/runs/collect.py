@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.runs.status import StatusRow, rows_below
+from experiments.runs.status import StatusRow, check_is_there, rows_below
 from tst_study import run_record
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.run_record import FINAL_STATES, Metrics
@@ -28,13 +28,18 @@ class Collected:
         return [*text, f"Tables, figures and report: {self.report}/"]
 
 
-def collect(root: Path) -> Collected:
-    """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder."""
+def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
+    """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder.
+
+    `rows`: of the study's own list of runs, where it is known; else runs that never began are not
+    missed.
+    """
     from analysis.run_table import load
     from paper_figures.build import build
     from paper_figures.item import csv_bytes, write_bytes
 
-    rows = rows_below(root)
+    check_is_there(root)
+    rows = rows_below(root) if rows is None else rows
     over = [one for one in rows if one.state in FINAL_STATES]
     missing = [one for one in rows if one.state not in FINAL_STATES]
     report = root / "report"
@@ -70,7 +75,8 @@ def keep(root: Path, to: Path) -> list[Path]:
             record, place = run_record.read(folder), to / folder.name
             place.mkdir(parents=True, exist_ok=True)
             for name in WHOLE:
-                shutil.copyfile(folder / name, place / name)
+                if (folder / name).exists():  # of a run that diverged early, not all are
+                    shutil.copyfile(folder / name, place / name)
             evaluated = {row["step"] for row in record.evals}
             with written_atomically(place / "metrics.jsonl") as file:
                 for row in thinned(record.metrics, evaluated):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,11 +129,13 @@ def _checked(state: str, message: str, folder: Path, job: Job | None) -> tuple[s
     return state, message
 
 
-def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
-    """Every run that the study has decided on and every other one in its folder, with their jobs.
-    `UserError` where its corpora are not prepared."""
+def rows_of(
+    study: Study, root: Path, share: bool = True, jobs: Mapping[str, Job] | None = None
+) -> list[StatusRow]:
+    """Every run that the study has decided on and every other one in its folder, with their jobs,
+    which are asked for where they are not given. `UserError` where its corpora are not prepared."""
     planned = Planner(study, root, share).decided()
-    jobs = jobs_of(root)
+    jobs = jobs_of(root) if jobs is None else jobs
     known = {run.folder.name for run in planned}
     others = [path for path in _folders_below(root) if path.name not in known]
     trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
@@ -174,21 +177,37 @@ def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow
     return [told(one) for one in rows]
 
 
-def rows_below(root: Path) -> list[StatusRow]:
+def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[StatusRow]:
     """All runs of a study's folder, also those that failed before they wrote a record; without
     their jobs, which is said, where nobody answers for those."""
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-    try:
-        jobs = jobs_of(root)
-    except UserError as error:
-        print(f"without job states: {error}", file=sys.stderr)
-        jobs = {}
+    check_is_there(root)
+    jobs = jobs_if_known(root) if jobs is None else jobs
     folders = _folders_below(root)
     rows = [row(path, job=jobs.get(path.name)) for path in folders]
     unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}
     trunks = {path.name: _trunk_of(path) for path in folders if path.name in unheard}
     return _blocked(rows, trunks)
+
+
+def check_is_there(root: Path) -> None:
+    """Raises `UserError`."""
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
+
+
+def jobs_if_known(root: Path) -> dict[str, Job]:
+    """None, which is said, where nobody answers for them."""
+    try:
+        return jobs_of(root)
+    except UserError as error:
+        say_once(f"without job states: {error}")
+        return {}
+
+
+@cache
+def say_once(line: str) -> None:
+    """To people, on whose screen it stays however often a live one is renewed."""
+    print(line, file=sys.stderr)
 
 
 def _trunk_of(folder: Path) -> str:

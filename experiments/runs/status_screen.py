@@ -1,14 +1,25 @@
 """`tst-study status`: sums, then one line per run, once or again and again."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from experiments.launcher import Job
 from experiments.plan.planned_run import matches
-from experiments.runs.status import ENDLESS, StatusRow, rows_below, rows_of, sums, table
+from experiments.runs.status import (
+    ENDLESS,
+    StatusRow,
+    check_is_there,
+    rows_below,
+    rows_of,
+    say_once,
+    sums,
+    table,
+)
 from experiments.studies.catalogue import STUDIES, folder_of, load
 from tst_study.errors import UserError
 
@@ -37,11 +48,19 @@ def show(
             time.sleep(every)
 
 
-def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusRow]:
-    """A study's own list of runs where its corpora are there, else what its folder holds."""
+def look(
+    study: str,
+    scale: str,
+    root: Path,
+    share: bool = True,
+    jobs: Mapping[str, Job] | None = None,
+) -> list[StatusRow]:
+    """A study's own list of runs where its corpora are there, else what its folder holds; asks for
+    their jobs where they are not given."""
     if study in STUDIES:
         try:
-            return rows_of(load(study, scale, root), root, share)
-        except UserError:
-            pass
-    return rows_below(root)
+            return rows_of(load(study, scale, root), root, share, jobs)
+        except UserError as error:
+            check_is_there(root)
+            say_once(f"without runs of {study} that never began: {error}")
+    return rows_below(root, jobs)

@@ -1,5 +1,6 @@
 """`tst-study watch`: a live page, on this machine alone, of running runs beside their baselines."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from functools import lru_cache
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from string import Template
+from threading import Lock
+from typing import TypeVar
 
 from experiments.runs.status import StatusRow, sums
 from tst_study import run_record
@@ -19,7 +23,10 @@ WIDTH, HEIGHT, MARGIN = 560, 240, 44
 POINTS = 60
 """Of a curve, at most: means of as many neighbouring steps."""
 PANELS = 12
+RENEWED_EVERY = 2.0
+"""Seconds for which all pages get the same answer; the page asks again after as many."""
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Curves:
 def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> ThreadingHTTPServer:
     """A server on the loopback that answers with the page; whoever calls lets it serve, and
     closes it. `port`: 0 for a free one."""
+    text = kept(RENEWED_EVERY, lambda: panels(root, look()))
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -49,14 +57,14 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
             if not ours or self.path not in ("/", "/runs"):
                 self.send_error(404)
                 return
-            text = panels(root, look())
+            answer = text()
             if self.path == "/":
-                whole = Path(__file__).with_name("watch.html").read_text("utf8")
-                text = whole.replace("TITLE", escape(str(root))).replace("RUNS", text)
+                whole = Template(Path(__file__).with_name("watch.html").read_text("utf8"))
+                answer = whole.substitute(title=escape(str(root)), runs=answer)
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(answer.encode())
 
         def log_message(self, *words: object) -> None:
             pass
@@ -65,7 +73,21 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
     return server
 
 
-def hours_left(rows: Sequence[StatusRow]) -> float | None:
+def kept(seconds: float, ask: Callable[[], T]) -> Callable[[], T]:
+    """The same, asked once by all at a time, and not again for some seconds after its answer."""
+    lock, answers = Lock(), list[tuple[float, T]]()
+
+    def answer() -> T:
+        with lock:
+            if not answers or time.monotonic() - answers[0][0] > seconds:
+                found = ask()
+                answers[:] = [(time.monotonic(), found)]
+            return answers[0][1]
+
+    return answer
+
+
+def seconds_left(rows: Sequence[StatusRow]) -> float | None:
     """Seconds until the runs that wait are done as well, at the pace and number of those that
     train now; None while none has a pace."""
     training = [row for row in rows if row.seconds_left and row.steps > row.step]
@@ -82,7 +104,7 @@ def hours_left(rows: Sequence[StatusRow]) -> float | None:
 def panels(root: Path, rows: Sequence[StatusRow]) -> str:
     """The part of the page that changes: sums, then a picture per baseline with all that is held
     against it, those with a running run first."""
-    left = hours_left(rows)
+    left = seconds_left(rows)
     said = f"{sums(rows)}{'' if left is None else f' | all end in about {duration(left)}'}"
     state = {row.run_id: row for row in rows}
     groups: dict[str, list[Curves]] = defaultdict(list)

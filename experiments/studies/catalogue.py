@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import get_args
 
 from experiments.corpora import PREPARED, place
+from experiments.studies.grid import Choice
 from experiments.studies.scales import SCALES, scale_of
 from experiments.study import Results, Study
 from tst_study.config import Config, DeviceName
@@ -64,6 +65,11 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
         corpora={folders[name]: recipe for name, recipe in recipes.items()},
         runs=lambda results: [
             here(run) for part in parts for run in part.runs(name, _Of(here, results))
+        ],
+        dead_ends=lambda results: [
+            why
+            for part in parts
+            if isinstance(part, Choice) and (why := part.dead_end(name, _Of(here, results)))
         ],
         folder=runs or usual,
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from experiments.corpora import Recipe
 from experiments.studies.setting import BASELINE, Setting
-from experiments.study import Results, best_of
+from experiments.study import AllDivergedError, Results, best_of
 from tst_study.config import Config, Superposition
 
 PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
@@ -46,16 +46,30 @@ class Choice:
     seeds: range = range(1)
 
     def runs(self, study: str, results: Results) -> list[Config]:
-        """The candidates; once they have all ended, what follows as well."""
+        """The candidates; once they have all ended, what follows as well, if one can be chosen."""
         tried = Part(self.candidates, self.arms, self.seeds).runs(study)
+        try:
+            best = self._best(study, results)
+        except AllDivergedError:
+            best = None
+        if best is None:
+            return tried
+        return [*tried, *(run for part in self.then(best) for run in part.runs(study))]
+
+    def dead_end(self, study: str, results: Results) -> str | None:
+        """Why nothing can follow, or None as long as something may."""
+        try:
+            self._best(study, results)
+        except AllDivergedError as error:
+            return str(error)
+        return None
+
+    def _best(self, study: str, results: Results) -> Setting | None:
         baselines = {
             setting: [setting.config(study, BASELINE, seed) for seed in self.seeds]
             for setting in self.candidates
         }
-        best = best_of(baselines, results)
-        if best is None:
-            return tried
-        return [*tried, *(run for part in self.then(best) for run in part.runs(study))]
+        return best_of(baselines, results)
 
     def corpora(self) -> list[Recipe]:
         return [recipe for setting in self.candidates for recipe in setting.corpora]

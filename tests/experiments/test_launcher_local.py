@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -23,9 +25,13 @@ from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
+from experiments.plan_table import lines
 from experiments.run_process import Exit, train_rank
 from experiments.runs.status import stopped
+from experiments.studies import catalogue
 from experiments.studies.catalogue import load
+from experiments.studies.grid import SMALL_MAIN, Choice, against_baseline
+from experiments.studies.setting import Setting
 from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
@@ -139,7 +145,7 @@ def test_study_is_planned_again_when_results_come(tmp_path: Path) -> None:
     assert launches(tmp_path) == {"run_3.5": 1, "run_3.2": 1, "pair_0.002": 1}
 
 
-def test_diverged_rate_is_not_chosen_and_all_diverged_says_so(tmp_path: Path) -> None:
+def test_a_diverged_rate_is_not_chosen() -> None:
     class Known:
         def __init__(self, *losses: float) -> None:
             self.losses = dict(zip(("a", "b"), losses, strict=True))
@@ -150,8 +156,52 @@ def test_diverged_rate_is_not_chosen_and_all_diverged_says_so(tmp_path: Path) ->
     sweep = {1e-3: [config("a")], 2e-3: [config("b")]}
     assert best_of(sweep, Known(3.0, float("inf"))) == 1e-3
     assert best_of(sweep, Known(3.0, 3.0)) == 1e-3
-    with pytest.raises(UserError, match="a, b: every candidate diverged"):
-        best_of(sweep, Known(float("inf"), float("inf")))
+
+
+class NoText:
+    """A recipe that has nothing to make."""
+
+    name = "none"
+
+    def prepare(self, folder: Path) -> None:
+        pass
+
+
+TINY = Setting("laptop-32", (NoText(),), 4, 8, steps=100, warmup_steps=5, learning_rate=1e-3)
+
+
+def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def choice(grid: str, seed: int) -> Choice:
+        rates = tuple(replace(TINY, grid=grid).with_rate(rate) for rate in (1e-3, 2e-3))
+        seeds = range(seed, seed + 1)
+        return Choice(
+            rates, lambda best: [against_baseline(best, (SMALL_MAIN,), seeds)], seeds=seeds
+        )
+
+    module: Any = ModuleType("experiments.studies.two_choices")
+    module.TITLE, module.CLAIMS = "Two choices", "Shows nothing."
+    module.parts = lambda scale: [choice("diverge_", 0), choice("good", 1)]
+    monkeypatch.setattr(catalogue, "STUDIES", (*catalogue.STUDIES, "two-choices"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    study = load("two-choices", "smoke", tmp_path)
+    submit(study, tmp_path)
+    tried = ("diverge_-100-baseline-{}-seed0", "good-100-baseline-{}-seed1")
+    names = [name.format(rate) for name in tried for rate in ("lr0.001", "lr0.002")]
+    assert launches(tmp_path) == dict.fromkeys([*names, "good-100-s4-r0.25-lr0.001-seed1"], 1)
+    planner = Planner(study, tmp_path)
+    assert len(planner.decided()) == len(planner.whole()) == 5
+    (line,) = planner.dead_ends()
+    assert line.startswith("diverge_-100-baseline-lr0.001-seed0, diverge_-100-baseline-lr0.002-")
+    assert line.endswith(": every candidate diverged; try lower learning rates")
+    assert line in lines(planner)
+    # Submitted again, it has nothing to do, and says why.
+    monkeypatch.setattr(launcher_local, "_conclude", lambda *words: None)
+    with pytest.raises(typer.Exit) as ended:
+        study_verbs.submit("two-choices", "smoke", runs=tmp_path)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == f"error: {line}\n"
 
 
 def test_no_more_runs_at_a_time_than_asked_for(tmp_path: Path) -> None:
@@ -375,7 +425,9 @@ def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path)
 
 
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:
-    study = study_of(config("sleep_60", "seed=0"), config("run", "seed=1"))
+    """Runs that wait are not started in place of those that were stopped."""
+    waiting = config("sleep_0.1", "seed=2")
+    study = study_of(config("sleep_60", "seed=0"), waiting, config("run", "seed=1"))
 
     def cancel_soon() -> None:
         deadline = time.monotonic() + 90
@@ -386,12 +438,15 @@ def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_pa
 
     cancelled: list[str] = []
     threading.Thread(target=cancel_soon).start()
-    queue = submit(study, tmp_path)
-    assert [(run.run_id, why) for run, why in queue.failed.values()] == [
-        (cancelled[0], "cancelled")
-    ]
+    queue = submit(study, tmp_path, parallel=1)
+    assert len(cancelled) == 2
+    assert {run.run_id: why for run, why in queue.failed.values()} == dict.fromkeys(
+        cancelled, "cancelled"
+    )
     assert status(tmp_path, "sleep_60")["state"] == "preempted"
     assert launches(tmp_path) == {"sleep_60": 1, "run": 1}
+    submit(study_of(waiting), tmp_path)
+    assert launches(tmp_path) == {"sleep_60": 1, "run": 1, "sleep_0.1": 1}
 
 
 def test_retry_takes_up_what_failed_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
 from experiments.study import Study
 from tests.examples import example
-from tests.run.test_record import DATA, evaluation, metrics
+from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tests.tiny_runs import tiny
 from tst_study.config import Config
 from tst_study.cost.devices import device_named
@@ -133,6 +133,11 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     head = text[: text.index("", 3)]
     assert "One seed per arm" in head[-2]
     assert head[-1].endswith("provisional: prepared/dclm-llama3")
+    open_run(chosen.folder / "trained-elsewhere").status("done", 100)
+    text = lines(Planner(chosen, chosen.folder, unprepared=True))
+    assert text[text.index("", 3) - 1].endswith(
+        f"provisional and runs on it in {chosen.folder} not recognised: prepared/dclm-llama3"
+    )
 
 
 def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import lzma
 import os
 import subprocess
 import sys
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.corpora import BooksPart
 from experiments.slurm.code_copy import keep_code
-from experiments.studies import catalogue
+from experiments.studies import catalogue, data_constrained
 from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 from tst_study.config import Config, Superposition
 from tst_study.configuration.phase_plan import plan_phases
@@ -174,6 +177,18 @@ def test_each_optimizer_is_compared_at_the_rate_of_its_own_baseline() -> None:
         names = {"role": "baseline", "name": "baseline"}
         assert baseline in [other.model_copy(update=names) for other in planned]
     assert len(superposed) == 2 * len(scale_of("laptop").seeds)
+
+
+def test_little_text_has_as_many_tokens_as_its_epochs_are_counted_by() -> None:
+    """By all of the bundled prose: bytes of its records, and tokens as a committed run has them."""
+    root = Path(__file__).parents[2]
+    files = root.glob("data/books/books.train-*.jsonl.xz")
+    size = sum(len(lzma.decompress(file.read_bytes())) for file in files)
+    header = next(root.glob("docs/records/gate/*/run.json"))
+    tokens = json.loads(header.read_text())["unique_raw_tokens"]
+    for recipe, counted in data_constrained._texts(scale_of("desktop")):
+        assert isinstance(recipe, BooksPart)
+        assert counted == pytest.approx(recipe.megabytes * 1e6 * tokens / size, rel=0.01)
 
 
 def test_scales_grow() -> None:

@@ -9,16 +9,19 @@ import pandas as pd
 import pytest
 
 from analysis import run_table
+from experiments.plan.planner import Planner
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect, keep
 from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
-from experiments.studies.catalogue import folder_of
-from tests.examples import example
-from tests.run.test_record import evaluation, metrics, open_run
+from experiments.studies.catalogue import folder_of, load
+from tests.experiments.test_trunks import begin, one, planner
+from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.commands import study_verbs
 from tst_study.config import to_toml
+from tst_study.data import run_data
 from tst_study.errors import UserError
 
 
@@ -67,6 +70,28 @@ def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:
     assert "No run is over yet." in collect(tmp_path).lines()
 
 
+def test_collect_misses_runs_of_the_study_that_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    study = load("headline", "smoke", tmp_path)
+    runs = Planner(study, tmp_path).decided()
+    begin(runs[0], "failed")
+    study_verbs.collect("headline", "smoke", tmp_path)
+    assert f"0 runs over, {len(runs)} missing" in capsys.readouterr().out
+    collected = json.loads((tmp_path / "report" / "collected.json").read_text())
+    waiting = {run.run_id: "waiting" for run in runs[1:]}
+    assert collected == {"over": [], "missing": {runs[0].run_id: "failed", **waiting}}
+    monkeypatch.undo()  # the text is not there
+    study_verbs.collect("headline", "smoke", tmp_path)
+    said = capsys.readouterr()
+    assert "0 runs over, 1 missing" in said.out
+    assert said.err.startswith("without runs of headline that never began: ")
+    with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
+        study_verbs.collect("headline", "smoke", tmp_path / "nowhere")
+    assert not capsys.readouterr().err
+
+
 def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Path) -> None:
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     writer = open_run(runs / "a")
@@ -91,6 +116,17 @@ def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Pat
     pd.testing.assert_frame_equal(run_table.load(kept).drop(columns="folder"), before)
 
 
+def test_a_run_that_diverged_before_its_first_evaluation_has_a_record(tmp_path: Path) -> None:
+    writer = open_run(tmp_path / "runs" / "a")
+    writer.metrics(metrics(writer.start_segment(None, {}), 1, 99.0))
+    writer.status("diverged", 1, "loss nan")
+    writer.close()
+    finished(tmp_path / "runs" / "b", "seed=1")
+    kept = tmp_path / "kept"
+    assert keep(tmp_path / "runs", kept) == [kept / "a", kept / "b"]
+    assert list(run_table.load(kept)["state"]) == ["diverged", "done"]
+
+
 def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
     finished(tmp_path / "good")
     open_run(tmp_path / "bad", "seed=1").status("failed", 3, "disk full")
@@ -110,24 +146,42 @@ def with_checkpoints(folder: Path, *steps: int) -> None:
         (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
 
 
-def test_clean_keeps_records_last_checkpoints_and_trunks_that_are_needed(tmp_path: Path) -> None:
+def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
     finished(tmp_path / "done")
     with_checkpoints(tmp_path / "done", 50, 100)
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
     with_checkpoints(tmp_path / "stopped", 30, 60)
-    finished(tmp_path / "trunk", "schedule.stop_after=15", "role=trunk")
-    with_checkpoints(tmp_path / "trunk", 15)
-    branch = example(f"execution.fork_from={{folder='{tmp_path}/trunk', step=15}}")
-    (tmp_path / "branch" / "job").mkdir(parents=True)
-    (tmp_path / "branch" / "job" / "config.toml").write_text(to_toml(branch))
-    (only,) = not_needed(tmp_path)
+    (only,) = delete(tmp_path, not_needed(tmp_path))
     assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
-    finished(tmp_path / "branch")
-    found = not_needed(tmp_path)
-    delete(tmp_path, found)
-    assert {one.path.parent.parent.name for one in found} == {"done", "trunk"}
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
+
+
+def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was refused or is yet to be started, and so has no folder."""
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    planning = planner(*(one(4, r) for r in (0.2, 0.3, 0.5)), root=tmp_path)
+    trunk, first, last, submitted = planning.decided()
+    for run in (trunk, first):
+        begin(run, "done")
+    (submitted.folder / "job").mkdir(parents=True)
+    (submitted.folder / "job" / "config.toml").write_text(to_toml(submitted.config))
+
+    def cleaned(planning: Planner | None) -> set[str]:
+        return {found.path.parent.parent.name for found in not_needed(tmp_path, planning)}
+
+    assert not cleaned(planning)
+    begin(submitted, "done")
+    assert not cleaned(planning)
+    begin(last, "done")
+    assert cleaned(planning) == {trunk.run_id}
+    other_scale = planner(one(4, 0.2), one(4, 0.3), root=tmp_path)
+    assert not cleaned(other_scale)
+    assert not cleaned(None)
+    delete(tmp_path, not_needed(tmp_path, planning), planning)
+    assert not checkpoint_steps(trunk.folder)
 
 
 def decoy_home(home: Path) -> list[Path]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from experiments.runs.status import StatusRow, rows_below
-from experiments.runs.watch import hours_left, serve
+from experiments.runs.watch import kept, seconds_left, serve
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study.run import lock
@@ -57,12 +60,14 @@ def row(state: str, step: int, left: float | None) -> StatusRow:
     return StatusRow("run", state, step, 100, "", None, None, left, "")
 
 
-def test_hours_are_those_of_what_runs_and_of_what_waits() -> None:
+def test_time_left_is_that_of_what_runs_and_of_what_waits() -> None:
     """Two train at 1 s a step with 50 s each to go; 100 steps wait: 200 s of work for two."""
     rows = [row("running", 50, 50.0), row("running", 50, 50.0), row("waiting", 0, None)]
-    assert hours_left([*rows, row("done", 100, None)]) == pytest.approx(100.0)
-    assert hours_left(rows[2:]) is None
-    assert hours_left([row("running", 0, 100.0), row("running", 90, 10.0)]) == pytest.approx(100.0)
+    assert seconds_left([*rows, row("done", 100, None)]) == pytest.approx(100.0)
+    assert seconds_left(rows[2:]) is None
+    assert seconds_left([row("running", 0, 100.0), row("running", 90, 10.0)]) == pytest.approx(
+        100.0
+    )
 
 
 def test_it_answers_to_its_own_name_only(address: str) -> None:
@@ -72,6 +77,48 @@ def test_it_answers_to_its_own_name_only(address: str) -> None:
     for asked in (stranger, f"{address}status.json"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(asked)
+
+
+def test_a_folder_s_name_is_only_a_name(tmp_path: Path) -> None:
+    root = tmp_path / "MY-RUNS" / "$runs TITLE <b>"
+    begun(root / "base-seed0", "role=baseline").close()
+    with serve(lambda: rows_below(root), root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/") as page:
+            text = page.read().decode()
+        server.shutdown()
+        thread.join()
+    assert f"<h1>{tmp_path}/MY-RUNS/$runs TITLE &lt;b&gt;</h1>" in text
+    assert text.count("<figure>") == 1
+
+
+def test_those_who_ask_at_once_share_one_look(root: Path) -> None:
+    looks = []
+
+    def slow() -> list[StatusRow]:
+        looks.append(1)
+        time.sleep(0.5)
+        return rows_below(root)
+
+    with serve(slow, root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/runs"
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: urllib.request.urlopen(address).read(), range(4)))
+        server.shutdown()
+        thread.join()
+    assert len(looks) == len(set(answers)) == 1
+
+
+def test_an_answer_is_kept_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 0.0, itertools.count()
+    monkeypatch.setattr("experiments.runs.watch.time.monotonic", lambda: now)
+    answer = kept(30.0, lambda: next(asked))
+    assert [answer(), answer()] == [0, 0]
+    now = 30.5
+    assert [answer(), answer()] == [1, 1]
 
 
 @pytest.fixture
@@ -122,3 +169,28 @@ def test_it_renews_itself_and_says_when_nobody_answers(
     while browser.run("document.querySelector('#key').className") != "lost":
         pass
     assert "has ended" in browser.run("document.querySelector('#key').textContent")
+
+
+def test_it_does_not_ask_again_while_it_waits_for_an_answer(browser: Browser, root: Path) -> None:
+    first, answers = [1], threading.Event()
+
+    def look() -> list[StatusRow]:
+        if not first:
+            answers.wait(60)
+        first.clear()
+        return rows_below(root)
+
+    with serve(look, root, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            browser.open(f"http://127.0.0.1:{server.server_address[1]}/", 1280)
+            while not (asked := [url for url in browser.requests if url.endswith("/runs")]):
+                browser.run("0")
+            time.sleep(3.0)
+            browser.run("0")
+            assert [url for url in browser.requests if url.endswith("/runs")] == asked
+        finally:
+            answers.set()
+            server.shutdown()
+            thread.join()

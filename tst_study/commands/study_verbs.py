@@ -145,12 +145,12 @@ def submit(
     ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
-    from experiments.launcher import Options, launcher_of
+    from experiments.launcher import Options
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, not no_collect, only_new, device)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder))
+    raise typer.Exit(_submitted(chosen, launcher, options))
 
 
 def retry(
@@ -166,14 +166,26 @@ def retry(
     no_share: NoShare = False,
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
-    from experiments.launcher import Options, launcher_of
+    from experiments.launcher import Options
     from experiments.runs.status import stopped
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
     options = Options(parallel, processes, profile, not no_share, device=device)
     wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
-    raise typer.Exit(launcher_of(launcher, options).submit(chosen, chosen.folder, wanted))
+    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
+
+
+def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
+    """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
+    from experiments.launcher import launcher_of
+    from experiments.plan.planner import Planner
+
+    status = launcher_of(launcher, options).submit(study, study.folder, *wanted)
+    dead_ends = Planner(study, study.folder).dead_ends()
+    for line in dead_ends:
+        print(f"error: {line}", file=sys.stderr)
+    return status or int(bool(dead_ends))
 
 
 def status(
@@ -199,12 +211,14 @@ def watch(
     port: Annotated[int, typer.Option(help="Of this machine; by default a free one.")] = 0,
 ) -> None:
     """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
+    from experiments.runs.status import jobs_if_known
     from experiments.runs.status_screen import look
-    from experiments.runs.watch import serve
+    from experiments.runs.watch import kept, serve
 
     root = _folder(study, scale, runs)
     look(study, scale, root)  # errors are for the terminal
-    with serve(lambda: look(study, scale, root), root, port) as server:
+    jobs = kept(30.0, lambda: jobs_if_known(root))  # a busy controller answers others, too
+    with serve(lambda: look(study, scale, root, jobs=jobs()), root, port) as server:
         print(f"{root}: http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         server.serve_forever()
 
@@ -215,7 +229,7 @@ def cancel(
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
 ) -> None:
-    """Stop runs after a checkpoint, queued ones for good; `submit` or `retry` starts them again."""
+    """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
     from experiments.launcher import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
@@ -248,9 +262,10 @@ def collect(
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
     from experiments.runs.collect import keep
+    from experiments.runs.status_screen import look
 
     root = _folder(study, scale, runs)
-    print(*collect_runs(root).lines(), sep="\n")
+    print(*collect_runs(root, look(study, scale, root)).lines(), sep="\n")
     if record is not None:
         print(f"{len(keep(root, record))} records: {record}/")
 
@@ -261,19 +276,23 @@ def clean(
     runs: RunsFolder = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete what nothing needs any more: older checkpoints of finished runs, trunks' checkpoints
-    that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
+    trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
+    from experiments.plan.planner import Planner
     from experiments.runs.clean import delete, not_needed
+    from experiments.studies.catalogue import STUDIES, load
 
-    root = _folder(study, scale, runs)
-    found = not_needed(root)
+    root, planner = _folder(study, scale, runs), None
+    if study in STUDIES:
+        planner = Planner(load(study, scale, root), root, unprepared=True)
+    found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")
     total = sum(one.size for one in found) / 2**20
     if found and not yes and sys.stdin.isatty():
         yes = typer.confirm(f"Delete these {len(found)} folders, {total:,.1f} MiB?")
     if yes:
-        total = sum(one.size for one in delete(root, found)) / 2**20
+        total = sum(one.size for one in delete(root, found, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
 
 
