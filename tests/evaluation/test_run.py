@@ -15,6 +15,8 @@ from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import Request
 from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -110,6 +112,18 @@ def test_text_of_another_vocabulary_is_refused(
         )
     with pytest.raises(UserError, match="write it as NAME=FOLDER"):
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
+
+
+def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -> None:
+    """Its ids lie inside the run's vocabulary, where they mean other words."""
+    run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=2")
+    texts = [str(documents.with_name("texts.jsonl"))]
+    prepare(Request(texts, "bpe:270"), tmp_path / "other", workers=1, progress=False)
+    wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
+    with pytest.raises(
+        UserError, match=r"other: was prepared with another tokenizer \(bpe of 270 tokens, sha256"
+    ):
+        list(evaluate_run(open_run(tmp_path / "run"), wanted))
 
 
 def test_an_unknown_device_is_named(trained: Path) -> None:
