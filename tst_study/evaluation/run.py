@@ -8,6 +8,7 @@ import torch
 
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.data.manifest import token_prefix
 from tst_study.errors import UserError
 from tst_study.evaluation.context_checks import context_checks
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
@@ -103,5 +104,5 @@ def _named_folders(given: Iterable[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
-        named[name] = Path(path)
+        named[name] = token_prefix(path, "validation")
     return named
