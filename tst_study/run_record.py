@@ -163,6 +163,7 @@ class Status(TypedDict):
     message: str
     phase: NotRequired[str]
     loss: NotRequired[float | None]
+    """None where it is not a number."""
     tokens_per_second: NotRequired[float | None]
     seconds_left: NotRequired[float | None]
     process: NotRequired[int]
@@ -328,7 +329,7 @@ def _replace_status(
     """Write `status.json`, and return it; what is not given keeps its value from before."""
     now = {"state": state, "heartbeat": time.time(), "message": message, **more}
     status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
-    write_json(folder / "status.json", status)
+    write_json(folder / "status.json", _finite(status))
     return cast(Status, status)
 
 

@@ -212,6 +212,13 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
 
 
+def test_a_status_is_json_whatever_became_of_the_loss(tmp_path: Path) -> None:
+    open_run(tmp_path).status("diverged", 5, loss=float("nan"))
+    text = (tmp_path / "status.json").read_text()
+    assert '"loss": null' in text
+    assert "NaN" not in text
+
+
 def test_full_disk_is_one_line_and_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
