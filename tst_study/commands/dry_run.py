@@ -1,6 +1,6 @@
 """What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tst_study.config import Config, to_toml
@@ -49,7 +49,10 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
 
 
 def _costs(config: Config) -> list[str]:
-    plan, parameters = plan_phases(config), count_parameters(config.model)
+    whole, last = plan_phases(config), config.schedule.last_step
+    # A trunk ends before its plan does.
+    plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
+    parameters = count_parameters(config.model)
     flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)
     return [
         "parameters",
