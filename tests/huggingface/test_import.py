@@ -26,6 +26,7 @@ pytest.importorskip("safetensors", reason="imports need tst-study[export]")
 
 from tst_study.huggingface.architecture import from_huggingface, read_config
 from tst_study.huggingface.import_model import config_from_model
+from tst_study.huggingface.weights import files_of_tensors
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -168,6 +169,25 @@ def test_an_index_that_is_none_is_named(
     folder = shutil.copytree(llama, tmp_path / "indexed")
     (folder / "model.safetensors.index.json").write_text(index)
     with pytest.raises(UserError, match="its safetensors files cannot be read") as raised:
+        config_from_model(folder, rest(tmp_path, documents))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_a_model_that_was_downloaded_by_half_is_named(
+    llama: Path, documents: Path, tmp_path: Path, kept: int | None
+) -> None:
+    folder = shutil.copytree(llama, tmp_path / "half")
+    whole, part = folder / "model.safetensors", folder / "model-00001-of-00001.safetensors"
+    index = {"weight_map": dict.fromkeys(files_of_tensors(folder), part.name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    whole.rename(part)
+    config_from_model(folder, rest(tmp_path, documents))
+    if kept is None:
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:kept])
+    with pytest.raises(UserError, match=rf"{part.name}: cannot be read .*; download") as raised:
         config_from_model(folder, rest(tmp_path, documents))
     assert "\n" not in str(raised.value)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tst_study.config import Config, Model
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
 from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.tensor_names import Entry, entries
 
@@ -63,11 +63,16 @@ class HuggingFaceWeights:
 
     def _file(self, entry: Entry) -> Any:
         """Each is opened once and mapped, not read."""
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         path = self._file_of[entry.name]
         if path not in self._files:
-            self._files[path] = safe_open(path, framework="pt")
+            try:
+                self._files[path] = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise UserError(
+                    f"{path}: cannot be read ({first_line(error)}); download the whole model again"
+                ) from None
         return self._files[path]
 
     def _check(self, entry: Entry) -> None:
