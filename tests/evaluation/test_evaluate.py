@@ -15,7 +15,7 @@ from tst_study.data.held_out import HeldOut
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import open_held_out
 from tst_study.evaluation import evaluate as evaluation
-from tst_study.evaluation.evaluate import evaluate
+from tst_study.evaluation.evaluate import evaluate, sequences_at_once
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
 from tst_study.run.log import Progress
 
@@ -68,6 +68,14 @@ def test_it_does_not_depend_on_how_many_sequences_run_at_once(
         assert result.tokens == 499
         assert result.nats_per_token == pytest.approx(results[0].nats_per_token, rel=1e-6)
         assert result.standard_error == pytest.approx(results[0].standard_error, rel=1e-5)
+
+
+def test_on_a_gpu_a_pass_holds_the_logits_of_a_few_thousand_positions() -> None:
+    """A micro-batch of training may have many more: it takes its logits by parts."""
+    assert sequences_at_once(4096, 16, on_gpu=True) == 1
+    assert sequences_at_once(8192, 16, on_gpu=True) == 1
+    assert sequences_at_once(64, 16, on_gpu=True) == sequences_at_once(64, 16, on_gpu=False) == 64
+    assert sequences_at_once(4096, 16, on_gpu=False) == 16
 
 
 def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None:
