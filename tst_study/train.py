@@ -32,7 +32,7 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.huggingface.weights import initial_weights
+from tst_study.huggingface.weights import HuggingFaceWeights, check_initial_weights
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.engine_layers import with_kernels
@@ -211,7 +211,9 @@ class _Trainer:
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         elif config.initial_weights is not None:
-            load_weights(self.model, initial_weights(config))
+            self.ranks.from_first(partial(check_initial_weights, config))
+            path = config.initial_weights.path
+            load_weights(self.model, HuggingFaceWeights(path, config.model))
             self.optimizer.copy_from_model()
         done = restored["step"] if restored else None
         damaged = self.checkpoints.damaged

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from analysis.runs.comparable import training_group
+from tests.distributed import run_ranks
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
@@ -24,9 +25,11 @@ from tst_study.train import train
 
 pytest.importorskip("safetensors", reason="imports need tst-study[export]")
 
+from tst_study.huggingface import weights
 from tst_study.huggingface.architecture import from_huggingface, read_config
 from tst_study.huggingface.import_model import config_from_model
 from tst_study.huggingface.weights import files_of_tensors
+from tst_study.huggingface.weights import fingerprint as fingerprint_of_weights
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -128,6 +131,24 @@ def test_weights_that_changed_since_are_refused(
     path.write_bytes(content)
     with pytest.raises(UserError, match="restore them or import again"):
         train(config, tmp_path / "run", progress=False)
+
+
+def test_of_several_ranks_one_alone_reads_all_the_weights_to_check_them(
+    llama: Path, documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_from_model(llama, rest(tmp_path, documents))
+    read: list[str] = []
+
+    def reading(folder: str) -> str:
+        read.append(folder)
+        return fingerprint_of_weights(folder)
+
+    def work() -> int:
+        assert train(config, tmp_path / "run", progress=False) == "done"
+        return len(read)
+
+    monkeypatch.setattr(weights, "fingerprint", reading)
+    assert run_ranks(2, work) == [1, 0]
 
 
 @pytest.mark.parametrize(

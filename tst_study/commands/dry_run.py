@@ -37,9 +37,9 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     if folder is not None:
         check_same_run(folder, digest)
     if config.initial_weights is not None:
-        from tst_study.huggingface.weights import initial_weights
+        from tst_study.huggingface.weights import check_initial_weights
 
-        initial_weights(config)
+        check_initial_weights(config)
     if config.execution.device == "cuda" or config.execution.kernels == "te":
         from tst_study.megatron.engine_layers import with_kernels
         from tst_study.megatron.process_groups import choose_device

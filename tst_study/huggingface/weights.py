@@ -122,8 +122,9 @@ def fingerprint(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def initial_weights(config: Config) -> HuggingFaceWeights:
-    """What `config.initial_weights` names. Raises `UserError` where it is not that any more."""
+def check_initial_weights(config: Config) -> None:
+    """Raise `UserError` where what `config.initial_weights` names is not there, not what it was,
+    or not of the model. Reads all of it."""
     start = config.initial_weights
     assert start is not None
     found = fingerprint(start.path)
@@ -132,4 +133,4 @@ def initial_weights(config: Config) -> HuggingFaceWeights:
             f"initial_weights.path = {start.path}: its weights are {found[:12]}, this run starts "
             f"from {start.fingerprint[:12]}; restore them or import again"
         )
-    return HuggingFaceWeights(start.path, config.model)
+    HuggingFaceWeights(start.path, config.model)
