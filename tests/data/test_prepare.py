@@ -400,6 +400,9 @@ def test_requests_that_make_no_sense_are_user_errors(tmp_path):
         quietly(source, tmp_path / "out")
     with pytest.raises(UserError, match="size of the vocabulary"):
         quietly(source, tmp_path / "out", "bpe:many")
+    for tokenizer in ("bytes", "bpe:300"):
+        with pytest.raises(UserError, match="--end-of-document </s>: has no meaning with"):
+            quietly(source, tmp_path / "out", tokenizer, end_of_document="</s>")
     with pytest.raises(UserError, match="is a file"):
         quietly(source, tmp_path / "a.txt")
     (tmp_path / "home").mkdir()
