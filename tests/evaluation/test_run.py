@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
+import tst_study.evaluation
 from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
@@ -21,8 +25,8 @@ from tst_study.data.run_data import open_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.evaluation.run import evaluate_run
-from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.run import _tasks, evaluate_run
+from tst_study.evaluation.trained_model import TrainedModel, trained_model
 
 
 @pytest.fixture
@@ -129,6 +133,20 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
 def test_an_unknown_device_is_named(trained: Path) -> None:
     with pytest.raises(UserError, match="--device 'tpu' is not known; did you mean 'cpu'"):
         list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
+
+
+def test_an_export_is_asked_on_the_device_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    lm_eval = SimpleNamespace(
+        exported_model=lambda folder, device, most: asked.append(device),
+        evaluate_tasks=lambda model, names, options: iter(()),
+    )
+    monkeypatch.setattr(tst_study.evaluation, "tasks", lm_eval, raising=False)
+    on_gpu = cast(TrainedModel, SimpleNamespace(device=torch.device("cuda", 0)))
+    list(_tasks(EvaluationOptions(tasks="piqa", export=Path("exported")), on_gpu, None))
+    assert asked == ["cuda:0"]
 
 
 def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:

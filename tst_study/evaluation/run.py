@@ -45,20 +45,18 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
         if options.tasks is not None and options.export is None:
             yield from _keep(run, "live", _tasks(options, trained, tokenizer))
     if options.tasks is not None and options.export is not None:
-        yield from _keep(run, "export", _tasks(options, None, tokenizer))
+        yield from _keep(run, "export", _tasks(options, trained, tokenizer))
 
 
 def _tasks(
-    options: EvaluationOptions, trained: TrainedModel | None, tokenizer: RunTokenizer | None
+    options: EvaluationOptions, trained: TrainedModel, tokenizer: RunTokenizer | None
 ) -> Iterator[dict[str, Any]]:
     try:
         from tst_study.evaluation import tasks as lm
 
         if options.export is not None:
-            device = "cpu" if options.device == "auto" else options.device
-            model = lm.exported_model(options.export, device, options.max_length)
+            model = lm.exported_model(options.export, str(trained.device), options.max_length)
         else:
-            assert trained is not None
             if tokenizer is None:
                 raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
             model = lm.LiveModel(trained, tokenizer, options.max_length)
