@@ -3,6 +3,8 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from tst_study.checkpoints.places import checkpoint_steps
+from tst_study.checkpoints.trained_run import check_fork_point
 from tst_study.config import Config, to_toml
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
@@ -32,10 +34,13 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     Raises its `UserError`."""
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
-    digest = fingerprint(config, fingerprints(config))
+    data = fingerprints(config)
+    digest = fingerprint(config, data)
     stream = open_stream(config)
     if folder is not None:
         check_same_run(folder, digest)
+    if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
+        check_fork_point(config, data)
     if config.initial_weights is not None:
         from tst_study.huggingface.weights import check_initial_weights
 
