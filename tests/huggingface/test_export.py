@@ -162,6 +162,15 @@ def test_a_superposition_checkpoint_is_refused_until_one_insists(
     assert "**Unfinished.** Step 4 of 6" in card
 
 
+def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
+    documents: Path, tmp_path: Path
+) -> None:
+    run(documents, tmp_path / "run", *BYTES, "schedule.kind=constant")
+    card = (export(open_run(tmp_path / "run"), tmp_path / "made", None) / "README.md").read_text()
+    assert "**Not annealed.** All 6 steps are done; the learning rate was not annealed." in card
+    assert "Unfinished" not in card
+
+
 def test_the_switch_itself_is_still_superposition(documents: Path, tmp_path: Path) -> None:
     run(documents, tmp_path / "run", *BYTES, "superposition.step_ratio=1.0")
     with pytest.raises(UserError, match="step 6 of 6 superposed ones"):
