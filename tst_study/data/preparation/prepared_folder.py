@@ -26,7 +26,7 @@ def held(folder: Path) -> Iterator[None]:
     """Keep other processes of this machine from preparing the folder, which is made, for as long
     as the block lasts; where one does so already, wait for its end, however it comes.
 
-    Raises `UserError` where the folder is a file, or cannot be made.
+    Raises `UserError` where the folder is a file, or cannot be made or locked.
     """
     with disk_errors_named(folder):
         if not folder.is_dir():
@@ -34,14 +34,19 @@ def held(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with disk_errors_named(folder):
+            _lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:
