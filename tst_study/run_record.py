@@ -61,9 +61,9 @@ class RunHeader(TypedDict):
     """Resolved config, every key (`config.to_dict`)."""
     parameters: dict[str, int]
     flops: dict[str, int]
-    """`compute_cost.Flops`: per step, per phase, total."""
+    """`cost.compute.Flops`: per step, per phase, total."""
     plan: dict[str, Any]
-    """`phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
+    """`configuration.phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
     raw_tokens: int
     latent_tokens: int
     data: dict[str, Any]
@@ -452,7 +452,7 @@ class RunWriter:
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
 
-    Whoever calls holds the run (`run_lock`). Raises `UserError` where it was never launched, a row
+    Whoever calls holds the run (`run.lock`). Raises `UserError` where it was never launched, a row
     lacks something, or the disk is full.
     """
     path = Path(folder) / "evals.jsonl"

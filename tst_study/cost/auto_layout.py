@@ -3,8 +3,8 @@
 In this order, because each costs more than the one before: data parallelism with the optimizer's
 state shared, tensor parallelism within a node, whole layers computed again, pipeline stages. Of
 the layouts of one kind (sizes of expert groups, micro-batches) the one whose step should be the
-shortest (`step_time.py`) is taken. What can work at all says `parallel_layout.py`, what fits
-`memory_model.py`.
+shortest (`step_time.py`) is taken. `parallel_layout.py` says what can work at all, `memory.py` what
+fits.
 """
 
 import math
