@@ -21,7 +21,7 @@ from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
-from tst_study.data.run_data import open_held_out
+from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
@@ -58,7 +58,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
 def error_by_loop(folder: Path, file: TokenFile) -> float:
     """Document by document, as a survey would do it: the standard error of a ratio of sums."""
     opened = open_run(folder)
-    held = open_held_out(opened.config)
+    held = fingerprints_and_held_out(opened.config)[1]
     with trained_model(opened) as model:
         losses = model.losses(held.ids, held.labels).ravel()
     sums, counts = [], []

@@ -15,7 +15,7 @@ from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.held_out import HeldOut
-from tst_study.data.run_data import open_held_out
+from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import trained_model
 from tst_study.huggingface import export as export_module
@@ -60,7 +60,7 @@ def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[P
 
 def test_its_held_out_loss_is_that_of_the_run(exported: tuple[Path, Path]) -> None:
     folder, model = exported[0], stock_model(exported[1])
-    held_out = open_held_out(open_run(folder).config)
+    held_out = fingerprints_and_held_out(open_run(folder).config)[1]
     evaluated = run_record.read(folder).evals[-1]
     assert loss_by_transformers(model, held_out) == pytest.approx(
         evaluated["nats_per_token"], abs=1e-4
