@@ -16,7 +16,7 @@ from tst_study.config import Config, Parallel, Recompute
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.cost.devices import PROCESSOR, Device, device_named
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.parallel_layout import data_ranks, divisors, first_problem, layout_of
+from tst_study.cost.parallel_layout import data_ranks, divisors, layout_of, layout_problem
 from tst_study.cost.step_time import GPUS_PER_NODE, step_time
 from tst_study.errors import UserError
 from tst_study.units import memory_size
@@ -141,7 +141,7 @@ def _candidates(config: Config, ranks: int, kind: _Kind, on_gpu: bool) -> Iterat
         )
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
-        if first_problem(candidate, parallel, ranks) is None:
+        if layout_problem(candidate, parallel, ranks) is None:
             yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).total)
 
 
