@@ -11,6 +11,9 @@ from typing import Any, BinaryIO
 
 from tst_study.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk without room for more says."""
+
 
 @contextmanager
 def disk_errors_named(path: Path) -> Iterator[None]:
@@ -18,10 +21,9 @@ def disk_errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = (
-            "free some space and run the same command again" if full else "choose another place"
-        )
+        remedy = "choose another place"
+        if error.errno in FULL:
+            remedy = "free some space and run the same command again"
         raise UserError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
 
 

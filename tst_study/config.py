@@ -277,6 +277,13 @@ class Schedule(Strict):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
             )
+        from tst_study.configuration.learning_rate import decay_steps
+
+        if self.warmup_steps > self.steps - decay_steps(self):  # the rate would jump between them
+            raise ValueError(
+                f"warmup_steps = {self.warmup_steps} reaches into the decay, the last "
+                f"{decay_steps(self)} of steps = {self.steps}: lower warmup_steps or decay_ratio"
+            )
         return self
 
 

@@ -61,9 +61,9 @@ class RunHeader(TypedDict):
     """Resolved config, every key (`config.to_dict`)."""
     parameters: dict[str, int]
     flops: dict[str, int]
-    """`compute_cost.Flops`: per step, per phase, total."""
+    """`cost.compute.Flops`: per step, per phase, total."""
     plan: dict[str, Any]
-    """`phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
+    """`configuration.phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
     raw_tokens: int
     latent_tokens: int
     data: dict[str, Any]
@@ -163,6 +163,7 @@ class Status(TypedDict):
     message: str
     phase: NotRequired[str]
     loss: NotRequired[float | None]
+    """None where it is not a number."""
     tokens_per_second: NotRequired[float | None]
     seconds_left: NotRequired[float | None]
     process: NotRequired[int]
@@ -328,7 +329,7 @@ def _replace_status(
     """Write `status.json`, and return it; what is not given keeps its value from before."""
     now = {"state": state, "heartbeat": time.time(), "message": message, **more}
     status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
-    write_json(folder / "status.json", status)
+    write_json(folder / "status.json", _finite(status))
     return cast(Status, status)
 
 
@@ -451,7 +452,7 @@ class RunWriter:
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
 
-    Whoever calls holds the run (`run_lock`). Raises `UserError` where it was never launched, a row
+    Whoever calls holds the run (`run.lock`). Raises `UserError` where it was never launched, a row
     lacks something, or the disk is full.
     """
     path = Path(folder) / "evals.jsonl"

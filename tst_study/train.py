@@ -32,7 +32,7 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.huggingface.weights import initial_weights
+from tst_study.huggingface.weights import HuggingFaceWeights, check_initial_weights
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.engine_layers import with_kernels
@@ -86,7 +86,12 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
             trainer = _Trainer(config, folder, ranks, log, data, held_out)
             with closing(trainer):
-                return _run(trainer, stop, why_layout)
+                try:
+                    return _run(trainer, stop, why_layout)
+                except _DivergedError as error:
+                    trainer.finish_save(error.step)
+                    log.end("diverged", error.step, str(error))
+                    return "diverged"
 
 
 def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
@@ -111,11 +116,7 @@ def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
         stopped = timed.stops and not due.last
         saves = due.saves or timed.saves or stopped
         if due.logs or due.evaluates or saves:
-            problem = trainer.log_loss(done, loss, norm, due)
-            if problem:
-                trainer.finish_save(done)
-                log.end("diverged", done, problem)
-                return "diverged"
+            trainer.log_loss(done, loss, norm, due)
         evaluated = not due.evaluates or trainer.evaluate(done, stop)
         if saves or not evaluated:
             ends = due.last or stopped or not evaluated
@@ -134,6 +135,14 @@ def _stopped(log: RunLog, done: int, stop: StopRequest) -> State:
 
 class _StoppedError(Exception):
     """A signal came during an evaluation."""
+
+
+class _DivergedError(Exception):
+    """A loss is not finite, or beyond the bound: the same one on all ranks."""
+
+    def __init__(self, loss: str, value: float, step: int) -> None:
+        super().__init__(f"{loss} loss {value} at step {step}")
+        self.step = step
 
 
 class _Due:
@@ -202,7 +211,9 @@ class _Trainer:
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         elif config.initial_weights is not None:
-            load_weights(self.model, initial_weights(config))
+            self.ranks.from_first(partial(check_initial_weights, config))
+            path = config.initial_weights.path
+            load_weights(self.model, HuggingFaceWeights(path, config.model))
             self.optimizer.copy_from_model()
         done = restored["step"] if restored else None
         damaged = self.checkpoints.damaged
@@ -252,8 +263,8 @@ class _Trainer:
             self.ahead = None  # no cycle of references outlives the run
         self.checkpoints.close()
 
-    def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: _Due) -> str | None:
-        """Log the last step where that is due; returns what is wrong with its loss, if anything."""
+    def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: _Due) -> None:
+        """Log the last step where that is due. Raises `_DivergedError`."""
         with self.clock.waiting():
             value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
         objective = self.objective(done - 1)
@@ -270,11 +281,12 @@ class _Trainer:
                 row["moe"] = self.routing.summary(every_expert=due.evaluates or due.turns)
             row |= self.clock.speed(self.plan, done)
             self.log.metrics(self._counters(done) | row, last=due.last)
-        return f"{objective.name} loss {value} at step {done}" if diverged else None
+        if diverged:
+            raise _DivergedError(objective.name, value, done)
 
     def evaluate(self, done: int, stop: StopRequest) -> bool:
         """The held-out next-token loss, by which alone methods are compared; False where a signal
-        stopped it half-way."""
+        stopped it half-way. Raises `_DivergedError`: nothing can be compared with no number."""
         held_out, began = self.held_out, time.perf_counter()
         of = held_out.predicted_tokens
 
@@ -287,6 +299,8 @@ class _Trainer:
             result = evaluate(self.model, held_out, self.ranks, self.micro_batch, look)
         except _StoppedError:
             return False
+        if not math.isfinite(result.nats_per_token):
+            raise _DivergedError("held-out", result.nats_per_token, done)
         row = {
             "eval_set": f"{held_out.name}-{held_out.fingerprint[:16]}",
             **asdict(result),

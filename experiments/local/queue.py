@@ -24,10 +24,10 @@ from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
-from experiments.run_process import Exit, Rank, cancel_mark, log_path, run
+from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, write_config
 from experiments.study import Study
 from tst_study import run_record
-from tst_study.config import Config, to_toml
+from tst_study.config import Config
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.run import lock as run_lock
@@ -155,10 +155,7 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 def _write_job_folders(queue: Queue) -> None:
     """What `cancel`, and whoever knows only the study's folder, see of a run that waits."""
     for one in queue.waiting:
-        path = one.folder / "job" / "config.toml"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(to_toml(one.config), encoding="utf8")
+        write_config(one.config, one.folder)
 
 
 def _start(

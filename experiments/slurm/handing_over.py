@@ -25,6 +25,7 @@ from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
+from experiments.studies.catalogue import STUDIES
 from experiments.study import Study
 from tst_study.run import lock as run_lock
 
@@ -105,8 +106,17 @@ def submit_to_slurm(
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
         if options.collects:
-            handing.follow_up(rest)
+            handing.follow_up(rest, _collecting(study, root))
     return result
+
+
+def _collecting(study: Study, root: Path) -> list[str]:
+    """By the study's name, so that runs which never began are missed; a folder knows none of
+    them."""
+    place = str(root.absolute())
+    if study.name not in STUDIES:
+        return [COLLECT, place]
+    return [COLLECT, study.name, "--scale", study.scale, "--runs", place]
 
 
 def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:
@@ -151,10 +161,10 @@ class _Handing:
                     chunk = members[start : start + longest]
                     self._submit(chunk, resources, dependency, code)
 
-    def follow_up(self, rest: Sequence[str]) -> None:
+    def follow_up(self, rest: Sequence[str], collecting: Sequence[str]) -> None:
         """A small job for when everything has ended, whatever came of it: it submits the `rest`,
         else it draws and reports."""
-        kind, words = (REST, rest) if rest else (COLLECT, (COLLECT, str(self.root.absolute())))
+        kind, words = (REST, rest) if rest else (COLLECT, collecting)
         active = [job for run, job in self.jobs.items() if job.is_active and run not in SMALL]
         if not self._is_due(kind, bool(active)):
             return

@@ -17,6 +17,7 @@ from tests.analysis.made_runs import config as made_config
 from tests.analysis.made_runs import write_run
 from tests.examples import example
 from tst_study.atomic_files import write_json
+from tst_study.commands.dry_run import describe
 from tst_study.config import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
@@ -86,6 +87,19 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         f"# text is read {1_638_400 / 20_000:.3g} times (the text has 20,000 tokens)",
         "# time not timed; --dry-run --time trains a few steps to estimate it",
         "# memory of one rank",
+    ):
+        assert part in words
+
+
+def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
+    words = " ".join(describe(example("schedule.stop_after=15"), "no id").split())
+    for part in (
+        "# superposition 15 1.68e+10 61,440 ",
+        "# recovery 0 0 0 ",
+        "# total 15 1.68e+10 61,440 ",
+        "# latent tokens 15,360 ",
+        "# raw tokens 61,440 ",
+        "# data multiplier 4 = 1 + r(s - 1)",
     ):
         assert part in words
 

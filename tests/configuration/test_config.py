@@ -62,6 +62,7 @@ steps = 100
         ("optimizer.learning_rate=nan", ["optimizer.learning_rate"]),
         ("optimizer.learning_rate=0", ["optimizer.learning_rate", "0", "greater than 0"]),
         ("schedule.warmup_steps=100", ["warmup_steps = 100", "steps = 100"]),
+        ("schedule.warmup_steps=91", ["warmup_steps = 91", "decay, the last 10 of steps = 100"]),
         ("model.key_value_heads=3", ["attention_heads = 2", "key_value_heads = 3"]),
         ("model.preset=laptop-46", ["model.preset", "laptop-46", "laptop-64"]),
         ("execution.parallel.expert=2", ["execution.parallel.expert = 2", "experts"]),

@@ -11,7 +11,7 @@ from tst_study import config
 from tst_study.config import Parallel
 from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.configuration.presets import PRESETS
-from tst_study.cost.parallel_layout import check, first_problem, layout_of, tensor_sizes
+from tst_study.cost.parallel_layout import check, layout_of, layout_problem, tensor_sizes
 from tst_study.errors import UserError
 
 REFUSALS = [
@@ -50,10 +50,10 @@ def test_refusals_name_key_reason_and_nearest(
     assert message in text
     assert "\n" not in text
     # What it calls the nearest removes this problem.
-    problem = first_problem(refused, layout_of(refused), ranks)
+    problem = layout_problem(refused, layout_of(refused), ranks)
     assert problem is not None
     nearest = layout_of(refused).model_copy(update=problem.nearest)
-    again = first_problem(refused, nearest, ranks)
+    again = layout_problem(refused, nearest, ranks)
     assert again is None or again.reason != problem.reason
 
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -232,6 +233,35 @@ def test_killed_half_way_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeyp
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_of_two_calls_at_once_the_second_waits_and_finds_the_folder_whole(tmp_path, monkeypatch):
+    source, out, said = tmp_path / "a.jsonl", tmp_path / "out", tmp_path / "said"
+    source.write_bytes(jsonl(documents(100)))
+    made = shards.make_shard
+
+    def when_the_other_waits(work, tokenizer):
+        deadline = time.monotonic() + 60
+        while "out: another process prepares it" not in said.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        made(work, tokenizer)
+
+    def call():
+        with open(said, "a", buffering=1) as sys.stderr:
+            quietly([source], out)
+
+    monkeypatch.setattr("tst_study.data.preparation.workers.make_shard", when_the_other_waits)
+    said.touch()
+    both = [multiprocessing.get_context("fork").Process(target=call) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    assert len(said.read_text().splitlines()) == 1
+    assert leaves_as_it_is([source], out)
+    verify(out)
+
+
 def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_bytes(jsonl(documents(300)))
@@ -370,6 +400,9 @@ def test_requests_that_make_no_sense_are_user_errors(tmp_path):
         quietly(source, tmp_path / "out")
     with pytest.raises(UserError, match="size of the vocabulary"):
         quietly(source, tmp_path / "out", "bpe:many")
+    for tokenizer in ("bytes", "bpe:300"):
+        with pytest.raises(UserError, match="--end-of-document </s>: has no meaning with"):
+            quietly(source, tmp_path / "out", tokenizer, end_of_document="</s>")
     with pytest.raises(UserError, match="is a file"):
         quietly(source, tmp_path / "a.txt")
     (tmp_path / "home").mkdir()

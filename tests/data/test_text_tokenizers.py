@@ -149,6 +149,14 @@ def test_the_end_of_document_is_the_one_named_or_that_of_the_config(sentence_pie
         read_tokenizer(sentence_piece_like, end="<none>")
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"not json", b"\xff\xfe"])
+def test_a_broken_config_beside_a_tokenizer_is_a_user_error(sentence_piece_like, content):
+    (sentence_piece_like / "tokenizer_config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: cannot be read .*--end-of-doc"):
+        read_tokenizer(sentence_piece_like)
+    assert read_tokenizer(sentence_piece_like, end="<stop>").end_of_document == 2
+
+
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"model": {"type": "none"}}'])
 def test_a_broken_tokenizer_file_is_a_user_error(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)

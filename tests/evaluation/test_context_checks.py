@@ -165,9 +165,14 @@ def test_code_is_read_with_the_models_tokenizer() -> None:
     assert found["samples"] == len(checks.CODE)
 
 
-def test_a_trained_run_gets_all_of_them_into_its_record(documents: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_a_trained_run_gets_all_of_them_into_its_record(
+    documents: Path, tmp_path: Path, named: bool
+) -> None:
     run(documents, tmp_path / "run", *BYTES)
-    lines = list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(context=True)))
+    held_out = [f"letters={documents}"] if named else None
+    options = EvaluationOptions(held_out=held_out, context=True)
+    lines = list(evaluate_run(open_run(tmp_path / "run"), options))
     rows = run_record.read(tmp_path / "run").tasks
     names = ["held_out", "loss_by_position", "word_order", "copied_spans", "induction", "code"]
     assert [row["task"] for row in rows] == names

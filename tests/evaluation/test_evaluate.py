@@ -11,16 +11,21 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
+from tst_study.config import Config
 from tst_study.data.held_out import HeldOut
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
-from tst_study.data.run_data import open_held_out
+from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.evaluation import evaluate as evaluation
-from tst_study.evaluation.evaluate import evaluate
+from tst_study.evaluation.evaluate import evaluate, sequences_at_once
 from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
 from tst_study.run.log import Progress
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)
+
+
+def held_out_of(config: Config) -> HeldOut:
+    return fingerprints_and_held_out(config)[1]
 
 
 def naive_losses(model: SuperposedGPT, held_out: HeldOut) -> list[list[float]]:
@@ -40,7 +45,7 @@ def test_it_is_the_mean_of_a_plain_loop_with_its_standard_error(
     words: Path, overrides: tuple[str, ...]
 ) -> None:
     config = tiny(words, *SETTINGS, *overrides)
-    held_out = open_held_out(config)
+    held_out = held_out_of(config)
     with built(config) as (model, ranks):
         randomize_norms(model)
         result = evaluate(model, held_out, ranks, 4)
@@ -60,7 +65,7 @@ def test_it_does_not_depend_on_how_many_sequences_run_at_once(
     words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(words, *SETTINGS)
-    held_out = open_held_out(config)
+    held_out = held_out_of(config)
     monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
     with built(config) as (model, ranks):
         results = [evaluate(model, held_out, ranks, size) for size in (1, 5, 63, 1000)]
@@ -70,13 +75,21 @@ def test_it_does_not_depend_on_how_many_sequences_run_at_once(
         assert result.standard_error == pytest.approx(results[0].standard_error, rel=1e-5)
 
 
+def test_on_a_gpu_a_pass_holds_the_logits_of_a_few_thousand_positions() -> None:
+    """A micro-batch of training may have many more: it takes its logits by parts."""
+    assert sequences_at_once(4096, 16, on_gpu=True) == 1
+    assert sequences_at_once(8192, 16, on_gpu=True) == 1
+    assert sequences_at_once(64, 16, on_gpu=True) == sequences_at_once(64, 16, on_gpu=False) == 64
+    assert sequences_at_once(4096, 16, on_gpu=False) == 16
+
+
 def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None:
     rare = run(words, tmp_path / "rare", *MIXTURE)
     often = run(words, tmp_path / "often", *MIXTURE, "execution.evaluate_every=1")
     assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rare.metrics]
     assert len(often.evals) == 20
     with built(tiny(words)) as (model, ranks):
-        evaluate(model, open_held_out(tiny(words)), ranks, 4)
+        evaluate(model, held_out_of(tiny(words)), ranks, 4)
         assert model.training
 
 
@@ -88,15 +101,15 @@ def test_as_many_tokens_are_evaluated_as_were_asked_for(words: Path, tmp_path: P
 def test_by_default_a_large_text_is_evaluated_in_part(tmp_path: Path) -> None:
     """All of 889,144 tokens took 80 s after a run of 2 s."""
     generate(tmp_path, 5_000, 200_000, LanguageParameters(words=64, classes=8, topics=2))
-    assert open_held_out(tiny(tmp_path)).predicted_tokens == 131_072
-    assert open_held_out(tiny(tmp_path, "data.validation_tokens=1000000")).ids.size == 200_000
+    assert held_out_of(tiny(tmp_path)).predicted_tokens == 131_072
+    assert held_out_of(tiny(tmp_path, "data.validation_tokens=1000000")).ids.size == 200_000
 
 
 def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "POSITIONS_AT_ONCE", 1)
     config, seen = tiny(words, *SETTINGS), list[int]()
     with built(config) as (model, ranks):
-        evaluate(model, open_held_out(config), ranks, 20, seen.append)
+        evaluate(model, held_out_of(config), ranks, 20, seen.append)
     assert seen == [0, 160, 320, 480]
     line = Progress("run", 20, enabled=False)
     assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
@@ -104,7 +117,7 @@ def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_two_halves_weigh_by_their_tokens(words: Path) -> None:
     config = tiny(words, *SETTINGS)
-    whole = open_held_out(config)
+    whole = held_out_of(config)
     first = replace(whole, ids=whole.ids[:10], labels=whole.labels[:10])
     second = replace(whole, ids=whole.ids[10:], labels=whole.labels[10:])
     with built(config) as (model, ranks):
@@ -118,7 +131,7 @@ def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(
 ) -> None:
     vocabulary = "model.vocabulary_size=257"
     record = run(documents, tmp_path / "bytes", vocabulary, "execution.evaluate_every=10")
-    held_out = open_held_out(tiny(documents, vocabulary))
+    held_out = held_out_of(tiny(documents, vocabulary))
     assert held_out.bytes_per_token is not None
     for row in record.evals:
         bits = row["nats_per_token"] / math.log(2) / held_out.bytes_per_token

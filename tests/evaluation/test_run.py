@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
+import tst_study.evaluation
 from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
-from tst_study.data.run_data import open_held_out
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import Request
+from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.evaluation.run import evaluate_run
-from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.run import _tasks, evaluate_run
+from tst_study.evaluation.trained_model import TrainedModel, trained_model
 
 
 @pytest.fixture
@@ -52,7 +58,7 @@ def test_held_out_loss_is_that_of_training_with_an_error_over_documents(
 def error_by_loop(folder: Path, file: TokenFile) -> float:
     """Document by document, as a survey would do it: the standard error of a ratio of sums."""
     opened = open_run(folder)
-    held = open_held_out(opened.config)
+    held = fingerprints_and_held_out(opened.config)[1]
     with trained_model(opened) as model:
         losses = model.losses(held.ids, held.labels).ravel()
     sums, counts = [], []
@@ -112,9 +118,35 @@ def test_text_of_another_vocabulary_is_refused(
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
+def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -> None:
+    """Its ids lie inside the run's vocabulary, where they mean other words."""
+    run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
+    texts = [str(documents.with_name("texts.jsonl"))]
+    prepare(Request(texts, "bpe:270"), tmp_path / "other", workers=1, progress=False)
+    wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
+    with pytest.raises(
+        UserError, match=r"other: was prepared with another tokenizer \(bpe of 270 tokens, sha256"
+    ):
+        list(evaluate_run(open_run(tmp_path / "run"), wanted))
+
+
 def test_an_unknown_device_is_named(trained: Path) -> None:
     with pytest.raises(UserError, match="--device 'tpu' is not known; did you mean 'cpu'"):
         list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
+
+
+def test_an_export_is_asked_on_the_device_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    lm_eval = SimpleNamespace(
+        exported_model=lambda folder, device, most: asked.append(device),
+        evaluate_tasks=lambda model, names, options: iter(()),
+    )
+    monkeypatch.setattr(tst_study.evaluation, "tasks", lm_eval, raising=False)
+    on_gpu = cast(TrainedModel, SimpleNamespace(device=torch.device("cuda", 0)))
+    list(_tasks(EvaluationOptions(tasks="piqa", export=Path("exported")), on_gpu, None))
+    assert asked == ["cuda:0"]
 
 
 def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Path) -> None:

@@ -15,7 +15,7 @@ from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.held_out import HeldOut
-from tst_study.data.run_data import open_held_out
+from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import trained_model
 from tst_study.huggingface import export as export_module
@@ -60,7 +60,7 @@ def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[P
 
 def test_its_held_out_loss_is_that_of_the_run(exported: tuple[Path, Path]) -> None:
     folder, model = exported[0], stock_model(exported[1])
-    held_out = open_held_out(open_run(folder).config)
+    held_out = fingerprints_and_held_out(open_run(folder).config)[1]
     evaluated = run_record.read(folder).evals[-1]
     assert loss_by_transformers(model, held_out) == pytest.approx(
         evaluated["nats_per_token"], abs=1e-4
@@ -160,6 +160,15 @@ def test_a_superposition_checkpoint_is_refused_until_one_insists(
     card = (after / "README.md").read_text()
     assert "Not a language model" not in card
     assert "**Unfinished.** Step 4 of 6" in card
+
+
+def test_a_whole_run_without_a_decay_is_finished_but_not_annealed(
+    documents: Path, tmp_path: Path
+) -> None:
+    run(documents, tmp_path / "run", *BYTES, "schedule.kind=constant")
+    card = (export(open_run(tmp_path / "run"), tmp_path / "made", None) / "README.md").read_text()
+    assert "**Not annealed.** All 6 steps are done; the learning rate was not annealed." in card
+    assert "Unfinished" not in card
 
 
 def test_the_switch_itself_is_still_superposition(documents: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from analysis.runs.comparable import training_group
+from tests.distributed import run_ranks
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
@@ -24,8 +25,11 @@ from tst_study.train import train
 
 pytest.importorskip("safetensors", reason="imports need tst-study[export]")
 
+from tst_study.huggingface import weights
 from tst_study.huggingface.architecture import from_huggingface, read_config
 from tst_study.huggingface.import_model import config_from_model
+from tst_study.huggingface.weights import files_of_tensors
+from tst_study.huggingface.weights import fingerprint as fingerprint_of_weights
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -129,12 +133,34 @@ def test_weights_that_changed_since_are_refused(
         train(config, tmp_path / "run", progress=False)
 
 
+def test_of_several_ranks_one_alone_reads_all_the_weights_to_check_them(
+    llama: Path, documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_from_model(llama, rest(tmp_path, documents))
+    read: list[str] = []
+
+    def reading(folder: str) -> str:
+        read.append(folder)
+        return fingerprint_of_weights(folder)
+
+    def work() -> int:
+        assert train(config, tmp_path / "run", progress=False) == "done"
+        return len(read)
+
+    monkeypatch.setattr(weights, "fingerprint", reading)
+    assert run_ranks(2, work) == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"model_type": "gpt2"}, "model_type = 'gpt2' is not known; there are llama, qwen3"),
         ({"attention_bias": True}, "attention_bias = True is not supported"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type = 'llama3' is not supported"),
+        ({"rope_parameters": [1]}, "config.json: rope_parameters = [1] is not supported"),
+        ({"rope_parameters": {"rope_theta": []}}, "config.json: float() argument must be"),
+        ({"rms_norm_eps": {}}, "config.json: float() argument must be"),
+        ({"head_dim": None, "num_attention_heads": 0}, "config.json: integer division"),
         ({"hidden_size": None}, "hidden_size"),
         ({"hidden_size": 24}, "is (257, 16), its config.json asks for (257, 24)"),
         ({"num_hidden_layers": 3}, "has no tensor model.layers.2"),
@@ -168,6 +194,25 @@ def test_an_index_that_is_none_is_named(
     folder = shutil.copytree(llama, tmp_path / "indexed")
     (folder / "model.safetensors.index.json").write_text(index)
     with pytest.raises(UserError, match="its safetensors files cannot be read") as raised:
+        config_from_model(folder, rest(tmp_path, documents))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_a_model_that_was_downloaded_by_half_is_named(
+    llama: Path, documents: Path, tmp_path: Path, kept: int | None
+) -> None:
+    folder = shutil.copytree(llama, tmp_path / "half")
+    whole, part = folder / "model.safetensors", folder / "model-00001-of-00001.safetensors"
+    index = {"weight_map": dict.fromkeys(files_of_tensors(folder), part.name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    whole.rename(part)
+    config_from_model(folder, rest(tmp_path, documents))
+    if kept is None:
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:kept])
+    with pytest.raises(UserError, match=rf"{part.name}: cannot be read .*; download") as raised:
         config_from_model(folder, rest(tmp_path, documents))
     assert "\n" not in str(raised.value)
 

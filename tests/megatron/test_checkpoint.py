@@ -231,6 +231,26 @@ def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
     assert_same_run(tmp_path / "full", finished)
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "mend it")]
+)
+def test_a_checkpoint_that_cannot_be_put_into_its_place_is_one_line(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    rename = os.rename
+
+    def refused_at_step_ten(source: Path, place: Path) -> None:
+        if place.name == "step-00000010":
+            raise OSError(number, os.strerror(number))
+        rename(source, place)
+
+    monkeypatch.setattr(os, "rename", refused_at_step_ten)
+    said = rf"step-00000010: cannot be written \(.*{os.strerror(number)}\); {remedy} and start"
+    with pytest.raises(UserError, match=said):
+        run(words, tmp_path, EVERY_FIVE)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+
+
 def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Path) -> None:
     folder = small_disk / "run"
     with pytest.raises(UserError) as raised:

@@ -14,7 +14,7 @@ from tst_study import run_record
 from tst_study.checkpoints import trained_run
 from tst_study.errors import UserError
 from tst_study.run.identity import header_of
-from tst_study.run.log import Progress, RunLog
+from tst_study.run.log import Progress, RunLog, run_log
 from tst_study.run_record import RunWriter
 
 DATA = {
@@ -210,6 +210,26 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     assert status is not None
     assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
     assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
+
+
+def test_a_status_is_json_whatever_became_of_the_loss(tmp_path: Path) -> None:
+    open_run(tmp_path).status("diverged", 5, loss=float("nan"))
+    text = (tmp_path / "status.json").read_text()
+    assert '"loss": null' in text
+    assert "NaN" not in text
+
+
+def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
+    config = example("schedule.stop_after=20")
+    with run_log(config, DATA, tmp_path, writes=True, progress=False) as log:
+        log.start(config, None)
+        for step, left in ((10, None), (20, 0.0)):
+            row = metrics(0, step, 3.0)
+            del row["segment"]
+            log.metrics(row, last=True)
+            status = run_record.read_status(tmp_path)
+            assert status is not None
+            assert status["seconds_left"] == left
 
 
 def test_full_disk_is_one_line_and_keeps_what_was_there(

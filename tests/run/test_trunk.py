@@ -10,6 +10,7 @@ import pytest
 from tests.examples import example
 from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
 from tst_study import run_record
+from tst_study.commands.dry_run import check_start
 from tst_study.config import Config
 from tst_study.errors import UserError
 from tst_study.run.identity import fingerprint
@@ -175,3 +176,11 @@ def test_what_is_no_trunk_is_refused(words: Path, trunk: Path, tmp_path: Path) -
     assert "the two runs part after step 5" in refusal(words, trunk, 10, ratio)
     with pytest.raises(UserError, match="has no checkpoint of step 4"):
         run(words, tmp_path / "run", forked(trunk, 4))
+
+
+def test_a_dry_run_checks_the_fork(words: Path, trunk: Path, tmp_path: Path) -> None:
+    check_start(tiny(words, forked(trunk, 5)), None, 1)
+    with pytest.raises(UserError, match="has no checkpoint of step 4"):
+        check_start(tiny(words, forked(trunk, 4)), None, 1)
+    with pytest.raises(UserError, match="is not a trunk of this run"):
+        check_start(tiny(words, forked(trunk, 5), "seed=1"), tmp_path, 1)

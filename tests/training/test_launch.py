@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tst_study.process.rank_environment import (
     prepare_for_gpus,
     rank_variable,
 )
+from tst_study.run import lock as run_lock
 
 ROOT = Path(__file__).parents[2]
 LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
@@ -38,11 +40,12 @@ def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
+        start_new_session=True,  # a group of its own, as a shell gives it
     )
 
 
 def wait_for_steps(folder: Path, launcher: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while logged_step(folder) < 10:
         assert launcher.poll() is None, launcher.communicate()[1]
         assert time.monotonic() < deadline
@@ -107,18 +110,35 @@ def test_of_a_first_rank_that_was_ended_outright_its_launcher_says_so(
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (os.kill, signal.SIGTERM),
+        (os.kill, signal.SIGHUP),
+        (os.killpg, signal.SIGINT),  # as the terminal does at one Ctrl-C
+    ],
+)
 def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
-    words: Path, tmp_path: Path, number: signal.Signals
+    words: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     launcher = start(words, folder, *LONG)
     wait_for_steps(folder, launcher)
-    launcher.send_signal(number)
+    send(launcher.pid, number)
     output, errors = launcher.communicate(timeout=60)
     assert output.splitlines()[-1] == f"preempted: {folder}", errors
     assert run_record.read(folder).state == "preempted"
     assert list((folder / "checkpoints").glob("step-*"))
+
+
+def test_ranks_do_not_outlive_their_launcher(words: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launcher = start(words, folder, *LONG)
+    wait_for_steps(folder, launcher)
+    launcher.kill()
+    # Both pipes are at their end once every rank is gone.
+    assert "preempted" not in launcher.communicate(timeout=60)[0]
+    assert not run_lock.is_held(folder)
 
 
 SLURM = {

@@ -121,9 +121,11 @@ def test_a_loss_beyond_the_bound_ends_a_run_as_diverged(words: Path, tmp_path: P
     assert record.metrics[-1]["loss"] > 20.0
 
 
+@pytest.mark.parametrize("evaluate_every", [20, 3])
 def test_a_loss_that_is_no_number_ends_a_run_as_diverged(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate_every: int
 ) -> None:
+    """Of a training step or, where it is looked at first, of held-out text."""
     step = ModelOptimizer.step
 
     def poisonous_step(self: ModelOptimizer, learning_rate: float):
@@ -133,10 +135,14 @@ def test_a_loss_that_is_no_number_ends_a_run_as_diverged(
         return norm
 
     monkeypatch.setattr(ModelOptimizer, "step", poisonous_step)
-    record = run(words, tmp_path)
+    record = run(words, tmp_path, f"execution.evaluate_every={evaluate_every}")
     assert_diverged(record)
-    assert record.metrics[-1]["loss"] is None
-    assert record.metrics[-1]["step"] == 4
+    assert record.status is not None
+    if evaluate_every == 3:
+        assert record.status["message"] == "held-out loss nan at step 3"
+    else:
+        assert record.metrics[-1]["loss"] is None
+        assert record.status["message"] == "bag_mce loss nan at step 4"
 
 
 def test_the_record_says_where_and_how_the_run_was_computed(words: Path, tmp_path: Path) -> None:

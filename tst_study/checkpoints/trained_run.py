@@ -9,6 +9,7 @@ from tst_study.config import Config, Model, from_dict
 from tst_study.configuration.learning_rate import is_annealed
 from tst_study.configuration.phase_plan import Phase, plan_phases
 from tst_study.errors import UserError
+from tst_study.run.trunk import check_fork
 from tst_study.run_record import RunHeader, read_header
 
 
@@ -78,3 +79,18 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
             "delete it and train the run again from the one before"
         )
     return TrainedRun(folder, header, config, chosen, place)
+
+
+def check_fork_point(config: Config, data: dict[str, Any]) -> None:
+    """Raises `UserError` where `execution.fork_from` is set, and is no checkpoint of a trunk of
+    this run. `data`: fingerprints of the run's own text."""
+    fork = config.execution.fork_from
+    if fork is None:
+        return
+    folder = Path(fork.folder)
+    check_fork(config, data, read_header(folder), fork.step)
+    if fork.step not in checkpoint_steps(folder):
+        raise UserError(
+            f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
+            "trunk first, or leave the key out to train the run from its first step"
+        )

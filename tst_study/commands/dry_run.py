@@ -1,8 +1,10 @@
 """What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from tst_study.checkpoints.places import checkpoint_steps
+from tst_study.checkpoints.trained_run import check_fork_point
 from tst_study.config import Config, to_toml
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
@@ -32,14 +34,17 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     Raises its `UserError`."""
     if processes > 1 and config.execution.parallel != "auto":
         check(config, processes)
-    digest = fingerprint(config, fingerprints(config))
+    data = fingerprints(config)
+    digest = fingerprint(config, data)
     stream = open_stream(config)
     if folder is not None:
         check_same_run(folder, digest)
+    if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
+        check_fork_point(config, data)
     if config.initial_weights is not None:
-        from tst_study.huggingface.weights import initial_weights
+        from tst_study.huggingface.weights import check_initial_weights
 
-        initial_weights(config)
+        check_initial_weights(config)
     if config.execution.device == "cuda" or config.execution.kernels == "te":
         from tst_study.megatron.engine_layers import with_kernels
         from tst_study.megatron.process_groups import choose_device
@@ -49,7 +54,10 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
 
 
 def _costs(config: Config) -> list[str]:
-    plan, parameters = plan_phases(config), count_parameters(config.model)
+    whole, last = plan_phases(config), config.schedule.last_step
+    # A trunk ends before its plan does.
+    plan = replace(whole, steps=last, superposed_steps=min(whole.superposed_steps, last))
+    parameters = count_parameters(config.model)
     flops, superposed = count_flops(config), plan.raw_tokens(plan.superposed_steps)
     return [
         "parameters",

@@ -3,8 +3,8 @@
 In this order, because each costs more than the one before: data parallelism with the optimizer's
 state shared, tensor parallelism within a node, whole layers computed again, pipeline stages. Of
 the layouts of one kind (sizes of expert groups, micro-batches) the one whose step should be the
-shortest (`step_time.py`) is taken. What can work at all says `parallel_layout.py`, what fits
-`memory_model.py`.
+shortest (`step_time.py`) is taken. `parallel_layout.py` says what can work at all, `memory.py` what
+fits.
 """
 
 import math
@@ -16,7 +16,7 @@ from tst_study.config import Config, Parallel, Recompute
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.cost.devices import PROCESSOR, Device, device_named
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.parallel_layout import data_ranks, divisors, first_problem, layout_of
+from tst_study.cost.parallel_layout import data_ranks, divisors, layout_of, layout_problem
 from tst_study.cost.step_time import GPUS_PER_NODE, step_time
 from tst_study.errors import UserError
 from tst_study.units import memory_size
@@ -141,7 +141,7 @@ def _candidates(config: Config, ranks: int, kind: _Kind, on_gpu: bool) -> Iterat
         )
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
-        if first_problem(candidate, parallel, ranks) is None:
+        if layout_problem(candidate, parallel, ranks) is None:
             yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).total)
 
 

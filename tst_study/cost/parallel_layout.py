@@ -40,12 +40,12 @@ def layout_of(config: Config) -> Parallel:
 
 def check(config: Config, ranks: int) -> None:
     """Raise `UserError`, one line, where the config's layout cannot work on `ranks` processes."""
-    problem = first_problem(config, layout_of(config), ranks)
+    problem = layout_problem(config, layout_of(config), ranks)
     if problem is not None:
         raise UserError(str(problem))
 
 
-def first_problem(config: Config, parallel: Parallel, ranks: int) -> Problem | None:
+def layout_problem(config: Config, parallel: Parallel, ranks: int) -> Problem | None:
     """None where the layout works."""
     return next(_problems(config, parallel, ranks), None)
 

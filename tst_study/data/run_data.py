@@ -75,11 +75,6 @@ def open_stream(config: Config) -> TokenStream:
     )
 
 
-def open_held_out(config: Config) -> HeldOut:
-    """The tokens that the run is evaluated on."""
-    return _held_out(config, _open_validation(config))
-
-
 def fingerprints(config: Config) -> dict[str, Any]:
     """What identifies the data, without paths: part of a run's identity and of its record.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.manifest import token_prefix
+from tst_study.data.manifest import manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import TrainedModel
@@ -52,10 +52,14 @@ def evaluate_domains(
     Args:
         domains: token-file prefixes (or prepared folders) by name.
         tokens: the first tokens of each; all of them by default.
+
+    Raises:
+        UserError: a text is missing, or of another tokenizer than the run's.
     """
     for name, path in domains.items():
         began = time.perf_counter()
         file = TokenFile(token_prefix(path, "validation"))
+        _check_tokenizer(trained.run, name, file)
         held = held_out(file, trained.run.sequence_length, tokens, name)
         held.check_vocabulary(trained.run.model.vocabulary_size)
         losses = trained.losses(held.ids, held.labels)
@@ -72,6 +76,18 @@ def evaluate_domains(
             "details": {"tokens": held.predicted_tokens, "unit": "document"},
             "seconds": time.perf_counter() - began,
         }
+
+
+def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
+    """Where both are known: ids of another tokenizer may all lie in the run's vocabulary."""
+    manifest, ours = manifest_of(file.prefix), run.header["data"]["tokenizer"]
+    theirs = manifest.tokenizer.fingerprint if manifest else None
+    if manifest and ours and theirs and theirs != ours:
+        raise UserError(
+            f"{name}: was prepared with another tokenizer ({manifest.tokenizer_name}, sha256 "
+            f"{theirs[:12]}; the run's is {ours[:12]}); prepare the text with the run's "
+            "tokenizer.json"
+        )
 
 
 def _by_document(

@@ -15,6 +15,14 @@ from tst_study.megatron.process_groups import Ranks
 POSITIONS_AT_ONCE = 4096
 
 
+def sequences_at_once(length: int, micro_batch: int, *, on_gpu: bool) -> int:
+    """Of one pass: as many as training takes, and small ones together, since nothing is kept for a
+    backward pass. But all their logits are held, which training need not do: on a GPU they would
+    be more than all else."""
+    few = max(1, POSITIONS_AT_ONCE // length)
+    return few if on_gpu else max(micro_batch, few)
+
+
 @dataclass(frozen=True)
 class HeldOutLoss:
     nats_per_token: float
@@ -33,13 +41,13 @@ def evaluate(
 ) -> HeldOutLoss:
     """Mean next-token loss over all held-out tokens, each counted once whatever the layout.
 
-    `micro_batch`: sequences that fit into memory at once when training; small ones are put
-    together, since nothing is kept for a backward pass. `look` is called before each pass with the
-    tokens that are done; what it raises ends the evaluation.
+    `micro_batch`: sequences of a forward pass when training. `look` is called before each pass with
+    the tokens that are done; what it raises ends the evaluation.
     """
     model.eval()
     count = len(held_out.ids)
-    at_once = max(micro_batch, POSITIONS_AT_ONCE // held_out.ids.shape[1])
+    on_gpu = ranks.device.type == "cuda"
+    at_once = sequences_at_once(held_out.ids.shape[1], micro_batch, on_gpu=on_gpu)
     # Per sequence: sum of losses and number of tokens. Ranks fill in their sequences; the sum over
     # ranks adds zeros only, so the result does not depend on how many there are.
     sums = torch.zeros(count, 2, dtype=torch.float64)

@@ -8,6 +8,7 @@ import torch
 
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.data.manifest import token_prefix
 from tst_study.errors import UserError
 from tst_study.evaluation.context_checks import context_checks
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
@@ -44,20 +45,18 @@ def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:
         if options.tasks is not None and options.export is None:
             yield from _keep(run, "live", _tasks(options, trained, tokenizer))
     if options.tasks is not None and options.export is not None:
-        yield from _keep(run, "export", _tasks(options, None, tokenizer))
+        yield from _keep(run, "export", _tasks(options, trained, tokenizer))
 
 
 def _tasks(
-    options: EvaluationOptions, trained: TrainedModel | None, tokenizer: RunTokenizer | None
+    options: EvaluationOptions, trained: TrainedModel, tokenizer: RunTokenizer | None
 ) -> Iterator[dict[str, Any]]:
     try:
         from tst_study.evaluation import tasks as lm
 
         if options.export is not None:
-            device = "cpu" if options.device == "auto" else options.device
-            model = lm.exported_model(options.export, device, options.max_length)
+            model = lm.exported_model(options.export, str(trained.device), options.max_length)
         else:
-            assert trained is not None
             if tokenizer is None:
                 raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
             model = lm.LiveModel(trained, tokenizer, options.max_length)
@@ -103,5 +102,5 @@ def _named_folders(given: Iterable[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
-        named[name] = Path(path)
+        named[name] = token_prefix(path, "validation")
     return named

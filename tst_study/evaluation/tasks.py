@@ -171,7 +171,7 @@ def evaluate_tasks(
                     bootstrap_iters=BOOTSTRAPS,
                     log_samples=True,
                 )
-        except (FileNotFoundError, ConnectionError, OSError) as error:
+        except OSError as error:
             reason = " ".join(str(error).split())
             raise UserError(
                 f"--tasks {name}: its data cannot be had ({reason}); put a copy into the folder of "

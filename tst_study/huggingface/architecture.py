@@ -154,12 +154,14 @@ def from_huggingface(config: Mapping[str, Any], source: str) -> Model:
         )
     except KeyError as error:
         raise UserError(f"{source}: {error.args[0]} is missing") from None
-    except ValueError as error:  # pydantic's too
+    except (ArithmeticError, TypeError, ValueError) as error:  # pydantic's too
         raise UserError(f"{source}: {' '.join(str(error).split())}") from None
 
 
 def _rope_theta(config: Mapping[str, Any], source: str) -> float:
     parameters = config.get("rope_parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise UserError(f"{source}: rope_parameters = {parameters!r} is not supported")
     if parameters.get("rope_type", "default") != "default":
         raise UserError(
             f"{source}: rope_parameters.rope_type = {parameters['rope_type']!r} is not supported"

@@ -85,9 +85,13 @@ def _warnings(run: TrainedRun, tokenizer: RunTokenizer | None) -> str:
             "its next-token loss mean nothing; it is for research into the phase itself."
         )
     elif not run.annealed:
+        steps = run.plan["steps"]
+        stands = f"**Unfinished.** Step {run.step:,} of {steps:,}"
+        if run.step == steps:
+            stands = f"**Not annealed.** All {steps:,} steps are done"
         lines.append(
-            f"**Unfinished.** Step {run.step:,} of {run.plan['steps']:,}; the learning rate was "
-            "not annealed. Its loss is not to be compared with that of finished models."
+            f"{stands}; the learning rate was not annealed. Its loss is not to be compared with "
+            "that of annealed models."
         )
     if tokenizer is None:
         lines.append("The corpus is words by number: there is no tokenizer.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tst_study.config import Config, Model
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_line
 from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.tensor_names import Entry, entries
 
@@ -63,11 +63,16 @@ class HuggingFaceWeights:
 
     def _file(self, entry: Entry) -> Any:
         """Each is opened once and mapped, not read."""
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         path = self._file_of[entry.name]
         if path not in self._files:
-            self._files[path] = safe_open(path, framework="pt")
+            try:
+                self._files[path] = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise UserError(
+                    f"{path}: cannot be read ({first_line(error)}); download the whole model again"
+                ) from None
         return self._files[path]
 
     def _check(self, entry: Entry) -> None:
@@ -117,8 +122,9 @@ def fingerprint(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def initial_weights(config: Config) -> HuggingFaceWeights:
-    """What `config.initial_weights` names. Raises `UserError` where it is not that any more."""
+def check_initial_weights(config: Config) -> None:
+    """Raise `UserError` where what `config.initial_weights` names is not there, not what it was,
+    or not of the model. Reads all of it."""
     start = config.initial_weights
     assert start is not None
     found = fingerprint(start.path)
@@ -127,4 +133,4 @@ def initial_weights(config: Config) -> HuggingFaceWeights:
             f"initial_weights.path = {start.path}: its weights are {found[:12]}, this run starts "
             f"from {start.fingerprint[:12]}; restore them or import again"
         )
-    return HuggingFaceWeights(start.path, config.model)
+    HuggingFaceWeights(start.path, config.model)

@@ -25,6 +25,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
 )
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tst_study.atomic_files import FULL
 from tst_study.checkpoints.pickles import read_description, reason_of
 from tst_study.checkpoints.places import (
     checkpoint_folder,
@@ -88,7 +89,7 @@ class Checkpoints:
 
         `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
         writes a copy, so that the state may change before `finish`; else `finish` writes.
-        Raises `UserError` where the disk is full; earlier checkpoints stay.
+        Raises `UserError` where it cannot be written; earlier checkpoints stay.
         """
         with self._refused_in_one_line(step) as beside:
             if dist.get_rank() == 0:
@@ -113,8 +114,8 @@ class Checkpoints:
     def finish(self) -> int | None:
         """Bring the save that has begun, once it is whole, into its place; all ranks together.
 
-        Returns its step, or None where none has begun. Raises `UserError` where the disk is full;
-        earlier checkpoints stay.
+        Returns its step, or None where none has begun. Raises `UserError` where it cannot be
+        written; earlier checkpoints stay.
         """
         if self._begun is None:
             return None
@@ -128,14 +129,13 @@ class Checkpoints:
                 ]
                 digests.append(digests_of(beside, described))
                 write_digests(beside, {name: one for part in digests for name, one in part.items()})
-        if first:
-            if place.exists():  # a launch that was killed after its rename saves the step again
-                shutil.rmtree(place)
-            _sync(*beside.iterdir(), beside)
-            os.rename(beside, place)
-            _sync(self.folder)
-            for old in self._not_kept(step):
-                shutil.rmtree(checkpoint_place(self.run, old))
+                if place.exists():  # a launch that was killed after its rename saves the step again
+                    shutil.rmtree(place)
+                _sync(*beside.iterdir(), beside)
+                os.rename(beside, place)
+                _sync(self.folder)
+                for old in self._not_kept(step):
+                    shutil.rmtree(checkpoint_place(self.run, old))
         dist.barrier()
         return step
 
@@ -156,9 +156,11 @@ class Checkpoints:
             reason = _refusal(self.folder) or _reason(error)  # before there is space again
             if dist.get_rank() == 0:
                 shutil.rmtree(beside, ignore_errors=True)
+            # Of another rank's error, or one of Megatron's threads, there are the words alone.
+            full = any(os.strerror(number) in reason for number in FULL)
             raise UserError(
-                f"{place}: cannot be written ({reason}); free some space and start the run again: "
-                "it resumes from its last checkpoint"
+                f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
+                " and start the run again: it resumes from its last checkpoint"
             ) from error
 
     def _not_kept(self, step: int) -> list[int]:

@@ -35,7 +35,9 @@ def _collective(error: BaseException | None) -> str | None:
         for frame in frames:
             if frame.filename.endswith("distributed_c10d.py"):
                 return frame.name
-        if any(library in str(error) for library in ("gloo", "NCCL")):
+        # Ours and the system's name files, and a folder may be called so.
+        own = isinstance(error, UserError | OSError)
+        if not own and any(library in str(error) for library in ("gloo", "NCCL")):
             return next((f.name for f in frames if not f.name.startswith("_")), None)
         error = error.__cause__
     return None

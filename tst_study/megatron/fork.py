@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tst_study import run_record
+from tst_study.checkpoints.trained_run import check_fork_point
 from tst_study.config import Config
-from tst_study.errors import UserError
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
 from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.run.log import RunLog
-from tst_study.run.trunk import check_fork
 
 
 def fork_from_trunk(
@@ -30,14 +28,8 @@ def fork_from_trunk(
     fork = config.execution.fork_from
     if fork is None:
         return None
+    check_fork_point(config, data)
     folder = Path(fork.folder)
-    check_fork(config, data, run_record.read_header(folder), fork.step)
-    checkpoints = Checkpoints(folder, keep=1)
-    if fork.step not in checkpoints.steps():
-        raise UserError(
-            f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
-            "trunk first, or leave the key out to train the run from its first step"
-        )
-    common = checkpoints.load(fork.step, model, optimizer)
+    common = Checkpoints(folder, keep=1).load(fork.step, model, optimizer)
     log.forked(config, folder, fork.step)
     return common

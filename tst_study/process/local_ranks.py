@@ -1,5 +1,6 @@
 """`tst-study train --processes N`: the ranks of one run as processes of this machine."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from tst_study.run.launch_facts import cores
 
 GRACE_SECONDS = 10.0
 """How long ranks may take to end by themselves once one of them has failed."""
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def train_on_processes(
@@ -68,7 +70,18 @@ def _start(rank: int, count: int, port: int, arguments: Sequence[str]) -> subpro
     threads = max(1, cores() // count)
     ours = rank_variables(rank, count, port)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **ours}
-    return subprocess.Popen([sys.executable, "-m", "tst_study", *arguments], env=environment)
+    command = [sys.executable, "-m", "tst_study", *arguments]
+    # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which passes it on.
+    return subprocess.Popen(
+        command, env=environment, start_new_session=True, preexec_fn=_end_with_launcher
+    )
+
+
+def _end_with_launcher() -> None:
+    """Nobody could stop ranks whose launcher was killed, and no terminal tells them that it is
+    gone. Linux alone has this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:

@@ -103,7 +103,7 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
     ours = rank_variables(
         number("SLURM_PROCID"),
         tasks,
-        FIRST_PORT + (job * 16 + step) % PORTS,  # of jobs that share a node no two steps meet
+        FIRST_PORT + (job * 16 + step) % PORTS,  # steps that share a node seldom meet
         local_rank=number("SLURM_LOCALID"),
         local_ranks=number("SLURM_STEP_TASKS_PER_NODE", "1"),
         address=first_host(nodes),

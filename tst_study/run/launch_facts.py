@@ -36,14 +36,16 @@ def launch_facts() -> dict[str, Any]:
     }
 
 
-def code_version() -> dict[str, Any]:
-    """Commit of the checkout that this file lies in, and whether it has uncommitted changes."""
-    root = Path(__file__).parents[2]
+def code_version(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
+    """Commit of the checkout that our packages lie in, and whether it has uncommitted changes; None
+    where they lie elsewhere, maybe installed inside the checkout of another project."""
     if (root / COPY_FACTS).exists():  # not the commit of a checkout that the copy may lie in
         copied: dict[str, Any] = json.loads((root / COPY_FACTS).read_bytes())
         return copied
     try:
-        commit = _git(root, "rev-parse", "HEAD").strip()
+        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if not root.samefile(top):
+            return {"commit": None, "dirty": None}
         dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

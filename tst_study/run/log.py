@@ -176,7 +176,7 @@ def run_log(
     writer = RunWriter(folder, header_of(config, data)) if writes else None
     phases = plan_phases(config).superposed_steps > 0
     shown = progress and writes
-    with Progress(config.name, config.schedule.steps, phases=phases, enabled=shown) as line:
+    with Progress(config.name, config.schedule.last_step, phases=phases, enabled=shown) as line:
         log = RunLog(writer, line)
         try:
             yield log

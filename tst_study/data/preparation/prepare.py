@@ -31,7 +31,7 @@ from tst_study.data.manifest import (
     TokenizerRecord,
 )
 from tst_study.data.preparation import text_tokenizers
-from tst_study.data.preparation.prepared_folder import UNFINISHED, finished, open_unfinished
+from tst_study.data.preparation.prepared_folder import UNFINISHED, finished, held, open_unfinished
 from tst_study.data.preparation.request import Job, Request
 from tst_study.data.preparation.shards import (
     SHARD_BYTES,
@@ -60,11 +60,17 @@ def prepare(
 
     `workers`: processes; by default one per core. Raises `UserError` where an input cannot be
     read, the folder holds something else, the disk is full, or no document is left for one of the
-    splits. Finished shards are kept.
+    splits. Finished shards are kept. Of two calls at once the second waits for the first.
     """
-    folder = Path(to)
     request = request.resolved()
     jobs = request.jobs()
+    with held(Path(to)):
+        return _prepare(request, jobs, Path(to), workers or cores(), progress)
+
+
+def _prepare(
+    request: Request, jobs: Sequence[Job], folder: Path, workers: int, progress: bool
+) -> Manifest:
     asked = request.as_recorded(jobs)
     manifest = finished(folder, asked, jobs)
     if manifest is not None:
@@ -83,7 +89,7 @@ def prepare(
             bar.reset(task, description="tokenizer")
             tokenizer = _make_tokenizer(request, unfinished, jobs)
             bar.update(task, description="tokenising")
-            with shard_workers(workers or cores(), tokenizer) as submit:
+            with shard_workers(workers, tokenizer) as submit:
                 reader = _Reader(request, unfinished, submit, functools.partial(bar.advance, task))
                 sources = [reader.read(split, source) for split, source in jobs]
             return tokenizer, reader.shards, sources

@@ -1,8 +1,12 @@
 """Whether a folder holds a request's corpus already, or the beginning of it."""
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,34 @@ from tst_study.errors import UserError
 
 UNFINISHED = ".unfinished"
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes of this machine from preparing the folder, which is made, for as long
+    as the block lasts; where one does so already, wait for its end, however it comes.
+
+    Raises `UserError` where the folder is a file, or cannot be made or locked.
+    """
+    with disk_errors_named(folder):
+        if not folder.is_dir():
+            refuse_other_files(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with disk_errors_named(folder):
+            _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:

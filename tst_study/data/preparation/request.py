@@ -48,10 +48,15 @@ class Request:
     def resolved(self) -> Self:
         """With the bundled corpus by its files, and the share that is held out.
 
-        Raises `UserError` where the bundled corpus is not there, or the held-out text is given
-        twice or cannot be any.
+        Raises `UserError` where the bundled corpus is not there, the held-out text is given twice
+        or cannot be any, or the tokenizer has an end of its own.
         """
-        request = self
+        request, end = self, self.end_of_document
+        if end is not None and (self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")):
+            raise UserError(
+                f"--end-of-document {end}: has no meaning with the tokenizer {self.tokenizer},"
+                " whose end is its own; leave it out"
+            )
         if BOOKS in self.sources:
             books = bundled_books()
             at = list(self.sources).index(BOOKS)

@@ -183,11 +183,18 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
 
 
 def _end_of_sequence_beside(path: Path) -> str | None:
-    """`eos_token` of the `tokenizer_config.json` that usually lies beside a `tokenizer.json`."""
+    """`eos_token` of the `tokenizer_config.json` that usually lies beside a `tokenizer.json`.
+    Raises `UserError` where that is damaged."""
     config = path.with_name("tokenizer_config.json")
     if not config.exists():
         return None
-    token = json.loads(config.read_text()).get("eos_token")
+    try:
+        token = json.loads(config.read_bytes()).get("eos_token")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{config}: cannot be read ({first_line(error)}); download it again, or name the token "
+            "that ends a document with --end-of-document"
+        ) from error
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
