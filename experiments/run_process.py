@@ -113,6 +113,7 @@ def write_config(config: Config, folder: Path) -> None:
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
+    path.parent.mkdir(parents=True, exist_ok=True)
     with written_atomically(path) as file:
         file.write(content)
 

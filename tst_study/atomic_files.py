@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,8 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
         target = Path(os.path.realpath(path))
         if not _ordinary(target):
             raise UserError(f"{path}: is a folder, pipe or device; name an ordinary file")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        writer = f"{os.getpid()}-{threading.get_ident()}"
+        temporary = target.with_name(f".{target.name}.{writer}.tmp")
         try:
             with open(temporary, "wb") as file:
                 yield file
