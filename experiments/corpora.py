@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 from tst_study.data.manifest import MANIFEST
@@ -103,7 +104,7 @@ class HubText:
             limit = f" --limit-bytes {self.limit_bytes}" if self.limit_bytes else ""
             raise UserError(
                 f"{folder}: not prepared; first: tst-study data prepare --source "
-                f"{self.source} --to {folder} --tokenizer {self.tokenizer}{limit}"
+                f"{self.source} --to {quote(str(folder))} --tokenizer {self.tokenizer}{limit}"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -159,13 +160,29 @@ def test_dry_run_estimates_the_time_by_a_few_steps(tmp_path: Path, config_file: 
     assert "error: --time: only with --dry-run" in refused.stderr
 
 
+def test_what_no_memory_holds_is_one_line(tmp_path: Path) -> None:
+    words = "-m tst_study data generate --to out --tokens 1000000000000"
+    shown = subprocess.run(
+        f"ulimit -v 8000000; exec {shlex.quote(sys.executable)} {words}",
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shown.returncode == 2
+    assert re.fullmatch(r"error: memory ran out \(.*TiB.*\); ask for less, or .*\n", shown.stderr)
+
+
 def test_two_tokenizers_are_told_apart_by_their_vocabularies(
     tmp_path: Path, config_file: Path
 ) -> None:
     for name, words in (("small", 300), ("large", 310), ("other", 300)):
         text = "".join(f"{name} has no {k} of its own.\n\n" for k in range(200))
         (tmp_path / f"{name}.txt").write_text(text)
-        source = ["--source", f"{name}.txt", "--to", name, "--validation", f"{name}.txt"]
+        (tmp_path / "held.txt").write_text("held out")
+        source = ["--source", f"{name}.txt", "--to", name, "--validation", "held.txt"]
         made = tst_study("data", "prepare", *source, "--tokenizer", f"bpe:{words}", cwd=tmp_path)
         assert made.returncode == 0, made.stderr
     for pair, words in (("large", "large: bpe of 310 tokens)"), ("other", "bpe of 300 tokens (")):

@@ -52,6 +52,12 @@ def test_a_flipped_bit_keeps_a_run_from_its_start(corpus: Path, tmp_path: Path, 
         verify(corpus)
 
 
+def test_a_manifest_that_counts_otherwise_is_found(corpus: Path) -> None:
+    edit_manifest(corpus, lambda manifest: manifest["splits"]["validation"].update(tokens=19))
+    with pytest.raises(UserError, match=r"manifest\.json: validation: says 19 tokens in"):
+        verify(corpus)
+
+
 def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -> None:
     whole = (corpus / "train.bin").read_bytes()
     (corpus / "train.bin").write_bytes(whole[:-200])

@@ -23,10 +23,10 @@ from tests.data.test_text_tokenizers import decoded
 from tests.data.token_files import documents_of
 from tst_study import atomic_files
 from tst_study.data.integrity import fingerprint, verify
-from tst_study.data.manifest import manifest_of, read_manifest, token_prefix
+from tst_study.data.manifest import UNFINISHED, manifest_of, read_manifest, token_prefix
 from tst_study.data.preparation import shards
 from tst_study.data.preparation.prepare import prepare
-from tst_study.data.preparation.prepared_folder import UNFINISHED
+from tst_study.data.preparation.prepared_folder import refuse_other_files
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_sources import Reading, Source, records
 from tst_study.data.preparation.text_tokenizers import read_tokenizer
@@ -233,6 +233,58 @@ def test_killed_half_way_it_goes_on_and_ends_in_the_same_bytes(tmp_path, monkeyp
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path, monkeypatch):
+    """They are whole, but a run would not know its tokenizer, and so be another run."""
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("tst_study.data.preparation.prepare.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            quietly([tmp_path / "a.jsonl"], tmp_path / "out")
+    with pytest.raises(UserError, match="out: its preparation has not ended"):
+        manifest_of(token_prefix(tmp_path / "out"))
+    quietly([tmp_path / "a.jsonl"], tmp_path / "out")
+    assert manifest_of(token_prefix(tmp_path / "out")) == verify(tmp_path / "out")
+
+
+INTERRUPTED = """
+import sys, time
+from tst_study.data.preparation import prepare
+from tst_study.data.preparation.request import Request
+prepare.SHARD_BYTES = 5000
+if __name__ == "__main__":
+    make = prepare._Reader._make
+    prepare._Reader._make = lambda *arguments: (time.sleep(0.2), make(*arguments))
+    prepare.prepare(Request(sys.argv[1:2], "bytes"), sys.argv[2], workers=2)
+"""
+
+
+def test_workers_leave_the_last_word_on_ctrl_c_to_the_call_itself(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(2000)))
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    out = tmp_path / "out"
+    child = subprocess.Popen(
+        [sys.executable, str(tmp_path / "interrupted.py"), str(tmp_path / "a.jsonl"), str(out)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(out.glob(f"{UNFINISHED}/*.npz"))) < 4:
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.02)
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    said = child.communicate()[1]
+    assert child.returncode == -signal.SIGINT
+    assert said.count("Traceback") == 1
+    assert "SpawnProcess" not in said
+
+
 def test_of_two_calls_at_once_the_second_waits_and_finds_the_folder_whole(tmp_path, monkeypatch):
     source, out, said = tmp_path / "a.jsonl", tmp_path / "out", tmp_path / "said"
     source.write_bytes(jsonl(documents(100)))
@@ -278,12 +330,57 @@ def test_the_same_request_again_does_nothing_and_another_one_is_refused(tmp_path
         quietly([source], tmp_path / "out")
 
 
+def test_files_of_one_name_are_told_apart_by_their_order(tmp_path):
+    sources = [tmp_path / folder / "a.jsonl" for folder in ("one", "two")]
+    for seed, source in enumerate(sources):
+        source.parent.mkdir()
+        source.write_bytes(jsonl(documents(150, seed)))
+    quietly(sources, tmp_path / "out")
+    assert leaves_as_it_is(sources, tmp_path / "out")
+    sources[1].write_bytes(sources[1].read_bytes().replace(b"fox", b"cat"))
+    with pytest.raises(UserError, match=r"another version of .*two/a\.jsonl"):
+        quietly(sources, tmp_path / "out")
+
+
+def test_a_folder_of_text_may_be_where_it_is_prepared(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
+    with monkeypatch.context() as broken:
+        broken.setattr("tst_study.data.preparation.prepare._join", killed)
+        with pytest.raises(KeyboardInterrupt):
+            quietly([tmp_path], tmp_path / "out")
+    done = quietly([tmp_path], tmp_path / "out")
+    assert [source.name for source in done.sources] == ["a.jsonl"]
+    assert leaves_as_it_is([tmp_path], tmp_path / "out")
+
+
+def test_a_file_is_not_both_training_and_held_out_text(tmp_path):
+    for name in ("train", "held"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    with pytest.raises(UserError, match=r"held\.txt: is both training and held-out text"):
+        quietly([tmp_path], tmp_path / "out", validation=[str(tmp_path / "held.txt")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_slip_that_finished_nothing_does_not_block_the_folder(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300), "body"))
     with pytest.raises(UserError, match="--text-field"):
         quietly([tmp_path / "a.jsonl"], tmp_path / "out")
     quietly([tmp_path / "a.jsonl"], tmp_path / "out", text_field="body")
     verify(tmp_path / "out")
+
+
+def test_what_a_killed_deletion_left_is_not_taken_for_a_new_request(tmp_path, monkeypatch):
+    """A request that failed is deleted when another one is made; the tokenizer may go last."""
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300), "body"))
+    with pytest.raises(UserError, match="--text-field"):
+        quietly([tmp_path / "a.jsonl"], tmp_path / "out")
+    (tmp_path / "out" / UNFINISHED / "request.json").unlink()
+    again = quietly([tmp_path / "a.jsonl"], tmp_path / "out", "bpe:300", text_field="body")
+    assert again.tokenizer.kind == "bpe"
+    assert again.tokenizer.vocabulary_size == 300
 
 
 def test_a_damaged_result_is_made_again(tmp_path):
@@ -298,7 +395,7 @@ def test_a_damaged_result_is_made_again(tmp_path):
     assert {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS} == whole
 
 
-@pytest.mark.parametrize("writes", [1, 3, 5, 7])
+@pytest.mark.parametrize("writes", [1, 2, 4, 6, 8])
 def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monkeypatch, writes):
     source = tmp_path / "a.jsonl"
     source.write_bytes(jsonl(documents(300)))
@@ -318,8 +415,8 @@ def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monk
     assert not list((tmp_path / "out").rglob("*.tmp"))
     monkeypatch.setattr(atomic_files.os, "fsync", sync)
     quietly([source], tmp_path / "out")
-    # Before the first of three shards come the request and the tokenizer.
-    assert len(kept) == min(max(0, writes - 2), 3)
+    # Before the first of three shards come the request, the tokenizer and its last token's name.
+    assert len(kept) == min(max(0, writes - 3), 3)
     quietly([source], tmp_path / "whole")
     for name in RESULTS:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -387,6 +484,17 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
             assert read(bytes(flipped)) == text  # in a header that says nothing about the text
 
 
+def test_a_zst_with_a_long_window_is_read(tmp_path):
+    """`zstd --long=28` and above: the library refuses it unless told otherwise."""
+    settings = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
+    packer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    packed = packer.compress(b"some text") + packer.flush()
+    source = Source("a.txt.zst", "text", tmp_path / "a.txt.zst")
+    source.path.write_bytes(packed)
+    assert zstandard.get_frame_parameters(packed).window_size == 1 << 28
+    assert list(records(source, Reading(), "text")) == [b"some text"]
+
+
 def test_requests_that_make_no_sense_are_user_errors(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     source = [tmp_path / "a.txt"]
@@ -409,6 +517,12 @@ def test_requests_that_make_no_sense_are_user_errors(tmp_path):
     (tmp_path / "home" / "thesis.tex").write_text("dear")
     with pytest.raises(UserError, match=r"thesis\.tex"):
         quietly(source, tmp_path / "home")
+    (tmp_path / "home" / "manifest.json").touch()
+    with pytest.raises(UserError, match=r"not a prepared corpus \(thesis\.tex"):
+        refuse_other_files(tmp_path / "home")
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("some text")
+    with pytest.raises(UserError, match=r"\.txt: its name is not UTF-8; rename it"):
+        quietly([tmp_path], tmp_path / "out")
 
 
 def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tmp_path):
@@ -421,6 +535,14 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
     assert done.licence == "public domain"
     assert done.splits["validation"].documents == 15
     assert done.splits["validation"].text_bytes == 2_367_246
+
+
+def test_text_beside_the_bundled_books_is_not_said_to_have_their_licence(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    alone, both = (Request(sources).resolved() for sources in (["books"], ["books", "a.txt"]))
+    assert (alone.licence, both.licence) == ("public domain", None)
+    assert alone.notes is not None
+    assert both.notes is None
 
 
 def test_token_files_are_found_and_told_apart_with_or_without_a_manifest(tmp_path):

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from tst_study.data.manifest import read_manifest
 from tst_study.data.preparation import word_cache
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
     Tokenizer,
     byte_tokenizer,
@@ -147,6 +150,19 @@ def test_the_end_of_document_is_the_one_named_or_that_of_the_config(sentence_pie
     assert read_tokenizer(sentence_piece_like).end_of_document == 2
     with pytest.raises(UserError, match=r"no token <none>.*--end-of-document"):
         read_tokenizer(sentence_piece_like, end="<none>")
+
+
+def test_a_corpus_ends_its_documents_as_the_one_whose_tokenizer_it_takes(sentence_piece_like):
+    (sentence_piece_like / "a.txt").write_text(PROSE)
+    (sentence_piece_like / "b.txt").write_text(PROSE)
+    one, other = sentence_piece_like / "one", sentence_piece_like / "other"
+    texts = {"validation": [str(sentence_piece_like / "b.txt")]}
+    for tokenizer, folder, end in (sentence_piece_like, one, "<stop>"), (one, other, None):
+        sources = [str(sentence_piece_like / "a.txt")]
+        request = Request(sources, str(tokenizer), end_of_document=end, **texts)
+        prepare(request, folder, workers=1, progress=False)
+    assert read_manifest(one).tokenizer == read_manifest(other).tokenizer
+    assert read_manifest(other).tokenizer.end_of_document_token == "<stop>"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"not json", b"\xff\xfe"])

@@ -131,7 +131,7 @@ def test_loss_by_position_is_in_octaves_of_what_was_read() -> None:
 
     windows = np.zeros((3, 4 * LENGTH + 1), dtype=np.int64)
     found = measure(checks.loss_by_position, Reader(), windows)
-    assert found["details"]["tokens_read"] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert found["details"]["tokens_read"] == [1, 2, 4, 8, 16, 32, 64, 128, 192]
     middles = [1, 2, 3.5, 6.5, 12.5, 24.5, 48.5, 96.5, (129 + 192) / 2]
     assert found["details"]["nats"] == pytest.approx(middles)
     metrics = found["metrics"]

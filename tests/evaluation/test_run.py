@@ -15,7 +15,7 @@ import torch
 import tst_study.evaluation
 from tests.data.token_files import documents_of
 from tests.huggingface.trained import BYTES
-from tests.tiny_runs import run
+from tests.tiny_runs import run, tiny
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
@@ -24,6 +24,7 @@ from tst_study.data.preparation.request import Request
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
+from tst_study.evaluation.domains import domains_of_run
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import _tasks, evaluate_run
 from tst_study.evaluation.trained_model import TrainedModel, trained_model
@@ -87,6 +88,36 @@ def test_domains_have_names_and_a_second_measurement_replaces_the_first(
     assert run_record.read(trained).dropped_rows == 0
 
 
+def test_a_pair_of_token_files_is_never_its_own_held_out_text(
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Megatron's tools make pairs with names of their own, and no validation split beside them."""
+    for ending in (".bin", ".idx"):
+        shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
+    pair = tmp_path / "text_document"
+    with pytest.raises(UserError, match=r"text_document: no held-out text lies beside it; name"):
+        fingerprints_and_held_out(tiny(pair, *BYTES))
+    run(pair, tmp_path / "run", *BYTES, f"data.validation={documents}")
+    found = domains_of_run(open_run(tmp_path / "run"))
+    assert found == {"validation": documents / "validation"}
+    assert f"left out: {pair}: no held-out text lies beside it" in capsys.readouterr().err
+    beside = fingerprints_and_held_out(tiny(documents / "train", *BYTES))[1]
+    assert beside.fingerprint == fingerprints_and_held_out(tiny(documents, *BYTES))[1].fingerprint
+    with pytest.raises(UserError, match="no held-out text"):
+        fingerprints_and_held_out(tiny(documents / "validation.bin", *BYTES))
+
+
+def test_a_corpus_called_validation_does_not_take_the_place_of_the_held_out_text(
+    documents: Path, tmp_path: Path
+) -> None:
+    same = shutil.copytree(documents, tmp_path / "validation")
+    run(same, tmp_path / "run", *BYTES, f"data.validation={documents}")
+    assert domains_of_run(open_run(tmp_path / "run")) == {
+        "validation": documents / "validation",
+        str(same): same / "validation",
+    }
+
+
 def test_results_of_a_step_that_is_trained_again_are_dropped(
     trained: Path, documents: Path
 ) -> None:
@@ -116,6 +147,25 @@ def test_text_of_another_vocabulary_is_refused(
         )
     with pytest.raises(UserError, match="write it as NAME=FOLDER"):
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
+
+
+def test_a_held_out_text_that_has_changed_is_not_measured(
+    trained: Path, documents: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(documents, tmp_path / "changed")
+    content = bytearray((folder / "validation.bin").read_bytes())
+    content[0] ^= 1
+    (folder / "validation.bin").write_bytes(content)
+    wanted = EvaluationOptions(held_out=[f"changed={folder}"])
+    with pytest.raises(UserError, match=r"validation: is not what .*manifest\.json describes"):
+        list(evaluate_run(open_run(trained), wanted))
+
+
+def test_two_texts_of_one_name_are_refused(trained: Path, documents: Path) -> None:
+    wanted = EvaluationOptions(held_out=[f"same={documents}", f"same={documents / 'train'}"])
+    with pytest.raises(UserError, match=r"same=.*train: same names another text already"):
+        list(evaluate_run(open_run(trained), wanted))
+    assert run_record.read(trained).tasks == []
 
 
 def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -> None:

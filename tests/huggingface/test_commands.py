@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,27 @@ def test_a_model_goes_out_and_comes_back(
     assert f"| held_out | `{first.tasks[0]['data']}` | nats_per_token | " in card
     with pytest.raises(UserError, match=r"second.toml: already exists"):
         tst_study("import", "exported/mine", "--to", "second.toml", *arguments)
+
+
+def test_a_full_disk_does_not_keep_an_import_from_being_made_later(
+    documents: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(documents, tmp_path / "first", *BYTES)
+    tst_study("export", "first", "--to", "exported")
+    (tmp_path / "rest.toml").write_text(
+        f'data.corpora = [{{path = "{documents}"}}]\noptimizer.learning_rate = 1e-3\n'
+        "batch = {sequences = 4, sequence_length = 8}\nschedule.steps = 4\n"
+    )
+    to = small_disk / "my run.toml"
+    arguments = ("import", "exported", "--to", to, "--config", "rest.toml")
+    with open(small_disk / "other", "wb", 0) as other, contextlib.suppress(OSError):
+        while True:
+            other.write(bytes(4096))
+    with pytest.raises(UserError, match=r"my run\.toml: cannot be written .*free some space"):
+        tst_study(*arguments)
+    (small_disk / "other").unlink()
+    assert f"start it with `tst-study train '{to}'`" in tst_study(*arguments)
 
 
 def test_a_run_that_trains_is_not_written_to(documents: Path, tmp_path: Path) -> None:

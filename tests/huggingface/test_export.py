@@ -204,6 +204,11 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
     with pytest.raises(UserError, match="already exists"):
         export(open_run(llama[0]), tmp_path / "there", None)
 
+    (tmp_path / "there" / "notes.txt").unlink()
+    monkeypatch.chdir(tmp_path / "there")
+    with pytest.raises(UserError, match=r"\.: already exists; name a new folder"):
+        export(open_run(llama[0]), ".", None)
+
     def no_space(*arguments: Any) -> None:
         raise OSError(28, os.strerror(28))
 
@@ -211,6 +216,26 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
     with pytest.raises(UserError, match="No space left on device"):
         export(open_run(llama[0]), tmp_path / "full", None)
     assert files(tmp_path) == {"there"}
+
+
+def test_of_two_exports_at_once_one_is_refused_and_the_other_is_whole(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, to = open_run(llama[0]), tmp_path / "made"
+    (tmp_path / ".made.partial").mkdir()
+    (tmp_path / ".made.partial" / "model.safetensors").write_text("left by a killed export")
+    card = export_module.model_card
+
+    def meanwhile(*arguments: Any) -> str:
+        with pytest.raises(UserError, match="made: another process exports to it; wait"):
+            export(opened, to, None)
+        return card(*arguments)
+
+    monkeypatch.setattr(export_module, "model_card", meanwhile)
+    export(opened, to, None)
+    assert files(tmp_path) == {"made"}
+    found, expected = stock_model(to).state_dict(), stock_model(llama[1]).state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_missing_runs_steps_and_tokenizers_are_named(
@@ -234,8 +259,25 @@ def test_words_without_a_text_have_no_tokenizer(words: Path, tmp_path: Path) -> 
     assert tokenizer_of_run(opened) is None
     made = export(opened, tmp_path / "exported", None)
     assert not (made / "tokenizer.json").exists()
-    assert "there is no tokenizer" in (made / "README.md").read_text()
+    assert "There is no tokenizer: the corpus names none" in (made / "README.md").read_text()
     assert stock_model(made).config.eos_token_id is None
+
+
+def test_a_length_that_a_tokenizer_cuts_to_is_left_out() -> None:
+    """Some files hold the settings with which they were used last; token files are not cut."""
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    from tst_study.data.preparation.text_tokenizers import Tokenizer, train_byte_pair_tokenizer
+
+    as_it_was = train_byte_pair_tokenizer(["to be or not"], 258)
+    library = LibraryTokenizer.from_str(as_it_was.json.decode())
+    library.enable_truncation(3)
+    library.enable_padding(length=5)
+    stripped = plain(Tokenizer(library.to_str().encode()))
+    assert not stripped.changed
+    ids = LibraryTokenizer.from_str(stripped.json.decode()).encode("or not to be").ids
+    assert ids == as_it_was.encode_batch(["or not to be"])[0].tolist()
+    assert plain(as_it_was).json == as_it_was.json
 
 
 def test_tokens_that_a_tokenizer_adds_by_itself_are_left_out(tmp_path: Path) -> None:

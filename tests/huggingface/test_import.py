@@ -217,6 +217,20 @@ def test_a_model_that_was_downloaded_by_half_is_named(
     assert "\n" not in str(raised.value)
 
 
+def test_an_index_that_names_another_file_is_named(
+    llama: Path, documents: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    folder = shutil.copytree(llama, tmp_path / "other")
+    names = dict.fromkeys(files_of_tensors(folder), "model.safetensors")
+    save_file({"other": torch.zeros(2)}, folder / "other.safetensors")
+    index = {"weight_map": {**names, "model.norm.weight": "other.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"other\.safetensors: has no tensor model\.norm\.weight"):
+        config_from_model(folder, rest(tmp_path, documents))
+
+
 def test_the_shape_is_the_models_but_the_router_may_be_trained_otherwise(
     documents: Path, tmp_path: Path
 ) -> None:

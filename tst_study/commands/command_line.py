@@ -217,7 +217,7 @@ def data_prepare(
     source: Annotated[
         list[str],
         typer.Option(
-            help="Text, JSONL (.gz, .xz, .zst), a folder, a Hugging Face dataset, or books."
+            help="Text, JSONL (.gz, .xz, .bz2, .zst), a folder, a Hugging Face dataset, or books."
         ),
     ],
     to: Annotated[Path, typer.Option(help="Folder to write.")],
@@ -311,6 +311,9 @@ def main() -> NoReturn:
             _end(f"error: {_rank()}{reason}", 2, debug)
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
             _end(f"error: {_rank()}{error}; name another place", 2, debug)  # `Path.resolve`'s own
+        if isinstance(error, MemoryError):
+            said = f"memory ran out ({error})" if str(error) else "memory ran out"
+            _end(f"error: {_rank()}{said}; ask for less, or on a machine with more", 2, debug)
         text = f"{type(error).__name__}: {error}"
         _end(f"error: {_rank()}{text} (--debug shows where)", 1, debug)
     sys.exit(status)

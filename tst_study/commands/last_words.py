@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 
 from tst_study import run_record
 from tst_study.config import Config
@@ -13,7 +14,7 @@ def of_done(folder: Path) -> list[str]:
     """Where it lies, what it reached, and what to type next."""
     row = run_record.last_evaluation(folder)
     reached = [] if row is None else [_reached(row)]
-    study = folder.parent
+    study = quote(str(folder.parent))
     return [f"done: {folder}", *reached, f"next: tst-study analyse --runs {study}"]
 
 

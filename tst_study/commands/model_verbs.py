@@ -4,10 +4,12 @@ Errors that need no torch come before torch is imported.
 """
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
+from tst_study.atomic_files import written_atomically
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
 
@@ -63,8 +65,9 @@ def import_model(
     if to.exists():
         raise UserError(f"{to}: already exists; name a new file")
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(to_toml(config), encoding="utf8")
-    print(f"{to}: start it with `tst-study train {to}`")
+    with written_atomically(to) as file:
+        file.write(to_toml(config).encode())
+    print(f"{to}: start it with `tst-study train {quote(str(to))}`")
 
 
 @takes_options(EvaluationOptions)

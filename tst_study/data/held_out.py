@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.integrity import fingerprint
+from tst_study.data.integrity import recorded_fingerprint
 from tst_study.data.manifest import manifest_of
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -57,7 +57,8 @@ def held_out(
 ) -> HeldOut:
     """Cut the first `tokens` tokens (all by default) of a token file into sequences.
 
-    Raises `UserError` for a file that is too short for one prediction, or a damaged manifest.
+    Raises `UserError` for a file that is too short for one prediction or is not what its manifest
+    describes, and for a damaged manifest.
     """
     line = file.tokens[: None if tokens is None else tokens + 1].astype(np.int64)
     # One token more is read than asked for: it is the last one's label.
@@ -71,7 +72,7 @@ def held_out(
     labels[: line[1 : count + 1].size] = line[1 : count + 1]
     manifest = manifest_of(file.prefix)
     split = None if manifest is None else manifest.splits.get(file.prefix.name)
-    about = f"{fingerprint(file.prefix)},{count},{sequence_length}"
+    about = f"{recorded_fingerprint(file.prefix, split)},{count},{sequence_length}"
     return HeldOut(
         name=name,
         ids=ids.reshape(sequences, sequence_length),

@@ -52,6 +52,18 @@ def fingerprint(prefix: str | Path) -> str:
     return digest.hexdigest()
 
 
+def recorded_fingerprint(prefix: Path, record: SplitRecord | None) -> str:
+    """`fingerprint`. Raises `UserError` where there is a record, and it says another one."""
+    found = fingerprint(prefix)
+    if record is not None and record.fingerprint != found:
+        folder = prefix.parent
+        raise UserError(
+            f"{prefix}: is not what {folder / MANIFEST} describes; restore its .bin and .idx, or "
+            f"delete {folder} and prepare it again"
+        )
+    return found
+
+
 def file_sha256(path: Path) -> str:
     """sha256 of a whole file."""
     with open(path, "rb") as file:
@@ -144,6 +156,12 @@ def verify(folder: str | Path) -> Manifest:
         if digests.sha256 != record.sha256:
             raise _changed(bin_path(file.prefix))
         file.check_index()
+        if (file.token_count, file.document_count) != (record.tokens, record.documents):
+            raise UserError(
+                f"{folder / MANIFEST}: {split}: says {record.tokens:,} tokens in "
+                f"{record.documents:,} documents, there are {file.token_count:,} in "
+                f"{file.document_count:,}; restore it, or delete {folder} and prepare it again"
+            )
         if fingerprint(file.prefix) != record.fingerprint:
             raise _changed(idx_path(file.prefix))
     if manifest.tokenizer.fingerprint is not None:

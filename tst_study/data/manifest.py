@@ -12,6 +12,8 @@ from tst_study.errors import UserError, first_line, first_problem
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
+UNFINISHED = ".unfinished"
+"""A folder in a folder that is being prepared."""
 SPLITS = ("train", "validation")
 
 Count = Annotated[int, Field(ge=0)]
@@ -147,7 +149,33 @@ def token_prefix(path: str | Path, split: str = "train") -> Path:
     return prefix
 
 
+def held_out_prefix(corpus: str | Path) -> Path:
+    """The token-file prefix of the `validation` split in a corpus' folder, or beside its
+    `.bin/.idx` where it is such a pair.
+
+    Raises `NoTokenFilesError` where there is none; the pair itself is what a run learns.
+    """
+    path = Path(corpus)
+    prefix = (path if path.is_dir() else path.parent) / "validation"
+    if not idx_path(prefix).exists() or prefix in (path, path.with_suffix("")):
+        raise NoTokenFilesError(
+            f"{corpus}: no held-out text lies beside it; name one (data.validation, or"
+            " --held-out of `tst-study evaluate`)"
+        )
+    return prefix
+
+
 def manifest_of(prefix: str | Path) -> Manifest | None:
-    """The manifest beside a token file, or None where Megatron's own tools made the file."""
+    """The manifest beside a token file, or None where Megatron's own tools made the file.
+
+    Raises `UserError` where it is damaged, or the folder's preparation has not ended.
+    """
     folder = Path(prefix).parent
-    return read_manifest(folder) if (folder / MANIFEST).exists() else None
+    if (folder / MANIFEST).exists():
+        return read_manifest(folder)
+    if (folder / UNFINISHED).exists():
+        raise NoTokenFilesError(
+            f"{folder}: its preparation has not ended; wait, or give the same command again that"
+            " began it"
+        )
+    return None

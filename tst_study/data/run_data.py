@@ -1,17 +1,18 @@
 """The data of a run: its stream, its held-out tokens, and what identifies them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.integrity import check_sample, fingerprint
+from tst_study.data.integrity import check_sample, recorded_fingerprint
 from tst_study.data.manifest import (
-    MANIFEST,
     TOKENIZER,
     Manifest,
     SplitRecord,
+    held_out_prefix,
     manifest_of,
     token_prefix,
 )
@@ -35,17 +36,6 @@ class _Split:
     def tokenizer(self) -> str | None:
         return self.manifest.tokenizer.fingerprint if self.manifest else None
 
-    def fingerprint(self) -> str:
-        """Raises `UserError` where the manifest says another one."""
-        found = fingerprint(self.file.prefix)
-        if self.record is not None and self.record.fingerprint != found:
-            folder = self.file.prefix.parent
-            raise UserError(
-                f"{self.file.prefix}: is not what {folder / MANIFEST} describes; restore its .bin "
-                f"and .idx, or delete {folder} and prepare it again"
-            )
-        return found
-
 
 def open_stream(config: Config) -> TokenStream:
     """The token stream of a run, a sample of whose files has been compared with their manifests.
@@ -55,7 +45,7 @@ def open_stream(config: Config) -> TokenStream:
     plan = plan_phases(config)
     corpora = []
     for corpus in config.data.corpora:
-        split = _open(config, corpus.path)
+        split = _open(config, token_prefix(corpus.path))
         tokenizer = split.manifest.tokenizer if split.manifest else None
         words = tokenizer.vocabulary_size if tokenizer else config.model.vocabulary_size
         # Runs look at different parts, so that together they look at all.
@@ -89,15 +79,16 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
     """
-    corpora = [(corpus.weight, _open(config, corpus.path)) for corpus in config.data.corpora]
+    corpora = [
+        (corpus.weight, _open(config, token_prefix(corpus.path))) for corpus in config.data.corpora
+    ]
     validation = _open_validation(config)
-    validation.fingerprint()
     tokenizer = _tokenizer_of([*(split for _, split in corpora), validation])
     held = _held_out(config, validation)
     found = {
         "corpora": [
             {
-                "fingerprint": split.fingerprint(),
+                "fingerprint": recorded_fingerprint(split.file.prefix, split.record),
                 "weight": weight,
                 "tokens": split.file.token_count,
             }
@@ -143,17 +134,19 @@ def _known_optimum(manifest: Manifest | None) -> dict[str, float]:
 
 
 def _open_validation(config: Config) -> _Split:
-    return _open(config, config.data.validation or config.data.corpora[0].path, "validation")
+    data = config.data
+    if data.validation is not None:
+        return _open(config, token_prefix(data.validation, "validation"))
+    return _open(config, held_out_prefix(data.corpora[0].path))
 
 
-def _open(config: Config, path: str, name: str = "train") -> _Split:
-    prefix = token_prefix(path, name)
+def _open(config: Config, prefix: Path) -> _Split:
     split = _Split(TokenFile(prefix), manifest_of(prefix))
     words = config.model.vocabulary_size
     known = split.manifest.tokenizer.vocabulary_size if split.manifest else words
     if known > words:
         raise UserError(
-            f"data: {path}: has token ids up to {known - 1}, but model.vocabulary_size = {words}; "
-            "raise it or prepare the text with another tokenizer"
+            f"data: {prefix}: has token ids up to {known - 1}, but model.vocabulary_size = "
+            f"{words}; raise it or prepare the text with another tokenizer"
         )
     return split

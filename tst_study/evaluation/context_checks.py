@@ -89,7 +89,7 @@ def loss_by_position(trained: TrainedModel, windows: Ids) -> dict[str, Any]:
             metrics |= _measure(f"nats_to_{name}_length", losses[:, inside].mean(1))
     details = {
         "training_length": length,
-        "tokens_read": [int(2**o) for o in np.unique(octaves)],
+        "tokens_read": [int(min(2**o, read[-1])) for o in np.unique(octaves)],
         "nats": _rounded(means),
         "nats_stderr": _rounded(errors),
         "nats_of_sequences": _rounded(by_sequence),

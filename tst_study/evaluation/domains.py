@@ -5,6 +5,7 @@ is the same as training's own evaluation of the same tokens.
 """
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.manifest import manifest_of, token_prefix
+from tst_study.data.manifest import held_out_prefix, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import TrainedModel
@@ -23,24 +24,29 @@ from tst_study.superposition.loss_kinds import IGNORE
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
-    """Held-out token files by name: the run's own, and that of each of its corpora.
+    """Held-out token files by name: the run's own, and that of each of its corpora; says which of
+    them are left out, as they are not on this machine.
 
     Raises `UserError` where none of them is on this machine.
     """
     data = run.config.data
     named = [("validation", data.validation)] if data.validation else []
-    names = [Path(corpus.path).name for corpus in data.corpora]
-    for name, corpus in zip(names, data.corpora, strict=True):
+    names = [*dict(named), *(Path(corpus.path).name for corpus in data.corpora)]
+    for corpus in data.corpora:
+        name = Path(corpus.path).name
         named.append((name if names.count(name) == 1 else corpus.path, corpus.path))
     found: dict[str, Path] = {}
-    problem = None
+    missing: list[UserError] = []
     for name, path in named:
+        own = path == data.validation
         try:
-            found[name] = token_prefix(path, "validation")
+            found[name] = token_prefix(path, "validation") if own else held_out_prefix(path)
         except UserError as error:
-            problem = error
-    if not found and problem is not None:
-        raise problem
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    for one in missing:
+        print(f"left out: {one}", file=sys.stderr)
     return found
 
 

@@ -58,7 +58,10 @@ def _tasks(
             model = lm.exported_model(options.export, str(trained.device), options.max_length)
         else:
             if tokenizer is None:
-                raise UserError("--tasks: the run's words are numbers; downstream tasks are text")
+                raise UserError(
+                    "--tasks: the run's corpus names no tokenizer; name it with --tokenizer (words "
+                    "that are numbers have none, and downstream tasks are text)"
+                )
             model = lm.LiveModel(trained, tokenizer, options.max_length)
     except ModuleNotFoundError as error:
         raise UserError(
@@ -102,5 +105,7 @@ def _named_folders(given: Iterable[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise UserError(f"--held-out {text}: write it as NAME=FOLDER")
+        if name in named:
+            raise UserError(f"--held-out {text}: {name} names another text already; rename it")
         named[name] = token_prefix(path, "validation")
     return named

@@ -10,7 +10,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
+from tst_study.run.lock import EXCLUSIVE, take
 from tst_study.run_record import read
 
 FILE_BYTES = 10**9
@@ -44,17 +46,18 @@ def export(
     Args:
         run: a run folder and which of its checkpoints.
         to: a folder that does not exist yet, or an empty one; it appears whole or not at all.
-        tokenizer: of the run's corpus; None where its words are numbers.
+        tokenizer: of the run's corpus; None where it names none.
         allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
             bags and is not a language model; it is refused without this.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
-            the folder cannot be written.
+            the folder cannot be written, or another process writes it.
     """
     need_safetensors()
     to = Path(to)
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+    empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
+    if not to.name or (to.exists() and not empty):
         raise UserError(f"{to}: already exists; name a new folder, or delete it first")
     if run.phase == "superposition" and not allow_superposition_checkpoint:
         raise UserError(
@@ -68,27 +71,46 @@ def export(
     _check_shapes(reader, run.model, wanted)
     dtype = reader.dtype(wanted[0].source)
     end = tokenizer.end_of_document if tokenizer else None
+    with disk_errors_named(to), _made_beside(to) as beside:
+        write_weights(reader, run.model, wanted, dtype, beside)
+        config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
+        _write_json(beside / "config.json", config)
+        ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
+        _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
+        files = tokenizer.files(run.sequence_length) if tokenizer else {}
+        for name, content in files.items():
+            (beside / name).write_bytes(content)
+        card = model_card(run, read(run.folder), _name(dtype), tokenizer)
+        (beside / "README.md").write_text(card, encoding="utf8")
+    return to
+
+
+@contextmanager
+def _made_beside(to: Path) -> Iterator[Path]:
+    """A new folder that becomes `to` when the block succeeds, and goes when it fails.
+
+    Raises `UserError` where another process is about to make `to`.
+    """
     beside = to.with_name(f".{to.name}.partial")
+    beside.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(beside, os.O_RDONLY)
     try:
-        with disk_errors_named(to):
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
-            write_weights(reader, run.model, wanted, dtype, beside)
-            config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
-            _write_json(beside / "config.json", config)
-            ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
-            _write_json(beside / "generation_config.json", {"do_sample": True, **ends})
-            files = tokenizer.files(run.sequence_length) if tokenizer else {}
-            for name, content in files.items():
-                (beside / name).write_bytes(content)
-            card = model_card(run, read(run.folder), _name(dtype), tokenizer)
-            (beside / "README.md").write_text(card, encoding="utf8")
+        held = take(descriptor, beside, EXCLUSIVE) and beside.exists()
+        # Between opening and locking it, another process may have renamed or replaced it.
+        if not held or not os.path.samestat(os.fstat(descriptor), beside.stat()):
+            raise UserError(f"{to}: another process exports to it; wait for its end")
+        try:
+            for left_by_a_killed_call in beside.iterdir():
+                left_by_a_killed_call.unlink()
+            yield beside
             if to.exists():
                 to.rmdir()
             os.rename(beside, to)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return to
+        os.close(descriptor)
 
 
 def write_weights(

@@ -94,7 +94,10 @@ def _warnings(run: TrainedRun, tokenizer: RunTokenizer | None) -> str:
             "that of annealed models."
         )
     if tokenizer is None:
-        lines.append("The corpus is words by number: there is no tokenizer.")
+        lines.append(
+            "There is no tokenizer: the corpus names none, since its words are numbers, or its "
+            "token files came without one."
+        )
     elif tokenizer.changed:
         lines.append(
             "The tokenizer's file put tokens around every text; the training text had none, so "

@@ -14,7 +14,7 @@ from tst_study.errors import UserError
 class RunTokenizer:
     tokenizer: Tokenizer
     json: bytes
-    """tokenizer.json as the run used it: it puts nothing before a text, nor after it."""
+    """tokenizer.json as the run used it: it puts nothing around a text and cuts nothing off it."""
     changed: bool
     """Whether the original put tokens there, which the run's text never had."""
 
@@ -35,7 +35,8 @@ class RunTokenizer:
 
 
 def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTokenizer | None:
-    """The tokenizer of a run's corpora; None where they have none (generated words).
+    """The tokenizer of a run's corpora; None where they name none (generated words,
+    or token files that came without one).
 
     `given`: a tokenizer.json or a folder with one, where the corpora are not on this machine.
     Raises `UserError` where it cannot be found, or is another than the run's.
@@ -58,16 +59,22 @@ def tokenizer_of_run(run: TrainedRun, given: str | Path | None = None) -> RunTok
 
 
 def plain(tokenizer: Tokenizer) -> RunTokenizer:
-    """Without tokens that its file adds around a text: the run's documents never had them."""
+    """Without what its file does to a text beside splitting it, which the run's documents never
+    had: tokens around it, a greatest length, padding."""
     from tokenizers import Tokenizer as LibraryTokenizer
 
     library = LibraryTokenizer.from_str(tokenizer.json.decode())
-    if not library.encode("", add_special_tokens=True).ids:
-        return RunTokenizer(tokenizer, tokenizer.json, changed=False)
+    library.no_truncation()
+    library.no_padding()
+    adds = bool(library.encode("", add_special_tokens=True).ids)
     description = json.loads(tokenizer.json)
-    description["post_processor"] = None
+    left_out = [key for key in ("truncation", "padding") if description.get(key)]
+    left_out += ["post_processor"] * adds
+    if not left_out:
+        return RunTokenizer(tokenizer, tokenizer.json, changed=False)
+    description |= dict.fromkeys(left_out)
     content = json.dumps(description, ensure_ascii=False, indent=1).encode()
-    return RunTokenizer(tokenizer, content, changed=True)
+    return RunTokenizer(tokenizer, content, changed=adds)
 
 
 def _place(run: TrainedRun) -> tuple[Path, str, str | None]:

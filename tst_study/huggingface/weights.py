@@ -76,9 +76,17 @@ class HuggingFaceWeights:
         return self._files[path]
 
     def _check(self, entry: Entry) -> None:
+        from safetensors import SafetensorError
+
         if entry.name not in self._file_of:
             raise UserError(f"{self.folder}: has no tensor {entry.name}")
-        shape = tuple(self._file(entry).get_slice(entry.name).get_shape())
+        try:
+            shape = tuple(self._file(entry).get_slice(entry.name).get_shape())
+        except SafetensorError:
+            raise UserError(
+                f"{self._file_of[entry.name]}: has no tensor {entry.name}, which {INDEX} places "
+                "there; download the whole model again"
+            ) from None
         if shape != entry.shape:
             raise UserError(
                 f"{self.folder}: {entry.name} is {shape}, its config.json asks for {entry.shape}"
@@ -110,7 +118,7 @@ def files_of_tensors(folder: Path) -> dict[str, Path]:
 
 
 def fingerprint(folder: str | Path) -> str:
-    """sha256 (hex) over the sizes and digests of a model's weight files, by name."""
+    """sha256 (hex) over the names and digests of a model's weight files."""
     digest = hashlib.sha256()
     for path in sorted(set(files_of_tensors(Path(folder)).values())):
         try:

@@ -10,6 +10,7 @@ document's last with the same small probability.
 """
 
 import math
+import shutil
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +21,15 @@ from numpy.typing import NDArray
 
 from tst_study.atomic_files import write_json
 from tst_study.data.integrity import record_of
-from tst_study.data.manifest import MANIFEST, SCHEMA_VERSION, Manifest, SplitRecord, TokenizerRecord
-from tst_study.data.preparation.prepared_folder import finished, refuse_other_files
+from tst_study.data.manifest import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    UNFINISHED,
+    Manifest,
+    SplitRecord,
+    TokenizerRecord,
+)
+from tst_study.data.preparation.prepared_folder import finished, held, open_unfinished
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
 
@@ -211,7 +219,8 @@ def generate(
     `manifest.generated` holds the parameters and `entropies`: the bounds of `Language`, and
     `optimal_validation_loss`, the mean of `optimal_losses` over the validation text with its
     standard error: an estimate of the entropy rate, and exactly the least loss on that text.
-    A second call with the same request does nothing.
+    A second call with the same request does nothing; one at the same time waits for this one, and
+    one after a kill begins anew.
 
     Raises `UserError` where parameters are out of range, the folder holds something else, the disk
     is full.
@@ -222,11 +231,19 @@ def generate(
         raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
     sizes = {"train": tokens_train, "validation": tokens_validation}
     request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
-    there = finished(folder, request, ())
-    if there is not None:
-        return there
-    refuse_other_files(folder)
-    language = Language(parameters)
+    with held(folder):
+        manifest = finished(folder, request, ())
+        if manifest is None:
+            open_unfinished(folder, request, ())
+            manifest = _generate(folder, request, sizes, Language(parameters))
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    return manifest
+
+
+def _generate(
+    folder: Path, request: dict[str, Any], sizes: dict[str, int], language: Language
+) -> Manifest:
+    parameters = language.parameters
     splits: dict[str, SplitRecord] = {}
     for part, (split, tokens) in enumerate(sizes.items()):
         text, lengths = language.text(tokens, part)

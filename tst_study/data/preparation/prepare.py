@@ -25,13 +25,14 @@ from tst_study.data.manifest import (
     SCHEMA_VERSION,
     SPLITS,
     TOKENIZER,
+    UNFINISHED,
     Manifest,
     SourceRecord,
     SplitRecord,
     TokenizerRecord,
 )
 from tst_study.data.preparation import text_tokenizers
-from tst_study.data.preparation.prepared_folder import UNFINISHED, finished, held, open_unfinished
+from tst_study.data.preparation.prepared_folder import finished, held, open_unfinished
 from tst_study.data.preparation.request import Job, Request
 from tst_study.data.preparation.shards import (
     SHARD_BYTES,
@@ -62,10 +63,11 @@ def prepare(
     read, the folder holds something else, the disk is full, or no document is left for one of the
     splits. Finished shards are kept. Of two calls at once the second waits for the first.
     """
-    request = request.resolved()
-    jobs = request.jobs()
-    with held(Path(to)):
-        return _prepare(request, jobs, Path(to), workers or cores(), progress)
+    request, to = request.resolved(), Path(to)
+    # A folder of text may be where it is prepared; what that writes is no text.
+    jobs = [job for job in request.jobs() if not job[1].lies_in(to)]
+    with held(to):
+        return _prepare(request, jobs, to, workers or cores(), progress)
 
 
 def _prepare(
@@ -77,8 +79,6 @@ def _prepare(
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
         return manifest
     unfinished = open_unfinished(folder, asked, jobs)
-    for left_by_a_killed_call in folder.glob(".*.tmp"):
-        left_by_a_killed_call.unlink()
     sizes = [source.bytes for _, source in jobs]
     with _progress(progress) as bar:
         # Bytes as they lie on disk; how many a stream has, nobody knows before its end.
@@ -221,7 +221,7 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     kept, kept_end = unfinished / TOKENIZER, unfinished / "end_of_document"
     if kept.exists():
         kind = "bpe" if trained else "huggingface"
-        return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text())
+        return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text(encoding="utf8"))
     made: Tokenizer
     if name == "bytes":
         made = text_tokenizers.byte_tokenizer()
@@ -238,7 +238,8 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     else:
         made = text_tokenizers.download_tokenizer(name, request.end_of_document)
     # The configuration beside a downloaded file is not kept, so resuming needs the name.
-    kept_end.write_text(made.end_of_document_token)
+    with written_atomically(kept_end) as file:
+        file.write(made.end_of_document_token.encode())
     with written_atomically(kept) as file:
         file.write(made.json)
     return made

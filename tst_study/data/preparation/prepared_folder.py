@@ -12,12 +12,18 @@ from typing import Any
 
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.data.integrity import file_sha256, is_intact
-from tst_study.data.manifest import MANIFEST, SPLITS, TOKENIZER, Manifest, read_manifest
+from tst_study.data.manifest import (
+    MANIFEST,
+    SPLITS,
+    TOKENIZER,
+    UNFINISHED,
+    Manifest,
+    read_manifest,
+)
 from tst_study.data.preparation.request import Job
 from tst_study.data.preparation.shards import SHARD_BYTES
 from tst_study.errors import UserError
 
-UNFINISHED = ".unfinished"
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
@@ -59,9 +65,10 @@ def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manife
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    recorded = {(record.split, record.name): record for record in manifest.sources}
+    # In the order of the jobs: files of several folders may have one name.
+    recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
     for split, source in jobs:
-        record = recorded.get((split, source.name))
+        record = next(recorded[split], None)
         if source.path is None or record is None:  # a stream, or beyond the limit
             continue
         if record.modified_ns != source.path.stat().st_mtime_ns and (
@@ -85,15 +92,19 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
     asked = {**asked, "modified_ns": stamps, "shard_bytes": SHARD_BYTES}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
+        if unfinished.exists():
+            for left_by_a_killed_call in folder.glob(".*.tmp"):
+                left_by_a_killed_call.unlink()
         if path.exists():
             begun = json.loads(path.read_text())
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-            shutil.rmtree(unfinished)  # it failed before anything was finished
         refuse_other_files(folder)
-        unfinished.mkdir(parents=True, exist_ok=True)
+        if unfinished.exists():  # it failed before anything was finished, or was being deleted
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(parents=True)
     write_json(path, asked)
     return unfinished
 
@@ -104,9 +115,10 @@ def refuse_other_files(folder: Path) -> None:
         raise UserError(f"{folder}: is a file; choose a folder to prepare into")
     there = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
+        one = min(there - OURS or there)
         raise UserError(
-            f"{folder}: holds files that are not a prepared corpus ({min(there)}, …); choose an"
-            " empty or new folder"
+            f"{folder}: holds files that are not a prepared corpus ({one}, …); choose an empty or"
+            " new folder"
         )
 
 

@@ -58,14 +58,15 @@ class Request:
                 " whose end is its own; leave it out"
             )
         if BOOKS in self.sources:
-            books = bundled_books()
+            books, alone = bundled_books(), list(self.sources) == [BOOKS]
             at = list(self.sources).index(BOOKS)
             request = dataclasses.replace(
                 self,
                 sources=[*self.sources[:at], *books.sources, *self.sources[at + 1 :]],
                 validation=self.validation or books.validation,
-                licence=self.licence or books.licence,
-                notes=self.notes or books.notes,
+                # Of other text beside it nothing is known.
+                licence=self.licence or (books.licence if alone else None),
+                notes=self.notes or (books.notes if alone else None),
             )
         share = request.validation_share
         if request.validation and share is not None:
@@ -81,9 +82,16 @@ class Request:
         return dataclasses.replace(request, validation_share=share)
 
     def jobs(self) -> list[Job]:
-        """What is read, in order. Raises `UserError` for a source that is none."""
-        jobs = [("train", source) for source in find_sources(list(self.sources))]
-        return jobs + [("validation", source) for source in find_sources(list(self.validation))]
+        """What is read, in order. Raises `UserError` for a source that is none, or is both training
+        and held-out text."""
+        train, held = (find_sources(list(names)) for names in (self.sources, self.validation))
+        both = {source.place for source in train} & {source.place for source in held}
+        if both:
+            raise UserError(
+                f"source {min(both)}: is both training and held-out text; name files that are one"
+                " of the two"
+            )
+        return [("train", one) for one in train] + [("validation", one) for one in held]
 
     def as_recorded(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Plain JSON values for the manifest: files by their names and sizes, a tokenizer's file

@@ -38,7 +38,8 @@ PACKED: dict[str, Callable[[], Frame]] = {
     ".gz": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
     ".xz": lzma.LZMADecompressor,
     ".bz2": bz2.BZ2Decompressor,
-    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    # The largest window that its command makes (`--long=31`), beyond the library's own limit.
+    ".zst": lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
 }
 BYTES_AT_ONCE = 1 << 14
 """Packed, a few bytes can stand for a thousand times as many."""
@@ -61,6 +62,15 @@ class Source:
     def bytes(self) -> int | None:
         """Bytes on disk; None where nobody knows before reading."""
         return None if self.path is None else self.path.stat().st_size
+
+    @property
+    def place(self) -> str:
+        """The same for the same file or dataset, however it was named."""
+        return self.name if self.path is None else str(self.path.resolve())
+
+    def lies_in(self, folder: Path) -> bool:
+        """Whether it is a file at or below a folder."""
+        return self.path is not None and self.path.resolve().is_relative_to(folder.resolve())
 
 
 def find_sources(names: list[str]) -> list[Source]:
@@ -98,6 +108,8 @@ def find_sources(names: list[str]) -> list[Source]:
 
 def _file_source(path: Path) -> Source:
     kind = _kind(path)
+    if not is_whole(str(path)):
+        raise UserError(f"source {path}: its name is not UTF-8; rename it")
     if not path.is_file():
         raise UserError(f"source {path}: is a pipe or device; give an ordinary file")
     if kind is None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,7 +36,13 @@ def shard_workers(count: int, tokenizer: Tokenizer) -> Iterator[Submit]:
     under_way: set[Future[None]] = set()
 
     def submit(work: Work) -> None:
-        under_way.add(pool.submit(_make, work))
+        # Ctrl-C reaches all processes of a terminal. Workers are born deaf to it, so that this one
+        # alone has something to say, and what they are at is finished.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            under_way.add(pool.submit(_make, work))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         collect(2 * count)
 
     def collect(most: int) -> None:
