@@ -48,7 +48,8 @@ def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
     """Read every run at or below the given folders, once.
 
     With `cache`, a folder for parquet files, only runs whose files changed are read anew. Runs
-    that `exclusions.csv` in a given folder names keep their row and get its reason.
+    that an `exclusions.csv` names, in a given folder or beside runs below it, keep their row and
+    get its reason.
 
     Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
     anything wrong inside a run becomes a problem instead.
@@ -69,7 +70,9 @@ def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
             f"{', '.join(map(str, _roots(folders)))}: no run folder there; name the folder that "
             "holds the runs"
         )
-    return _with_exclusions(tables, _roots(folders), problems)
+    roots = _roots(folders)
+    beside = [folder.parent for folder in found if folder not in roots]
+    return _with_exclusions(tables, list(dict.fromkeys([*roots, *beside])), problems)
 
 
 def _read(folders: Sequence[Path]) -> Tables:

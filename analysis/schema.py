@@ -97,7 +97,10 @@ def checked(frame: pd.DataFrame) -> pd.DataFrame:
 def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     """A table of runs (`SCHEMA`) in the columns of the run table (`run_table.load`): what
     `comparison.compare`, `matched.matched` and every question of `tst-study analyse` take."""
-    rows = [_run(row) for row in rows_of(checked(frame))]
+    rows_checked = checked(frame)
+    if "step_ratio" not in frame and (rows_checked["bag_size"] > 1).any():
+        raise UserError("column step_ratio is missing: bags of more than one token need their r")
+    rows = [_run(row) for row in rows_of(rows_checked)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table.attrs["problems"] = []
     return table
@@ -130,7 +133,7 @@ def _run(row: dict[str, Any]) -> dict[str, Any]:
         seed=int(row["seed"]),
         parameters=row["params"],
         active_parameters=row["params"],
-        corpus=str(row["corpus"]),
+        corpus=str(row["corpus"]) or "this table",
         learning_rate=float(row["learning_rate"]),
         latent_tokens=row["tokens"],
         raw_tokens=row["tokens"] * more,

@@ -15,7 +15,7 @@ from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.compare.paired import Verdict
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
-from analysis.wording import gain, left_out, number, told_apart
+from analysis.wording import bounds, gain, left_out, number, told_apart
 from tst_study.units import big
 
 VERDICTS = get_args(Verdict)
@@ -89,14 +89,13 @@ class Summary:
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
-    bounds = "one seed: no claim" if row["seeds"] < 2 else ""
-    if pd.notna(row["low"]) or pd.notna(row["high"]):
-        ends = ("open" if pd.isna(row[end]) else f"{row[end]:.2f}" for end in ("low", "high"))
-        bounds = f"95%: {', '.join(ends)}"
+    known = "one seed: no claim" if row["seeds"] < 2 else ""
+    if found := bounds(row):
+        known = f"95%: {found}"
     return (
         f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
         f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times"
-        f"{'; ' if bounds else ''}{bounds})."
+        f"{'; ' if known else ''}{known})."
     )
 
 

@@ -19,6 +19,7 @@ from analysis.compare.comparison import Comparison
 from analysis.compare.matched import matched
 from analysis.compare.paired import Paired, paired
 from analysis.runs.run_row import rows_of
+from analysis.wording import bounds
 from experiments.studies.campaign import HELD_OUT_STEPS, LARGER, LENGTHS, SMALLER, STEPS
 from experiments.studies.grid import SMALL_MAIN
 from tst_study.configuration.superposition_setting import SuperpositionSetting
@@ -62,6 +63,11 @@ def signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
+def _known(value: float | None) -> str:
+    """A dash for what one seed does not tell."""
+    return "–" if value is None else signed(value)
+
+
 def gains(pairs: pd.DataFrame, heading: str, by: str, comparisons: int | None = None) -> str:
     """One row per value of the column `by`; intervals allow for all rows, or for so many."""
     groups = dict(list(pairs.groupby(by, sort=False)))
@@ -75,8 +81,8 @@ def gains(pairs: pd.DataFrame, heading: str, by: str, comparisons: int | None = 
         name = f"{value:,}" if isinstance(value, int) else str(value)
         lines.append(
             f"| {name} | {found.seeds} | {own['baseline'].mean():.4f} | "
-            f"{own['superposed'].mean():.4f} | {shown(found)} | {found.deviation:.4f} | "
-            f"{found.smallest_detectable:.4f} | {found.verdict} |"
+            f"{own['superposed'].mean():.4f} | {shown(found)} | {_known(found.deviation)} | "
+            f"{_known(found.smallest_detectable)} | {found.verdict} |"
         )
     return "\n".join(lines)
 
@@ -100,12 +106,12 @@ def primary(found: Comparison) -> str:
     lines = ["| at equal | gain in nats | baseline's steps over superposed steps | |"]
     lines.append("| --- | --- | --- | --- |")
     for row in rows_of(rows[rows["steps"] == STEPS]):
-        bounds = "" if row["low"] is None else f" [{signed(row['low'])}, {signed(row['high'])}]"
+        interval = f" [{known}]" if (known := bounds(row, 4)) else ""
         number = "gain" if row["kind"] != "equal loss" else "steps_ratio"
         cells = {"gain": "", "steps_ratio": ""}
         if not pd.isna(row["steps_ratio"]):
             cells["steps_ratio"] = f"{row['steps_ratio']:.3f}"
-            cells[number] = signed(row[number]) + bounds
+            cells[number] = signed(row[number]) + interval
         lines.append(
             f"| {row['kind'].removeprefix('equal ')} | {cells['gain']} | {cells['steps_ratio']} "
             f"| {row['note'] or row['verdict']} |"

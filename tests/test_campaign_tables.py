@@ -14,7 +14,7 @@ from docs import campaign_tables as tables
 from docs.predictions import targets
 from experiments.studies import catalogue
 from experiments.studies.campaign import STEPS
-from tests.analysis.made_runs import BOOKS, write_run
+from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study import run_record
 from tst_study.config import Config, Superposition
 
@@ -185,3 +185,13 @@ def test_predictions_stand_beside_what_came(
     assert "laptop-128, 10,000 steps: 0.0500 [" in lines[4]
     assert "these runs determine none" in lines[4]
     assert "years later: not trained yet" in lines[8]
+
+
+def test_one_seed_is_a_number_without_an_interval(tmp_path: Path) -> None:
+    """As while a grid is being trained: a table is made, and makes no claim."""
+    for s in (1, 4):
+        run = config(3, s, 0.25 * (s > 1), steps=STEPS, name=f"lengths-{STEPS}-s{s}")
+        write_run(tmp_path, run, 3.5 - 0.02 * (s > 1), log_every=5_000)
+    one = compare(load(tmp_path))
+    assert "| 0.0200 | – | – | one seed: no claim |" in tables.lengths(one)
+    assert "| FLOPs | 0.0200 | 1.000 | one seed: no claim |" in tables.primary(one)

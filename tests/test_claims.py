@@ -69,6 +69,44 @@ def test_what_the_learning_rate_does_to_the_gain() -> None:
     )
 
 
+def test_what_the_bag_size_does_to_the_gain() -> None:
+    pairs = campaign_tables.with_main(of("campaign").pairs, "bag-sizes")
+    gains = pairs.pivot(index="seed", columns="bag_size", values="gain")
+    assert gains.shape == (4, 7)
+    falls = -np.polyfit(np.log2(gains.columns.to_numpy(float)), gains.T.to_numpy(), 1)[0]
+    assert falls.min() > 0  # in each of the four seeds
+    slope = mean_interval(falls)
+    assert slope
+    found = list(re.finditer(r"by (\S+) nats \[(\S+), (\S+)\] with each doubling", FINDINGS))
+    found += re.finditer(r"by (\S+) nats \[(\S+), (\S+)\] with each doubling", README)
+    assert len(found) == 3
+    assert all(list(one.groups()) == shown(*slope) for one in found)
+    stated = said(
+        r"s = 4 gains (\S+) \[(\S+), (\S+)\] more than s = 8 and (\S+) \[(\S+), (\S+)\] more than "
+        r"s = 16\)",
+        FINDINGS,
+    )
+    more = [mean_interval((gains[4] - gains[s]).to_numpy()) for s in (8, 16)]
+    assert stated == shown(*(number for one in more if one for number in one))
+    means = gains.mean()
+    assert means[[2, 3, 4]].min() > 0 > means[[6, 8, 12, 16]].max()
+    grid = loss_grid(4).set_index(["bag_size", "step_ratio"])["loss"]
+    published = {s: [float(grid.xs(1).iloc[0] - grid[s, r]) for r in (0.2, 0.3)] for s in (7, 16)}
+    (seven,) = set(shown(*published[7]))
+    assert said(r"gains most at s = 7 \((\S+) at r = 0.2 and 0.3\)", FINDINGS) == [seven]
+    assert said(r"of it up to s = 16 \((\S+) and (\S+)\)", FINDINGS) == shown(*published[16])
+
+
+def test_the_smaller_size() -> None:
+    pairs = of("campaign").pairs
+    small = paired(list(pairs["gain"][pairs["superposed_folder"].str.contains("-laptop-32-")]), 3)
+    assert small.smallest_detectable
+    stated = said(r"smaller size shows nothing, (\S+) \[(\S+), (\S+)\]", FINDINGS)
+    assert stated == shown(small.mean, small.low or 0, small.high or 0)
+    stated = said(r"four seeds there would have to see ([\d.]+) nats", FINDINGS)
+    assert stated == shown(small.smallest_detectable, digits=2)
+
+
 def test_what_the_step_ratio_does_to_the_gain() -> None:
     pairs = campaign_tables.with_main(of("campaign").pairs, "step-ratios")
     gains = pairs.pivot(index="seed", columns="step_ratio", values="gain")
@@ -157,7 +195,8 @@ def test_the_gate() -> None:
     pairs = of("gate").pairs
     named = pairs["baseline_folder"].str
     stated = said(
-        r"at 8,000 steps superposition leads one by ([\d.]+) nats \[([\d.]+), ([\d.]+)\], and a "
+        r"At 8,000 steps superposition leads such a baseline by "
+        r"([\d.]+) nats \[([\d.]+), ([\d.]+)\], and a "
         r"tuned one by ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])

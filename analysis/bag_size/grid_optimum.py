@@ -128,11 +128,13 @@ def bag_size_answer(
         compared = weights_compared(means)
         if len(compared):
             tables["Uniform minus power-law weights, nats, mean over r = 0.2 … 0.5"] = compared
-    said.append(
-        "Noise is that of seeds."
-        if "seeds" in set(bags.get("noise_from", []))
-        else "Noise is what each form leaves of its curve: no run was repeated with a seed."
-    )
+    noise = {*bags.get("noise_from", []), *ratios.get("noise_from", [])}
+    if "seeds" in noise:
+        said.append("Noise is that of seeds, where all values of a curve share two or more.")
+    elif "residuals" in noise:
+        said.append(
+            "Noise is what each form leaves of its curve: no two seeds were run at all its values."
+        )
     inputs = inputs or published.fingerprints("final_loss_grid")
     return Answer("bag-size", tables, tuple(said), inputs)
 

@@ -291,7 +291,10 @@ def _no_number(fits: list[_Fit], along: Along, x: Floats) -> str:
             (x.min(), "smallest", "smaller") if edges == {-1} else (x.max(), "largest", "larger")
         )
         at = float(_back(end, along))
-        return f"edge: lowest at {name} = {at:.3g}, the {word} tried; run {more} ones"
+        curves = "the fitted curve is" if len(fits) == 1 else "both fitted curves are"
+        last = along == "bag_size" and round(at) == 2 and edges == {-1}
+        tried = "the smallest that there is" if last else f"the {word} tried; run {more} ones"
+        return f"edge: {curves} lowest at {name} = {at:.3g}, {tried}"
     apart = max(fit.at for fit in fits) - min(fit.at for fit in fits)
     if edges != {0} or apart > max(fit.width for fit in fits):
         each = " and ".join(f"{float(_back(fit.at, along)):.3g} ({fit.form})" for fit in fits)

@@ -61,7 +61,7 @@ def compare(runs: pd.DataFrame) -> Comparison:
 
     Raises `UserError` where the table lacks a column.
     """
-    kept, excluded = eligible(runs)
+    kept, excluded = paired_once(*eligible(runs))
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
@@ -94,6 +94,17 @@ def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         else:
             excluded.append(excluded_row(run, reason))
     return runs.loc[kept], excluded
+
+
+def paired_once(
+    kept: pd.DataFrame, excluded: list[dict[str, Any]]
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """`eligible` runs without those that share setting and seed: nothing says which of them is
+    whose pair, and as further seeds they would make an interval too short."""
+    key = [name for name in (*SAME, "seed", "data_seed", *SETTING) if name in kept]
+    twice = kept.duplicated(key, keep=False)
+    reason = "another run has its setting, rate and seed; say by seed what tells them apart"
+    return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
 
 
 def alike(

@@ -17,6 +17,7 @@ from analysis.runs.run_row import rows_of
 from analysis.scaling.chinchilla import (
     Frontier,
     allocation,
+    at_best_rates,
     envelope,
     exponents,
     isoflop,
@@ -25,9 +26,11 @@ from analysis.scaling.chinchilla import (
     points_of,
 )
 from analysis.scaling.power_law import fit_power_law
+from analysis.wording import told_apart
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
+from tst_study.units import big
 
 
 def compute_multiplier(
@@ -88,9 +91,17 @@ def compute_answer(
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     multipliers: list[pd.DataFrame] = []
-    for keys, family in points.groupby(list(SAME_BUT_LENGTH), sort=True):
+    families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
+    firsts = [own.iloc[0] for own in families]
+    labels = told_apart(
+        [str(first["corpus"]) for first in firsts],
+        [f"{big(first['parameters'])} parameters" for first in firsts],
+        [f"learning rate {first['learning_rate']:g}" for first in firsts],
+        [str(first["eval_set"]) for first in firsts],
+        [f"[{first['family'][:6]}]" for first in firsts],
+    )
+    for label, family in zip(labels, families, strict=True):
         superposed = family["method"] != "baseline"
-        label = str(keys[0])
         if family[~superposed]["steps"].nunique() >= 2:
             said.append(_power_law_sentence(label, family[~superposed]))
         for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
@@ -108,9 +119,18 @@ def compute_answer(
     models = baselines["params"].astype(str) + " " + baselines["seed"].astype(str)
     # Sizes are compared on one text and one kind of model.
     kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
-    for (corpus, *_), own in baselines.assign(model=models).groupby(kinds, sort=True):
+    texts = list(baselines.assign(model=models).groupby(kinds, sort=True))
+    names = told_apart(
+        [str(corpus) for (corpus, *_), _ in texts],
+        [str(text) for (_, text, _), _ in texts],
+        ["dense" if dense else "mixtures of experts" for (*_, dense), _ in texts],
+    )
+    for label, (_, rows) in zip(names, texts, strict=True):
+        own, left_out = at_best_rates(rows)
+        if left_out:
+            said.append(f"Chinchilla, {label}: {left_out}.")
         for name, approach in _APPROACHES.items():
-            title = f"Chinchilla, {name}, {corpus}"
+            title = f"Chinchilla, {name}, {label}"
             try:
                 table = tables[title] = approach(own)
                 note = table.attrs.get("note")

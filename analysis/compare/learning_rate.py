@@ -23,7 +23,7 @@ class Sweep:
     steps: int
     rates: pd.DataFrame
     """learning_rate, loss (nats per token, mean over the shared seeds; infinite where a run
-    diverged), seeds."""
+    diverged, whatever its other seeds reached), seeds."""
     best: float
     margin: float | None
     """By how much the next best rate is worse, in nats; None where every other one diverged."""
@@ -70,7 +70,7 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     baselines = runs[runs["method"] == "baseline"]
     for group, members in baselines.groupby("group", sort=True):
         done = eligible[(eligible["group"] == group) & (eligible["method"] == "baseline")]
-        lost = members[(members["state"] == "diverged")]
+        lost = members[(members["state"] == "diverged") & (members["exclusion"] == "")]
         rates = _rates(done, lost)
         if len(rates) >= 2 and rates["loss"].min() < float("inf"):
             found.append(_sweep(str(group), members, rates, runs))
@@ -79,6 +79,8 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
 
 def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
     """Mean loss by rate, over the seeds that every finished rate has (all, if none is shared)."""
+    # The mean of the seeds that a rate spared would hide what it did to the others.
+    done = done[~done["learning_rate"].isin(lost["learning_rate"])]
     losses = done.astype({"nats_per_token": float}).pivot_table(
         index="learning_rate", columns="seed", values="nats_per_token"
     )

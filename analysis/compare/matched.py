@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.compare.comparison import SAME_BUT_LENGTH, alike, eligible
+from analysis.compare.comparison import SAME_BUT_LENGTH, alike, eligible, paired_once
 from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
@@ -71,7 +71,7 @@ def matched(runs: pd.DataFrame) -> Matches:
     loss the ratios `steps_ratio`, `flops_ratio`, `hours_ratio` (baseline over superposed) with low
     and high of the first; `note` says what no number can.
     """
-    kept, excluded = eligible(runs)
+    kept, excluded = paired_once(*eligible(runs))
     rows: list[dict[str, Any]] = []
     book = ledger(kept)
     superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
@@ -118,7 +118,8 @@ def matched_answer(
         runs = published.runs().query("source in ['Table 1', 'Table 2']")
     found = matched(runs)
     if found.table.empty:
-        raise UserError("no finished superposed run among these: there is nothing to match")
+        why = f" ({found.excluded['reason'].iloc[0]})" if len(found.excluded) else ""
+        raise UserError(f"no finished superposed run among these: there is nothing to match{why}")
     tables = {
         "Matches (gains in nats; ratios are baseline over superposed)": found.table.drop(
             columns=["family", "eval_set"]

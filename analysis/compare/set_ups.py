@@ -15,12 +15,16 @@ import pandas as pd
 
 from analysis.answer import Answer
 from analysis.compare.comparison import SAME, Comparison
+from analysis.compare.comparison import alike as one_question
 from analysis.compare.paired import mean_interval
 from analysis.runs.run_row import rows_of
+from analysis.wording import told_apart
 from tst_study.errors import UserError
 
 LAG = 0.03
 """Nats above the median of its arm and set-up at which a run lags."""
+ASKED = ("corpus", "steps", "setting", "eval_set")
+"""One question: which set-up of these."""
 
 
 def set_ups(found: Comparison) -> pd.DataFrame:
@@ -39,9 +43,14 @@ def set_ups(found: Comparison) -> pd.DataFrame:
     pairs = dict(iter(found.pairs.groupby(key)))
     rows: list[dict[str, Any]] = []
     several = found.table[found.table["deviation"].notna()]
-    for _, alike in several.groupby(["corpus", "steps", "setting", "eval_set"], sort=True):
+    for _, alike in several.groupby(list(ASKED), sort=True):
         members = [pairs[names] for names in alike[key].itertuples(index=False, name=None)]
-        named = _names([str(own["baseline_folder"].iloc[0]) for own in members])
+        named = told_apart(
+            _names([str(own["baseline_folder"].iloc[0]) for own in members]),
+            [f"lr{row['learning_rate']:g}" for row in rows_of(alike)],
+            [f"[{row['group'][:6]}]" for row in rows_of(alike)],
+            by=" ",
+        )
         best = members[int(alike["baseline"].argmin())]
         found_rows = [
             _row(row, name, own, best)
@@ -68,7 +77,7 @@ def _row(row: dict[str, Any], name: str, own: pd.DataFrame, best: pd.DataFrame) 
     above = (both["baseline"] - both["baseline_best"]).to_numpy(dtype=float)
     _, low, high = mean_interval(above) or (None, None, None)
     return {
-        **{column: row[column] for column in ("corpus", "steps", "setting", "eval_set")},
+        **{column: row[column] for column in ASKED},
         "set_up": name,
         "baselines": tuple(own["baseline_folder"]),
         **{column: row[column] for column in ("seeds", "baseline", "superposed")},
@@ -89,7 +98,8 @@ def _lagging(losses: pd.Series) -> int:
 def _names(folders: list[str]) -> list[str]:
     """Baselines' names without what all have in common, seed and digits."""
     words = [
-        re.sub(r"-seed\d+(-[0-9a-f]{8})?$", "", Path(folder).name).split("-") for folder in folders
+        re.sub(r"(-seed\d+)?(-[0-9a-f]{8})?$", "", Path(folder).name).split("-")
+        for folder in folders
     ]
     common = set.intersection(*map(set, words))
     return [" ".join(word for word in own if word not in common) or "as it is" for own in words]
@@ -100,7 +110,7 @@ def set_ups_answer(found: Comparison, inputs: dict[str, str]) -> Answer:
     table = set_ups(found)
     said = []
     for row in rows_of(table[table["chosen"]]):
-        others = table[(table["corpus"] == row["corpus"]) & (table["steps"] == row["steps"])]
+        others = one_question(table, row, ASKED)
         lagging = [int(others[f"lagging_{arm}"].sum()) for arm in ("baselines", "superposed")]
         said.append(
             f"{row['corpus']}, {row['steps']:,} steps, {row['setting']}: compare at "

@@ -179,12 +179,12 @@ def published_win_map() -> pd.DataFrame:
 def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
     """From runs: per group (same unique tokens and FLOPs) the mode with the largest mean gain.
 
-    Columns: group, steps, unique_tokens, epochs, winner, setting, gain, low, high, seeds, verdict
-    (these against the baseline, allowing for all settings tried: the best of them was picked), tied
-    (the other settings that the seeds do not tell from it).
+    Columns: group, corpus, steps, unique_tokens, epochs, winner, setting, learning_rate, gain, low,
+    high, seeds, verdict (these against the baseline, allowing for all settings tried: the best of
+    them was picked), tied (the other settings that the seeds do not tell from it).
     """
-    columns = ["group", "steps", "unique_tokens", "epochs", "winner", "setting", "gain"]
-    columns += ["low", "high", "seeds", "verdict", "tied", "source"]
+    columns = ["group", "corpus", "steps", "unique_tokens", "epochs", "winner", "setting"]
+    columns += ["learning_rate", "gain", "low", "high", "seeds", "verdict", "tied", "source"]
     if comparison.table.empty:
         return pd.DataFrame(columns=columns)
     unique = runs.groupby("group")["unique_raw_tokens"].first()
@@ -216,7 +216,8 @@ def _tied(best: dict[str, Any], members: pd.DataFrame, pairs: pd.DataFrame) -> l
         lead = (mine - gains[tuple(row[name] for name in key)]).dropna()
         same = row["setting"] == best["setting"] and row["learning_rate"] == best["learning_rate"]
         if not same and (lead.empty or paired(list(lead), count).verdict != "better"):
-            found.append(row["setting"])
+            other = row["learning_rate"] != best["learning_rate"]
+            found.append(row["setting"] + (f" at {row['learning_rate']:g}" if other else ""))
     return found
 
 

@@ -71,7 +71,7 @@ def envelope(
 
     Made-up budgets are no independent points: the interval is the jackknife's over models.
     """
-    usable = _annealed(points, "flops")
+    usable = annealed_points(points, "flops")
     if "model" not in usable:
         usable = usable.assign(model=usable["params"])
     sizes = usable.groupby("params")["flops"].nunique()
@@ -98,7 +98,7 @@ def envelope(
 def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola") -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
     the sizes within `near` of the best, or of Akima's interpolation through all."""
-    usable = _annealed(points, "flops").sort_values("flops")
+    usable = annealed_points(points, "flops").sort_values("flops")
 
     def table(rows: pd.DataFrame) -> pd.DataFrame:
         logs = np.log(rows["flops"].to_numpy(dtype=float))
@@ -126,7 +126,7 @@ def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
 
 def _parametric(points: pd.DataFrame) -> tuple[Problem, list[float]]:
     """The law on the points that may be used, and the size of each of them."""
-    usable = _annealed(points, "tokens")
+    usable = annealed_points(points, "tokens")
     if usable["params"].nunique() < 3 or usable["tokens"].nunique() < 3:
         raise UserError(
             f"{usable['params'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
@@ -185,7 +185,7 @@ def _optimum(base: Base, flops: float) -> tuple[float, float, float]:
     return size, tokens, float(base.loss(size, tokens))
 
 
-def _annealed(points: pd.DataFrame, along: str) -> pd.DataFrame:
+def annealed_points(points: pd.DataFrame, along: str) -> pd.DataFrame:
     """The points that may be used; raises `UserError` for a bad value, by column and row."""
     positive(points, ("params", along, "loss"), "points")
     if "annealed" not in points:
@@ -197,6 +197,19 @@ def _annealed(points: pd.DataFrame, along: str) -> pd.DataFrame:
             "a nat, more in longer runs; evaluate after the decay"
         )
     return kept
+
+
+def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Of each size and length the points at its best learning rate (the lowest mean loss), and in
+    words how many were left out: a law of what was tuned badly tells of the tuning."""
+    if "learning_rate" not in points:
+        return points, ""
+    cell = ["params", "tokens"]
+    means = points.groupby([*cell, "learning_rate"])["loss"].transform("mean")
+    best = means == means.groupby([points[name] for name in cell]).transform("min")
+    left = int((~best).sum())
+    runs = "1 run" if left == 1 else f"{left} runs"
+    return points[best], f"{runs} at worse learning rates left out" if left else ""
 
 
 def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.scaling.chinchilla import leave_one_size_out
+from analysis.scaling.chinchilla import annealed_points, at_best_rates, leave_one_size_out
 from analysis.scaling.frames import fit_chinchilla
 from tst_study.errors import UserError
 
@@ -15,13 +15,15 @@ _BUDGETS = 5
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     """A fit for each corpus and held-out text of rows with params, tokens, flops, loss, corpus and
-    eval_set (`schema.checked`, `points_of`); superposed runs are left out."""
+    eval_set (`schema.checked`, `points_of`); superposed runs are left out, and so are rows that are
+    not annealed or at another than their size's and length's best learning rate."""
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     plain = points[points["bag_size"] == 1]
-    for (corpus, text), own in plain.groupby(["corpus", "eval_set"], sort=True):
+    for (corpus, text), rows in plain.groupby(["corpus", "eval_set"], sort=True):
         name = ", ".join(part for part in (str(corpus), str(text)) if part) or "all runs"
         try:
+            own, note = at_best_rates(annealed_points(rows, "tokens"))
             found = fit_chinchilla(own)
         except UserError as error:
             said.append(f"{name}: no fit: {error}.")
@@ -33,7 +35,7 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
             f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
             f"{name}. Each size predicted from the others, nats": errors,
         }
-        said += [f"{name}: {line}." for line in str(found).splitlines()[-1:]]
+        said += [f"{name}: {line}." for line in (*str(found).splitlines()[-1:], note) if line]
     if not said:
         raise UserError("no baseline among these runs: nothing to fit")
     return Answer("chinchilla", tables, tuple(said), inputs)

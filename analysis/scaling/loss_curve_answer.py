@@ -10,22 +10,32 @@ import pandas as pd
 
 from analysis.answer import Answer
 from analysis.checks import needs_columns
+from analysis.compare.comparison import eligible
 from analysis.fitting.shared_errors import Spread
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
 from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law
+from analysis.wording import told_apart
 from tst_study.errors import UserError
+from tst_study.units import big
 
 
 def loss_curve_answer(tables: Tables, inputs: dict[str, str]) -> Answer:
-    """Of run folders: one curve for each family of baselines, learning rate and held-out text."""
-    runs = tables.runs
-    plain = runs[(runs["method"] == "baseline") & (runs["exclusion"] == "")]
+    """Of run folders: one curve for each family of finished baselines, learning rate and held-out
+    text."""
+    kept, excluded = eligible(tables.runs)
+    plain = kept[kept["method"] == "baseline"]
+    parts = list(plain.groupby(["corpus", "family", "learning_rate", "eval_set"], sort=True))
+    names = told_apart(
+        [f"{corpus}, rate {rate:g}" for (corpus, _, rate, _), _ in parts],
+        [f"{big(own['parameters'].iloc[0])} parameters" for _, own in parts],
+        [str(text) for (*_, text), _ in parts],
+        [f"[{str(family)[:6]}]" for (_, family, *_), _ in parts],
+    )
     found: dict[str, pd.DataFrame] = {}
     said: list[str] = []
-    for keys, own in plain.groupby(["corpus", "family", "learning_rate", "eval_set"], sort=True):
-        name = f"{keys[0]}, rate {keys[2]:g}"
+    for name, (_, own) in zip(names, parts, strict=True):
         try:
             shown, sentences = described(log_of(tables, own))
         except UserError as error:
@@ -34,8 +44,10 @@ def loss_curve_answer(tables: Tables, inputs: dict[str, str]) -> Answer:
         found |= {f"{name}. {title}": table for title, table in shown.items()}
         said += [f"{name}: {sentence}" for sentence in sentences]
     if not said:
-        raise UserError("no baseline among these runs: a loss curve is fitted to baselines")
-    return Answer("loss-curve", found, tuple(said), inputs)
+        raise UserError(
+            "no finished baseline among these runs: a loss curve is fitted to baselines"
+        )
+    return Answer("loss-curve", found, tuple(said), inputs, pd.DataFrame(excluded))
 
 
 def loss_curve_of_log(log: pd.DataFrame, inputs: dict[str, str]) -> Answer:

@@ -59,7 +59,8 @@ def compute_multiplier(sources: Sources) -> Picture:
         "power law beyond half the highest floor that these two allow), the law of superposition, "
         f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
         measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
-        "differences, of all settings of one text and model together.",
+        "differences, of all settings of one text, model and learning rate together; no band where "
+        "the lengths leave a side of it open.",
         data=data.reindex(columns=DATA),
         folders=used,
         draw=lambda: _figure(data),

@@ -66,9 +66,10 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Means by rate, and the run folders they are of; groups in order of name."""
     runs = summary.tables.runs
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
+    lost = (runs["state"] == "diverged") & (runs["exclusion"] == "")
     swept = [
         members
-        for _, members in runs[ended | (runs["state"] == "diverged")].groupby("group", sort=True)
+        for _, members in runs[ended | lost].groupby("group", sort=True)
         if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1
     ]
     panels = told_apart(
@@ -157,7 +158,7 @@ def _finding(sweeps: pd.DataFrame) -> Finding:
     if sweeps.empty:
         return Finding(said)
     texts = []
-    known = sweeps[sweeps["loss"].notna()].sort_values("loss")
+    known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
     for panel, rows in known.groupby("panel", sort=True):
         best = rows.drop_duplicates("setting").set_index("setting")["learning_rate"]
         texts.append(

@@ -10,7 +10,7 @@ from analysis.compare.comparison import SAME_BUT_LENGTH, alike
 from analysis.compare.matched import matched
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import gain, group_label, number, signed
+from analysis.wording import bounds, gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.drawing import is_baseline, key_above
 from paper_figures.item import Finding, judged
@@ -206,5 +206,5 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    bounded = f" [{row['low']:.2f}, {row['high']:.2f}]" if pd.notna(row["low"]) else ""
-    return f": {row['steps_ratio']:.2f}{bounded} times the steps"
+    interval = f" [{found}]" if (found := bounds(row)) else ""
+    return f": {row['steps_ratio']:.2f}{interval} times the steps"

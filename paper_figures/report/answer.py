@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
-from analysis.wording import gain_sentence, number, signed
+from analysis.wording import gain_sentence, number, signed, told_apart
 from paper_figures.groups import Group, all_groups, span
 from paper_figures.report.html_parts import paragraph, text
 from tst_study.units import big, duration
@@ -57,17 +57,25 @@ def _model(group: Group) -> str:
 
 
 def _answer(found: list[Group]) -> str:
-    rows = pd.concat([group.rows.assign(group_label=group.label) for group in found])
+    firsts = [group.rows.iloc[0] for group in found]
+    places = told_apart(
+        [f"{group.steps:,} steps" for group in found],
+        [str(first["corpus"]) for first in firsts],
+        [group.model.split(",")[0] for group in found],
+        [f"learning rate {first['learning_rate']:g}" for first in firsts],
+        [f"[{first['group'][:6]}]" for first in firsts],
+    )
+    each = zip(found, places, strict=True)
+    rows = pd.concat([group.rows.assign(place=place) for group, place in each])
     if len(rows) <= FEW:
         several = len(found) > 1
         said = (
-            (f"{row['steps']:,} steps, " if several else "") + gain_sentence(row)
-            for row in rows_of(rows)
+            (f"{row['place']}, " if several else "") + gain_sentence(row) for row in rows_of(rows)
         )
         return " ".join(said)
     ranked = rows.sort_values("gain")
     ends = [
-        f"{signed(row['gain'])} ({row['setting']}, {row['steps']:,} steps)"
+        f"{signed(row['gain'])} ({row['setting']}, {row['place']})"
         for row in (next(rows_of(ranked)), list(rows_of(ranked))[-1])
     ]
     counts = counts_in_words(verdict_counts(rows))
@@ -105,7 +113,7 @@ def limits(summary: Summary) -> list[str]:
         f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
         "Where the learning rate was swept, it was chosen on the baseline and used by both; a rate "
         "tuned for superposition might favour it.",
-        f"Some runs repeat their text, up to {most:.1f} times."
+        f"Some runs read their text more than once, up to {most:.3g} times."
         if most > 1
         else "No run read any text twice.",
     ]

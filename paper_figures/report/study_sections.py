@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
-from analysis.wording import gain_sentence, number, signed
+from analysis.wording import bounds, gain_sentence, number, signed
 from paper_figures.report.answer import by_text
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
@@ -84,8 +84,8 @@ def equal_loss(summary: Summary) -> str:
     corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
 
     def times(row: Row) -> Entry:
-        bounds: str = f" [{row['low']:.2f}, {row['high']:.2f}]" if pd.notna(row["low"]) else ""
-        return number_as(row["speed_up"], lambda times: f"{times:.2f}{bounds}")
+        interval = f" [{found}]" if (found := bounds(row)) else ""
+        return number_as(row["speed_up"], lambda times: f"{times:.2f}{interval}")
 
     columns = {
         "setting": lambda row: row["setting"],
@@ -118,7 +118,7 @@ def _loss(value: float) -> str:
 
 
 def _worse(value: float) -> str:
-    return signed(value, 4) if value else "best"
+    return "" if value == float("inf") else signed(value, 4) if value else "best"
 
 
 RATES = {

@@ -10,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import analysis
+from analysis.answer import Answer
+from analysis.compare.comparison import compare
+from analysis.compare.matched import matched
 from analysis.questions import ask
 from analysis.schema import SCHEMA
 from tst_study.commands.command_line import app
@@ -192,3 +195,42 @@ def test_every_column_of_a_table_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     for column in SCHEMA:
         assert f"| `{column.name}` |" in text
+
+
+def test_runs_that_nothing_tells_apart_make_no_seeds() -> None:
+    """A table without its seeds, or with its rates under a name of its own: three runs of a setting
+    are not three pairs with one baseline."""
+    unnamed = analysis.runs_of(grid().drop(columns="seed"))
+    for found in (compare(unnamed), matched(unnamed)):
+        assert found.table.empty
+        assert set(found.excluded["reason"]) == {
+            "another run has its setting, rate and seed; say by seed what tells them apart"
+        }
+    some = pd.concat([grid(), grid().head(1).assign(run="again", loss=3.3)])
+    assert set(compare(analysis.runs_of(some)).table["seeds"]) == {2}
+
+
+def test_bags_without_their_step_ratio_are_no_baselines() -> None:
+    with pytest.raises(UserError, match="column step_ratio is missing"):
+        analysis.runs_of(grid().drop(columns="step_ratio"))
+
+
+def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law(tmp_path: Path) -> None:
+    """A size of which no row is annealed has nothing to be predicted, and a swept rate that was
+    worse tells nothing of size or data."""
+    points = frame().rename_axis("run").reset_index().assign(learning_rate=1e-3, annealed=True)
+    plain = ask_of(points, tmp_path)
+    early = points[points["params"] == points["params"].max()]
+    early = early.assign(params=2 * early["params"], annealed=False, run="early")
+    swept = points.head(5).assign(
+        learning_rate=4e-3, loss=points["loss"].head(5) + 0.3, run="swept"
+    )
+    more = ask_of(pd.concat([points, early, swept]), tmp_path)
+    assert "5 runs at worse learning rates left out" in " ".join(more.sentences)
+    for one, other in zip(plain.tables.values(), more.tables.values(), strict=True):
+        pd.testing.assert_frame_equal(one, other)
+
+
+def ask_of(points: pd.DataFrame, folder: Path) -> Answer:
+    points.to_csv(folder / "points.csv", index=False)
+    return ask("chinchilla", table=folder / "points.csv")

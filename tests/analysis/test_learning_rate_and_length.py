@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from analysis.compare.equal_loss import equal_loss, speed_up
 from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.run_table import load, read_tables
 from analysis.summary import summarise
+from paper_figures.report import study_sections
 from tests.analysis.made_runs import config, write_run, write_study
 
 
@@ -116,3 +118,39 @@ def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:
 def test_a_summary_of_no_runs_is_a_sentence(tmp_path: Path) -> None:
     lines = summarise(read_tables(tmp_path)).lines()
     assert lines[0].startswith("Nothing to compare yet")
+
+
+def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for rate, loss in ((1e-3, 3.55), (2e-3, 3.50), (4e-3, 3.52)):
+            write_run(tmp_path, config(seed, optimizer__learning_rate=rate), loss)
+    write_run(tmp_path, config(0, optimizer__learning_rate=8e-3), None, state="diverged")
+    write_run(tmp_path, config(1, optimizer__learning_rate=8e-3), 3.4)
+    sweep = swept(tmp_path)
+    assert (sweep.best, sweep.at_edge) == (2e-3, False)
+    assert sweep.rates.set_index("learning_rate").loc[8e-3, "loss"] == float("inf")
+    broken = load(tmp_path).query("state == 'diverged'")["run_id"].item()
+    (tmp_path / "exclusions.csv").write_text(f"run,reason\n{broken},a node lost its clock\n")
+    assert swept(tmp_path).best == 8e-3
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [((0.75, 1.5), "[0.75, 1.50]"), ((0.75, None), "[0.75, open]"), ((None, 1.5), "[open, 1.50]")],
+)
+def test_an_interval_that_is_open_on_one_side_is_said_so(
+    ends: tuple[float | None, float | None], said: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path, config(0), 3.5)
+    summary = summarise(read_tables(tmp_path))
+    row = {
+        "group": summary.tables.runs["group"].item(),
+        "setting": "s = 4, r = 0.25",
+        "steps": 1000,
+    }
+    row |= {"seeds": 3, "baseline_steps": 1100.0, "speed_up": 1.1, "note": ""}
+    one = pd.DataFrame([row | {"low": ends[0], "high": ends[1]}])
+    page = study_sections.equal_loss(replace(summary, equal_loss=one))
+    assert f"1.10 {said}" in page
+    (line,) = [line for line in replace(summary, equal_loss=one).lines() if "Equal loss" in line]
+    assert f"95%: {said[1:-1]}" in line

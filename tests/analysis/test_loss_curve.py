@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import analysis
 from analysis.questions import ask
 from analysis.scaling.loss_curve import Schedule
 from analysis.scaling.loss_curve_answer import held_out
+from tests.analysis.made_runs import config, write_run
+from tst_study.config import Config
 from tst_study.errors import UserError
 
 PEAK, FLOOR, REDUCIBLE, DROP, EXPONENT = 2e-3, 3.0, 0.9, 60.0, 0.5
@@ -117,3 +120,37 @@ def test_the_question_is_asked_of_a_table_and_of_recorded_runs(tmp_path: Path) -
     (table,) = [t for name, t in ask("loss-curve", record).tables.items() if "predicted" in name]
     error = table[["law", "last"]].sub(table["observed"], axis=0).abs()
     assert (error["law"] < error["last"]).all()
+
+
+def test_only_finished_baselines_make_a_curve_and_each_model_has_its_own(tmp_path: Path) -> None:
+    """A run that diverged or goes on has no final loss; the rest is listed."""
+    larger = {"model__hidden_size": 128, "model__head_size": 32}
+    for more in ({}, larger):
+        for steps in (500, 1000):
+            log_run(tmp_path, config(0, steps=steps, **more), steps)
+    broken = log_run(tmp_path, config(1, steps=2000), 1500, state="diverged")
+    answer = ask("loss-curve", tmp_path)
+    assert list(answer.excluded["run_id"]) == [broken.name]
+    assert len([title for title in answer.tables if "Parameters, with" in title]) == 2
+    held = [table for title, table in answer.tables.items() if "predicted" in title]
+    assert all(set(table["steps"]) == {1000} for table in held)
+
+
+def log_run(root: Path, run: Config, steps: int, state: str = "done") -> Path:
+    """A run with the rates of its schedule and held-out losses by the law along it."""
+    folder = write_run(root, run, 3.0, state=state, log_every=10)
+    log = CLEAN[run.schedule.steps]
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rates = dict(zip(log["step"], log["learning_rate"], strict=True))
+    rows = [row | {"learning_rate": rates[row["step"]]} for row in metrics]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (final,) = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
+    losses = dict(zip(log["step"], log["loss"], strict=True))
+    jitter = {step: 0.001 * (step // 50 % 3) for step in losses}
+    evals = [
+        final
+        | {"step": step, "nats_per_token": losses[step] + jitter[step], "annealed": step == steps}
+        for step in range(100, min(steps, final["step"]) + 1, 100)
+    ]
+    (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evals))
+    return folder

@@ -58,11 +58,20 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
     assert optimum(BAGS[mixed], u_shape()[mixed]).best == optimum(BAGS, u_shape()).best
 
 
-@pytest.mark.parametrize(("best", "word"), [(40.0, "larger"), (1.0, "smaller")])
-def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(best: float, word: str) -> None:
-    found = optimum(BAGS, u_shape(best))
+@pytest.mark.parametrize(
+    ("tried", "best", "said"),
+    [
+        (BAGS, 40.0, "s = 16, the largest tried; run larger ones"),
+        (BAGS[2:], 1.0, "s = 4, the smallest tried; run smaller ones"),
+        (BAGS, 1.0, "s = 2, the smallest that there is"),
+    ],
+)
+def test_an_optimum_beyond_what_was_tried_is_an_edge_not_a_number(
+    tried: np.ndarray, best: float, said: str
+) -> None:
+    found = optimum(tried, u_shape(best)[-len(tried) :])
     assert (found.best, found.low, found.high, found.loss) == (None,) * 4
-    assert f"run {word} ones" in found.edge
+    assert found.edge.endswith(said)
 
 
 def test_an_interval_that_reaches_the_edge_is_open_there() -> None:

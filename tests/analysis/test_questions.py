@@ -167,3 +167,32 @@ def test_a_folder_without_runs_is_refused_and_nothing_written_there(tmp_path: Pa
     assert done.returncode == 2
     assert done.stderr == "error: other: no run folder there; name the folder that holds the runs\n"
     assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_grid_of_ratios_alone_has_the_noise_of_its_seeds(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
+        for r, gain in ((0.1, 0.02), (0.2, 0.05), (0.3, 0.06), (0.4, 0.04), (0.6, -0.03)):
+            luck = 0.001 * ((7 * seed + round(30 * r)) % 5)
+            write_run(tmp_path, config(seed, 4, r), 3.5 + 0.01 * seed - gain + luck)
+    assert "Noise is that of seeds" in ask("bag-size", tmp_path).sentences[-1]
+
+
+def test_winners_at_several_rates_are_told_apart(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for rate in (1e-3, 2e-3):
+            same = {"optimizer__learning_rate": rate}
+            write_run(tmp_path, config(seed, **same), 3.5 + 0.01 * seed)
+            write_run(tmp_path, config(seed, 4, 0.2, **same), 3.48 + 5 * rate + 0.013 * seed)
+    (table,) = ask("data", tmp_path).tables.values()
+    assert (table["learning_rate"].item(), table["tied"].item()) == (
+        1e-3,
+        "s = 4, r = 0.2 at 0.002",
+    )
+
+
+def test_each_held_out_text_has_laws_of_its_own_name(tmp_path: Path) -> None:
+    for seed, eval_set in enumerate(("validation-eeeeeeeeeeeeeeee", "validation-ffffffffffffffff")):
+        write_run(tmp_path, config(seed), 3.5, eval_set=eval_set)
+    said = ask("compute", tmp_path).sentences
+    assert len(set(said)) == len(said) == 8

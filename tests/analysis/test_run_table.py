@@ -155,3 +155,14 @@ def test_an_exclusion_without_a_reason_is_an_error(
     (tmp_path / "exclusions.csv").write_text(text)
     with pytest.raises(UserError, match=complaint):
         load(tmp_path)
+
+
+def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(tmp_path: Path) -> None:
+    for study in ("one", "two"):
+        write_run(tmp_path / study, config(0, study=study, name=study), loss=3.5)
+    gone = write_run(tmp_path / "one", config(1), loss=3.5)
+    (tmp_path / "one" / "exclusions.csv").write_text(f"run,reason\n{gone.name},wrong text\n")
+    for folder in (tmp_path, tmp_path / "one"):
+        tables = read_tables(folder)
+        assert list(tables.runs.query("exclusion != ''")["run_id"]) == [gone.name]
+        assert not tables.problems

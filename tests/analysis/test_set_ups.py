@@ -57,3 +57,17 @@ def test_one_seed_chooses_nothing(tmp_path: Path) -> None:
     write_run(tmp_path, config(0, 4, 0.2), 3.4)
     with pytest.raises(UserError, match="two seeds or more: nothing to choose by"):
         set_ups(compare(load(tmp_path)))
+
+
+def test_set_ups_that_names_do_not_tell_apart_are_named_by_what_differs(tmp_path: Path) -> None:
+    """Runs of one's own, all called alike; and what lags is counted in its own setting alone."""
+    for rate in (1e-3, 2e-3):
+        for seed, luck in enumerate((*LUCK, 0.06)):
+            for s, gain in ((1, 0.0), (4, 0.02), (8, 0.03 + 0.002 * seed)):
+                run = config(seed, s, 0.2 * (s > 1), name="mine", optimizer__learning_rate=rate)
+                write_run(tmp_path, run, 3.45 + 10 * rate + luck - gain - 0.001 * s * (seed % 2))
+    answer = set_ups_answer(compare(load(tmp_path)), {})
+    assert set(answer.tables["Set-ups"]["set_up"]) == {"as it is lr0.001", "as it is lr0.002"}
+    assert len(answer.sentences) == 2
+    for said in answer.sentences:
+        assert "2 baselines and 2 superposed runs of 10 each" in said

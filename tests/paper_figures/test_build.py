@@ -192,3 +192,13 @@ def test_neither_torch_nor_megatron_nor_submitit_is_imported() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'megatron', 'submitit')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> None:
+    for rate, gain in ((1e-3, 0.01), (2e-3, -0.02)):
+        for s in (1, 4):
+            run = config(0, s, 0.2 * (s > 1), optimizer__learning_rate=rate)
+            write_run(tmp_path / "rates", run, 3.5 - gain * (s > 1))
+    said = lead(Sources(tmp_path / "rates").summary)
+    assert "1,000 steps, learning rate 0.001, s = 4, r = 0.2: 0.010 nats lower" in said
+    assert "1,000 steps, learning rate 0.002, s = 4, r = 0.2: 0.020 nats higher" in said

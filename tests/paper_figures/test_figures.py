@@ -292,6 +292,17 @@ def test_figure_7_always_has_its_card() -> None:
     assert dict(zip(data["setting"], data["learning_rate"], strict=True)) == published.LEARNING_RATE
 
 
+def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for rate, loss in ((1e-3, 3.55), (2e-3, 3.5)):
+            write_run(tmp_path, config(seed, optimizer__learning_rate=rate), loss)
+    write_run(tmp_path, config(0, optimizer__learning_rate=4e-3), 3.4)
+    write_run(tmp_path, config(1, optimizer__learning_rate=4e-3), None, state="diverged")
+    finding = picture("figure7", tmp_path).finding
+    assert finding is not None
+    assert finding.measured.endswith("baseline best at 0.002")
+
+
 def test_sizes_are_those_of_the_presets() -> None:
     counts = {size: round(count / 1e6) for size, count in published.PARAMS.items()}
     assert counts == {"270M": 267, "600M": 600, "3B": 3564, "10B-A1B": 10489}
