@@ -11,7 +11,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
-from analysis.compare.comparison import Comparison, compare, eligible
+from analysis.compare.comparison import Comparison, compare
 from analysis.compare.compute_multiplier import compute_answer
 from analysis.compare.matched import matched_answer
 from analysis.compare.set_ups import set_ups_answer
@@ -20,6 +20,7 @@ from analysis.law.data_constrained import data_answer, published_data_answer
 from analysis.paper.disagreements import disagreements_answer
 from analysis.paper.mutual_information import mutual_information_answer
 from analysis.run_table import Tables, read_tables
+from analysis.runs.eligible import eligible
 from analysis.scaling.chinchilla import points_of
 from analysis.scaling.chinchilla_answer import chinchilla_answer
 from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log

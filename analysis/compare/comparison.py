@@ -1,9 +1,9 @@
 """Superposition against the baseline at equal FLOPs, paired by seed.
 
-Only what may be compared is (design, invariant 5): finished runs, their learning rate annealed,
-their last step a next-token step, both arms evaluated on the same held-out tokens. Whatever is
-left out is returned with the reason. One question is which settings gain on one data, model and
-length: intervals and verdicts allow for all settings and learning rates that were tried on it.
+Only what may be compared is (`analysis.runs.eligible`), both arms evaluated on the same held-out
+tokens. Whatever is left out is returned with the reason. One question is which settings gain on
+one data, model and length: intervals and verdicts allow for all settings and learning rates that
+were tried on it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.checks import is_number, needs_columns
 from analysis.compare.paired import paired
+from analysis.runs.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
@@ -26,10 +26,6 @@ SAME = ("group", "learning_rate", "eval_set")
 """What the two runs of a pair share, beside their seed."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 """The same, whatever the number of steps."""
-_NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
-_NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")
-_NEEDED += ("nats_per_token", "evaluated_step", "evaluated_phase", "annealed", *SETTING)
-"""What must be known of a run to compare it."""
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
@@ -38,7 +34,6 @@ PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
 TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
 TABLE_COLUMNS += ("verdict", "run_ids")
-EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
 
 
 @dataclass(frozen=True)
@@ -78,24 +73,6 @@ def compare(runs: pd.DataFrame) -> Comparison:
     )
 
 
-def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Runs whose final losses may be compared, and the others, each with its reason."""
-    needs_columns(runs, _NEEDED, "runs")
-    excluded: list[dict[str, Any]] = []
-    kept: list[int] = []
-    seen: dict[str, str] = {}
-    for index, run in zip(runs.index, rows_of(runs), strict=True):
-        reason = _unfit(run)
-        if reason is None and run["fingerprint"] in seen:
-            reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
-        if reason is None:
-            seen[run["fingerprint"]] = run["folder"]
-            kept.append(index)
-        else:
-            excluded.append(excluded_row(run, reason))
-    return runs.loc[kept], excluded
-
-
 def paired_once(
     kept: pd.DataFrame, excluded: list[dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -112,29 +89,6 @@ def alike(
 ) -> pd.DataFrame:
     """The rows of a table that have the values of `row` in these columns."""
     return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
-
-
-def _unfit(run: dict[str, Any]) -> str | None:
-    """Why a run's final loss may not be compared with any other, or None."""
-    if run["exclusion"]:
-        return f"excluded by hand: {run['exclusion']}"
-    if run.get("role") == "trunk":
-        return "a trunk, from which other runs go on"
-    if run["state"] == "diverged":
-        return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
-    if run["state"] != "done":
-        return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
-    if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
-        return "no held-out evaluation after the last step"
-    if not is_number(run["nats_per_token"], above=0):
-        return f"its held-out loss, {run['nats_per_token']!r}, is not a finite number above 0"
-    if run["evaluated_phase"] != "recovery":
-        return "superposed to its last step, never recovered: not a next-token model"
-    if run["annealed"] not in (True, False):
-        return f"annealed is {run['annealed']!r}, neither true nor false"
-    if not run["annealed"]:
-        return "its learning rate was not annealed when it was evaluated"
-    return None
 
 
 def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
@@ -221,14 +175,3 @@ def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
         )
     )
     return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-
-
-def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A run that was left out (`EXCLUDED_COLUMNS`)."""
-    return {
-        "run_id": run["run_id"],
-        "seed": run["seed"],
-        "setting": SuperpositionSetting.of_row(run).label,
-        "reason": reason,
-        "folder": run["folder"],
-    }

@@ -10,9 +10,10 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.compare.comparison import SAME_BUT_LENGTH, eligible
+from analysis.compare.comparison import SAME_BUT_LENGTH
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.fitting import bootstrap
+from analysis.runs.eligible import eligible
 from analysis.runs.run_row import rows_of
 from analysis.scaling.chinchilla import (
     Frontier,

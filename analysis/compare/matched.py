@@ -20,10 +20,11 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.compare.comparison import SAME_BUT_LENGTH, alike, eligible, paired_once
+from analysis.compare.comparison import SAME_BUT_LENGTH, alike, paired_once
 from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
+from analysis.runs.eligible import eligible
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting

@@ -12,7 +12,8 @@ import pandas as pd
 
 from analysis import published
 from analysis.checks import Floats, needs_columns, numbers, positive
-from analysis.compare.comparison import SAME, eligible, excluded_row
+from analysis.compare.comparison import SAME
+from analysis.runs.eligible import eligible, excluded_row
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError

@@ -10,9 +10,9 @@ import pandas as pd
 
 from analysis.answer import Answer
 from analysis.checks import needs_columns
-from analysis.compare.comparison import eligible
 from analysis.fitting.shared_errors import Spread
 from analysis.run_table import Tables
+from analysis.runs.eligible import eligible
 from analysis.runs.run_row import rows_of
 from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law

@@ -1,0 +1,71 @@
+"""Runs whose final losses may be compared: finished, their learning rate annealed, their last step
+a next-token step (design, invariant 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.checks import is_number, needs_columns
+from analysis.runs.run_row import rows_of
+from tst_study.configuration.superposition_setting import COLUMNS as SETTING
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+
+_NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
+_NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")
+_NEEDED += ("nats_per_token", "evaluated_step", "evaluated_phase", "annealed", *SETTING)
+"""What must be known of a run to compare it."""
+EXCLUDED_COLUMNS = ("run_id", "seed", "setting", "reason", "folder")
+
+
+def eligible(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Runs whose final losses may be compared, and the others, each with its reason."""
+    needs_columns(runs, _NEEDED, "runs")
+    excluded: list[dict[str, Any]] = []
+    kept: list[int] = []
+    seen: dict[str, str] = {}
+    for index, run in zip(runs.index, rows_of(runs), strict=True):
+        reason = _unfit(run)
+        if reason is None and run["fingerprint"] in seen:
+            reason = f"the same run as {seen[run['fingerprint']]}, which is counted once"
+        if reason is None:
+            seen[run["fingerprint"]] = run["folder"]
+            kept.append(index)
+        else:
+            excluded.append(excluded_row(run, reason))
+    return runs.loc[kept], excluded
+
+
+def _unfit(run: dict[str, Any]) -> str | None:
+    """Why a run's final loss may not be compared with any other, or None."""
+    if run["exclusion"]:
+        return f"excluded by hand: {run['exclusion']}"
+    if run.get("role") == "trunk":
+        return "a trunk, from which other runs go on"
+    if run["state"] == "diverged":
+        return f"diverged at step {run['step']:,} of {run['steps']:,}: {run['message']}".strip(": ")
+    if run["state"] != "done":
+        return f"not finished ({run['state']}, step {run['step']:,} of {run['steps']:,})"
+    if pd.isna(run["nats_per_token"]) or run["evaluated_step"] != run["steps"]:
+        return "no held-out evaluation after the last step"
+    if not is_number(run["nats_per_token"], above=0):
+        return f"its held-out loss, {run['nats_per_token']!r}, is not a finite number above 0"
+    if run["evaluated_phase"] != "recovery":
+        return "superposed to its last step, never recovered: not a next-token model"
+    if run["annealed"] not in (True, False):
+        return f"annealed is {run['annealed']!r}, neither true nor false"
+    if not run["annealed"]:
+        return "its learning rate was not annealed when it was evaluated"
+    return None
+
+
+def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A run that was left out (`EXCLUDED_COLUMNS`)."""
+    return {
+        "run_id": run["run_id"],
+        "seed": run["seed"],
+        "setting": SuperpositionSetting.of_row(run).label,
+        "reason": reason,
+        "folder": run["folder"],
+    }
