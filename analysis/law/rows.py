@@ -91,11 +91,13 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows of a law, runs left out with their reason) from a run table (`run_table.load`).
 
-    A level is a baseline (group, learning rate, held-out text, seed). `kind`: what one law may be
+    A level is a baseline (group, learning rate, held-out text, seeds). `kind`: what one law may be
     fitted to. Ablations are left out: the law has none.
     """
     kept, excluded = eligible(runs)
-    level = kept[[*SAME, "seed"]].astype(str).agg(" ".join, axis=1)
+    # Tables made elsewhere may not know the order of the text.
+    pair = [name for name in (*SAME, "seed", "data_seed") if name in kept]
+    level = kept[pair].astype(str).agg(" ".join, axis=1)
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):
@@ -103,7 +105,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         plain = setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
         reason = ""
         if own not in known:
-            reason = "no finished baseline of its seed, rate and held-out text"
+            reason = "no finished baseline of its seeds, rate and held-out text"
         elif not (setting.is_baseline or plain):
             reason = "an ablation, of which the law says nothing"
         if reason:

@@ -135,7 +135,14 @@ def mutual_information_answer(
         said = "Published curve on DCLM; its unit is not stated."
     else:
         file = TokenFile(tokens)
-        table = measure(file, distances)
+        longest = int(np.diff(file.document_starts(0, file.document_count + 1)).max())
+        spanned = [distance for distance in distances if distance < longest]
+        if len(spanned) < 4:
+            raise UserError(
+                f"{file.prefix}: its longest document has {longest:,} tokens; a decay over "
+                "distance needs longer ones"
+            )
+        table = measure(file, spanned)
         inputs = {str(file.prefix): f"{file.token_count} tokens, {file.document_count} documents"}
         first = table.iloc[0]
         said = (

@@ -1,6 +1,7 @@
 """Progress of a launcher: a live table in a terminal, a line every ten seconds elsewhere."""
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,8 @@ from tst_study.units import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""
+_RECENT = 120.0
+"""Seconds over which a run's speed is taken."""
 
 
 class Progress:
@@ -109,8 +112,9 @@ def _short(one: StatusRow) -> str:
 class TimeLeft:
     """Watches the runs of this call; knows nothing before the first of them has trained a while."""
 
-    _began: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Time and step at which a run was first seen to train."""
+    _seen: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    """Time and step of a run whenever it was looked at, over the last `_RECENT` seconds: a machine
+    that slept or had other work says nothing of the hours to come."""
     _step_seconds: dict[Shape, float] = field(default_factory=dict)
 
     def estimate(self, queue: Queue) -> float | None:
@@ -131,7 +135,11 @@ class TimeLeft:
         if status.state != "running" or not status.step:
             return
         now = time.monotonic()
-        began, first = self._began.setdefault(one.fingerprint, (now, status.step))
+        seen = self._seen.setdefault(one.fingerprint, deque())
+        seen.append((now, status.step))
+        while now - seen[0][0] > _RECENT:
+            seen.popleft()
+        began, first = seen[0]
         if now - began > 1.0 and status.step > first:
             self._step_seconds[one.shape] = (now - began) / (status.step - first)
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
+from analysis.law.rows import rows_of_runs
 from analysis.run_table import load, read_tables
 from analysis.summary import summarise
 from tests.analysis.made_runs import config, write_run
@@ -165,6 +166,9 @@ def test_runs_of_one_seed_that_read_their_text_in_another_order_are_no_pair(tmp_
     assert "in the order of data_seed 7" in reasons(result)[0]
     write_run(tmp_path, config(0, data_seed=7), 3.6)
     assert compared(tmp_path).pairs["gain"].tolist() == pytest.approx([0.2])
+    rows, _ = rows_of_runs(load(tmp_path))
+    own = rows[rows["level"] == rows["level"][rows["bag_size"] == 4].item()]
+    assert own["loss"].tolist() == pytest.approx([3.6, 3.4])
 
 
 def test_detectable_effects_shrink_with_seeds_and_exist_for_two() -> None:

@@ -87,3 +87,13 @@ def test_information_at_or_below_zero_is_no_decay() -> None:
 def test_the_answer_says_how_much_of_a_count_is_chance(tmp_path: Path) -> None:
     answer = mutual_information_answer(written(tmp_path, 0.3), [1, 2, 3, 4, 6, 8])
     assert "is chance" in " ".join(answer.sentences)
+
+
+def test_distances_that_no_document_spans_are_left_out(tmp_path: Path) -> None:
+    prefix = written(tmp_path, 0.3)
+    answer = mutual_information_answer(prefix, [1, 2, 3, 4, 6, 1999, 2000, 5000])
+    (table, *_) = answer.tables.values()
+    assert list(table["distance"]) == [1, 2, 3, 4, 6, 1999]
+    write_token_file(tmp_path / "short", [np.arange(4, dtype=np.uint16)] * 9, np.dtype(np.uint16))
+    with pytest.raises(UserError, match="longest document has 4 tokens; a decay"):
+        mutual_information_answer(tmp_path / "short")

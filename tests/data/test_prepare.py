@@ -434,6 +434,18 @@ def test_a_limit_reads_the_beginning_only(tmp_path):
     assert leaves_as_it_is(sources, tmp_path / "out", **settings)
 
 
+def test_a_limit_holds_for_the_tokenizer_too(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
+    (tmp_path / "b.jsonl").write_bytes(jsonl(["zyxzyxzyx" * 40] * 300))
+    of_a = sum(map(len, (tmp_path / "a.jsonl").read_bytes().splitlines()))
+    quietly([tmp_path / "a.jsonl"], tmp_path / "alone", "bpe:300")
+    both = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    quietly(both, tmp_path / "limited", "bpe:300", limit_bytes=of_a)
+    quietly(both, tmp_path / "whole", "bpe:300")
+    made = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("alone", "limited")]
+    assert made[0] == made[1] != (tmp_path / "whole" / "tokenizer.json").read_bytes()
+
+
 BAD_SOURCES = {
     "not json": ("a.jsonl", b'{"text": "fine"}\n{broken\n', r"a\.jsonl, line 2: is not JSON"),
     "no field": ("a.jsonl", b'{"body": "x"}\n', r"line 1: has no text.*it has: body.*--text-field"),

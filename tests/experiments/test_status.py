@@ -45,7 +45,7 @@ def test_lock_ends_with_its_holder_and_is_exclusive(tmp_path: Path) -> None:
     with run_lock.hold(tmp_path):
         assert run_lock.is_held(tmp_path)
         with (
-            pytest.raises(run_lock.RunHeldError, match="trains this run already"),
+            pytest.raises(run_lock.RunHeldError, match="trains or measures this run"),
             run_lock.hold(tmp_path),
         ):
             pass
@@ -172,6 +172,11 @@ def test_time_left_follows_measured_step_times_and_slots(
         now = 10.0
         writer.status("running", 200)  # 0.1 s a step: 80 s and twice 100 s, two at a time
         assert left.estimate(queue) == pytest.approx(140.0)
+        now = 10_000.0  # after a night's sleep of the machine
+        assert left.estimate(queue) == pytest.approx(140.0)
+        now = 10_010.0
+        writer.status("running", 400)  # 0.05 s a step now: 30 s and twice 50 s
+        assert left.estimate(queue) == pytest.approx(65.0)
 
 
 def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ def test_a_full_disk_does_not_keep_an_import_from_being_made_later(
 def test_a_run_that_trains_is_not_written_to(documents: Path, tmp_path: Path) -> None:
     run(documents, tmp_path / "run", *BYTES)
     before = (tmp_path / "run" / "evals.jsonl").read_bytes()
-    with run_lock.hold(tmp_path / "run"), pytest.raises(UserError, match="trains this run already"):
+    with (
+        run_lock.hold(tmp_path / "run"),
+        pytest.raises(UserError, match="or measures this run"),
+    ):
         tst_study("evaluate", tmp_path / "run")
     assert (tmp_path / "run" / "evals.jsonl").read_bytes() == before

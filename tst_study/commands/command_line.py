@@ -203,7 +203,7 @@ def analyse(
     )
     for line in answer.lines():
         print(line)
-    named = runs or table or tokens
+    named = runs or table
     if json is None and named is not None:
         folder = named if named.is_dir() else named.parent
         json = folder / "analysis" / f"{question}.json"

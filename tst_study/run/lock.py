@@ -17,7 +17,7 @@ EXCLUSIVE, SHARED = fcntl.LOCK_EX, fcntl.LOCK_SH
 
 
 class RunHeldError(UserError):
-    """Another live process trains this run."""
+    """Another live process trains or measures this run."""
 
 
 def take(descriptor: int, path: Path, kind: int, *, wait: bool = False) -> bool:
@@ -54,7 +54,7 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
         if not _taken(descriptor, path, seconds):
             owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise RunHeldError(
-                f"{folder}: process {owner} trains this run already; wait for it or stop it"
+                f"{folder}: process {owner} trains or measures this run; wait for it or stop it"
             )
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} on {os.uname().nodename}\n".encode())
@@ -70,7 +70,7 @@ class Owner:
 
 
 def owner(folder: Path) -> Owner | None:
-    """Who trains this run at this moment; None where no one does."""
+    """Who holds this run at this moment; None where no one does."""
     if not is_held(folder):
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
@@ -89,7 +89,7 @@ def _taken(descriptor: int, path: Path, seconds: float) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a live process trains this run at this moment."""
+    """Whether a live process trains or measures this run at this moment."""
     path = lock_path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -246,10 +246,14 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
 
 
 def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about this many bytes."""
-    share = request.validation_share
+    """The first training documents, held-out ones left out, up to about this many bytes, none of
+    them beyond the request's limit."""
+    share, left = request.validation_share, request.limit_bytes or math.inf
     for source in (source for split, source in jobs if split == "train"):
         for number, record in enumerate(records(source, Reading(), request.text_field)):
+            if left <= 0:
+                return
+            left -= len(record)
             text = text_of_record(record, source, request.text_field, number)
             encoded = text.encode()
             if share is not None and is_held_out(hashlib.sha256(encoded).digest(), share):
