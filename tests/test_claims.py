@@ -195,9 +195,8 @@ def test_the_gate() -> None:
     pairs = of("gate").pairs
     named = pairs["baseline_folder"].str
     stated = said(
-        r"At 8,000 steps superposition leads such a baseline by "
-        r"([\d.]+) nats \[([\d.]+), ([\d.]+)\], and a "
-        r"tuned one by ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
+        r"at 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
+        r"([\d.]+) \[([-\d.]+), ([\d.]+)\] with it"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
     after = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-qknorm-seed")])
