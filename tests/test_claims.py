@@ -64,7 +64,7 @@ def test_what_the_learning_rate_does_to_the_gain() -> None:
         moved = mean_interval((arms[arm, rate] - arms[arm, 2e-3]).to_numpy())
         assert said(pattern, FINDINGS) == shown(*moved, digits=digits)
     twice = arms["gain", 4e-3].mean()
-    assert said(r"by the letter, at 4e-3, the gain is ([\d.]+) ", FINDINGS) == shown(
+    assert said(r"at 4e-3, the rate that the rule names, the gain is ([\d.]+) ", FINDINGS) == shown(
         twice, digits=4
     )
 
@@ -103,7 +103,7 @@ def test_the_smaller_size() -> None:
     assert small.smallest_detectable
     stated = said(r"smaller size shows nothing, (\S+) \[(\S+), (\S+)\]", FINDINGS)
     assert stated == shown(small.mean, small.low or 0, small.high or 0)
-    stated = said(r"four seeds there would have to see ([\d.]+) nats", FINDINGS)
+    stated = said(r"four detect only gains of ([\d.]+) nats", FINDINGS)
     assert stated == shown(small.smallest_detectable, digits=2)
 
 
