@@ -196,7 +196,7 @@ def test_the_gate() -> None:
     named = pairs["baseline_folder"].str
     stated = said(
         r"at 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
-        r"([\d.]+) \[([-\d.]+), ([\d.]+)\] with it"
+        r"and with it ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
     after = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-qknorm-seed")])
