@@ -7,16 +7,17 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tst_study.configuration.keys import problem_of
 from tst_study.configuration.optimizer_kinds import OptimizerName
+from tst_study.configuration.presets import expand_preset
 from tst_study.errors import UserError
 from tst_study.superposition import BagLossKind, NamedWeighting, check_loss_kind, offset_weights
 
@@ -30,10 +31,6 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-
-SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
-"""Of keys, as papers print them."""
-LONGEST_KEY = 100
 
 
 def _fit_for_a_folder(name: str) -> str:
@@ -481,8 +478,6 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
 
     Raises `UserError`, one line that names the key, the value and what is wrong with it.
     """
-    from tst_study.configuration.presets import expand_preset
-
     values = {**values}
     if isinstance(values.get("model"), Mapping):
         values["model"] = expand_preset(values["model"], source)
@@ -490,7 +485,7 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
         return Config.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise UserError(f"{source}: {_first_problem(error)}") from None
+        raise UserError(f"{source}: {problem_of(Config, error)}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
@@ -556,87 +551,3 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
-
-
-def _first_problem(error: ValidationError) -> str:
-    problems = error.errors(include_url=False)
-    keys = [_key(problem["loc"], problem["type"]) for problem in problems]
-    key = keys[0] or "config"
-    # A key that may be a word or a table has a problem as either: the word is what was meant.
-    either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
-    first = next((one for one in either if one["type"] == "literal_error"), either[0])
-    unknown = {
-        its or "config": _near_key(_without_places(its), _keys(Config))
-        for problem, its in zip(problems, keys, strict=True)
-        if problem["type"] == "extra_forbidden"
-    }
-    # What is missing may be there under another name.
-    key = next((its for its, meant in unknown.items() if meant == _without_places(key)), key)
-    if key in unknown:
-        message = "unknown key; `tst-study train --dry-run` prints every key there is"
-        if unknown[key]:
-            message = f"unknown key; did you mean {unknown[key]}?"
-    elif first["type"] == "missing":
-        message = f"missing; give it in the file or by --set {key}=…"
-    else:
-        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
-        if not isinstance(first.get("input"), dict | list):
-            given = repr(first.get("input"))
-            message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
-    more = len(set(keys)) - 1
-    return f"{key}: {message}{f' (and {more} more)' if more else ''}"
-
-
-def _near_key(given: str, keys: Iterable[str]) -> str | None:
-    """The dotted key most like `given`: in its own section by spelling, initials (`lr`) or symbol
-    (`s`), in another one by its whole name alone. None where none is like it."""
-    section, _, name = given.rpartition(".")
-    own: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for key in keys:
-        place, _, word = key.rpartition(".")
-        if place == section:
-            own[word] = key
-        else:
-            others.setdefault(word, key)
-    if not name or len(name) > LONGEST_KEY:
-        return None
-    by_initials = {
-        "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
-    }
-    meant = SYMBOLS.get(name) or by_initials.get(name) or name
-    near = get_close_matches(meant.lower(), own, 1)
-    return own[near[0]] if near else others.get(meant)
-
-
-def _without_places(key: str) -> str:
-    """`data.corpora.0.path` without its place in the list."""
-    return re.sub(r"\.\d+(?=\.)", "", key)
-
-
-def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Dotted, those of sections before their section's own."""
-    for name, field in section.model_fields.items():
-        inner = section_of(field.annotation)
-        if inner is not None:
-            yield from _keys(inner, f"{prefix}{name}.")
-        yield f"{prefix}{name}"
-
-
-def _key(place: Sequence[int | str], problem: str) -> str:
-    """As a file names it: without what pydantic adds of the alternatives that a key has."""
-    kept: list[str] = []
-    section: type[BaseModel] = Config
-    for part in place[: -1 if problem == "extra_forbidden" else None]:
-        field = section.model_fields.get(str(part))
-        if isinstance(part, int) or field is not None:
-            kept.append(str(part))
-        section = (field and section_of(field.annotation)) or section
-    return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section's class, also of one that may be left out or stands in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(section_of, get_args(annotation))), None)

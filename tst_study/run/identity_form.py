@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tst_study.config import AddedLater, Config, section_of
+from tst_study.config import AddedLater, Config
+from tst_study.configuration.keys import section_of
 from tst_study.configuration.phase_plan import superposed_steps
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution")

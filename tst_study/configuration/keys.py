@@ -1,0 +1,98 @@
+"""The keys of a schema by their dotted names: which there are, and what is wrong with a value."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
+"""Of keys, as papers print them."""
+LONGEST_KEY = 100
+
+
+def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
+    """What pydantic found first in values of a schema: one line with the key, the value, and where
+    the key is not known the one that was meant."""
+    problems = error.errors(include_url=False)
+    keys = [_key(schema, problem["loc"], problem["type"]) for problem in problems]
+    key = keys[0] or "config"
+    # A key that may be a word or a table has a problem as either: the word is what was meant.
+    either = [problem for problem, its in zip(problems, keys, strict=True) if its == keys[0]]
+    first = next((one for one in either if one["type"] == "literal_error"), either[0])
+    unknown = {
+        its or "config": _near_key(_without_places(its), _keys(schema))
+        for problem, its in zip(problems, keys, strict=True)
+        if problem["type"] == "extra_forbidden"
+    }
+    # What is missing may be there under another name.
+    key = next((its for its, meant in unknown.items() if meant == _without_places(key)), key)
+    if key in unknown:
+        message = "unknown key; `tst-study train --dry-run` prints every key there is"
+        if unknown[key]:
+            message = f"unknown key; did you mean {unknown[key]}?"
+    elif first["type"] == "missing":
+        message = f"missing; give it in the file or by --set {key}=…"
+    else:
+        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
+        if not isinstance(first.get("input"), dict | list):
+            given = repr(first.get("input"))
+            message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
+    more = len(set(keys)) - 1
+    return f"{key}: {message}{f' (and {more} more)' if more else ''}"
+
+
+def _near_key(given: str, keys: Iterable[str]) -> str | None:
+    """The dotted key most like `given`: in its own section by spelling, initials (`lr`) or symbol
+    (`s`), in another one by its whole name alone. None where none is like it."""
+    section, _, name = given.rpartition(".")
+    own: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key in keys:
+        place, _, word = key.rpartition(".")
+        if place == section:
+            own[word] = key
+        else:
+            others.setdefault(word, key)
+    if not name or len(name) > LONGEST_KEY:
+        return None
+    by_initials = {
+        "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
+    }
+    meant = SYMBOLS.get(name) or by_initials.get(name) or name
+    near = get_close_matches(meant.lower(), own, 1)
+    return own[near[0]] if near else others.get(meant)
+
+
+def _without_places(key: str) -> str:
+    """`data.corpora.0.path` without its place in the list."""
+    return re.sub(r"\.\d+(?=\.)", "", key)
+
+
+def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted, those of sections before their section's own."""
+    for name, field in section.model_fields.items():
+        inner = section_of(field.annotation)
+        if inner is not None:
+            yield from _keys(inner, f"{prefix}{name}.")
+        yield f"{prefix}{name}"
+
+
+def _key(schema: type[BaseModel], place: Sequence[int | str], problem: str) -> str:
+    """As a file names it: without what pydantic adds of the alternatives that a key has."""
+    kept: list[str] = []
+    section = schema
+    for part in place[: -1 if problem == "extra_forbidden" else None]:
+        field = section.model_fields.get(str(part))
+        if isinstance(part, int) or field is not None:
+            kept.append(str(part))
+        section = (field and section_of(field.annotation)) or section
+    return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section's class, also of one that may be left out or stands in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(section_of, get_args(annotation))), None)
