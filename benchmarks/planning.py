@@ -23,7 +23,7 @@ from experiments.study import Study
 from tst_study.config import Config
 from tst_study.data import run_data
 from tst_study.run.identity import header_of
-from tst_study.run_record import RunWriter
+from tst_study.run.writer import RunWriter
 
 DATA = {
     "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 50_000_000}],

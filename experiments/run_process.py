@@ -16,6 +16,7 @@ from tst_study.config import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.run import lock as run_lock
+from tst_study.run.writer import mark
 
 
 class Exit(IntEnum):
@@ -85,13 +86,13 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
         return Exit.HELD
     except UserError as error:  # before it trained: nothing can be locked there, say
         print(error)
-        run_record.mark(folder, config, "failed", one_line(error))
+        mark(folder, config, "failed", one_line(error))
         return Exit.FAILED
 
 
 def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     if speaks:
-        run_record.mark(folder, config, "running", "starting")
+        mark(folder, config, "running", "starting")
         write_config(config, folder)
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} process {os.getpid()}: {folder}", flush=True)
     try:
@@ -101,7 +102,7 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         if speaks:
-            run_record.mark(folder, config, "failed", one_line(error))
+            mark(folder, config, "failed", one_line(error))
         would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER

@@ -15,8 +15,8 @@ from docs.predictions import targets
 from experiments.studies import catalogue
 from experiments.studies.campaign import STEPS
 from tests.analysis.made_runs import BOOKS, config, write_run
-from tst_study import run_record
 from tst_study.config import Config, Superposition
+from tst_study.run.writer import append_task_results
 
 LITTLE = {**BOOKS, "corpora": [{**BOOKS["corpora"][0], "fingerprint": "9" * 64}]}
 GAINS = {"laptop-32": -0.03, "laptop-64": 0.02, "laptop-128": 0.05}
@@ -99,7 +99,7 @@ def test_context_says_which_arm_leans_more_on_what(found: Comparison) -> None:
             (pair["baseline_folder"], 2.0),
             (pair["superposed_folder"], 2.0 - less),
         ):
-            run_record.append_task_results(folder, [context_row(task, value) for task in tasks])
+            append_task_results(folder, [context_row(task, value) for task in tasks])
     table = tables.context(found)
     # Seeds 3 to 10: 0.00245 from seed to seed, and Student's t of 7 degrees for ten rows is 4.03.
     assert numbers(table, "loss on Python code") == [8, 2, 1.4935, -0.5065, -0.51, -0.503]

@@ -1,4 +1,5 @@
-"""The run folder: schema, writer and tolerant reader. The whole truth about a run.
+"""The run folder: schema and tolerant reader; `run/writer.py` writes it. The whole truth about a
+run.
 
 | file | holds |
 | --- | --- |
@@ -15,14 +16,12 @@ is an error that names file and line.
 """
 
 import json
-import math
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
     ConfigDict,
@@ -36,8 +35,6 @@ from pydantic import (
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.config import Config, Execution
 from tst_study.errors import UserError, first_problem
 from tst_study.run.identity_form import SCHEMA_VERSION
 
@@ -180,7 +177,7 @@ _HEADER = TypeAdapter(RunHeader)
 _STATUS = TypeAdapter(Status)
 _SEGMENT_ROW = TypeAdapter(_SegmentRow)
 _METRICS = TypeAdapter(Metrics)
-_EVALUATION: TypeAdapter[Any] = TypeAdapter(
+EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
         Discriminator(
@@ -218,10 +215,10 @@ def read(folder: str | Path) -> RunRecord:
     """Read a run folder. Raises `UserError` that names file and line for anything out of order."""
     folder = Path(folder)
     header = read_header(folder)
-    segments = _read_segments(folder / "segments.jsonl")
+    segments = read_segments(folder)
     starts = _starts(segments)
     metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
-    evals, dropped_evals = _rows(folder / "evals.jsonl", _EVALUATION, starts)
+    evals, dropped_evals = _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)
     return RunRecord(
         folder=folder,
         header=header,
@@ -263,8 +260,8 @@ def read_task_results(folder: str | Path) -> list[TaskResult]:
 
 
 def _evaluation_rows(folder: Path) -> list[Any]:
-    starts = _starts(_read_segments(folder / "segments.jsonl"))
-    return _rows(folder / "evals.jsonl", _EVALUATION, starts)[0]
+    starts = _starts(read_segments(folder))
+    return _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)[0]
 
 
 def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
@@ -318,21 +315,6 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
 
 
-def mark(folder: Path, config: Config, state: State, message: str) -> None:
-    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    _replace_status(folder, read_status(folder), state, message, config.schedule.last_step)
-
-
-def _replace_status(
-    folder: Path, before: Status | None, state: State, message: str, steps: int, **more: Any
-) -> Status:
-    """Write `status.json`, and return it; what is not given keeps its value from before."""
-    now = {"state": state, "heartbeat": time.time(), "message": message, **more}
-    status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
-    write_json(folder / "status.json", _finite(status))
-    return cast(Status, status)
-
-
 def is_over(folder: str | Path) -> bool:
     """Whether the run says that it has come to its end: done or diverged."""
     status = read_status(folder)
@@ -360,144 +342,6 @@ def check_same_run(folder: Path, fingerprint: str) -> None:
             )
 
 
-class RunWriter:
-    """Writes one launch (segment) of a run; only rank 0 has one."""
-
-    def __init__(self, folder: str | Path, header: RunHeader) -> None:
-        """Creates the folder, or checks that the one there is of the same run."""
-        self.folder = Path(folder)
-        self.header = header
-        stop_after = header["config"]["schedule"].get("stop_after")
-        self._steps: int = stop_after or header["plan"]["steps"]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        check_same_run(self.folder, header["fingerprint"])
-        if not (self.folder / "run.json").is_file():
-            write_json(self.folder / "run.json", header)
-        self.segment = 0
-        self._segment_open = False
-        self._files: dict[str, IO[bytes]] = {}
-        self._status: Status | None = read_status(self.folder)
-
-    def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
-        """Open a new segment; returns its number. `facts`: command, host, devices, versions, …"""
-        earlier = _read_segments(self.folder / "segments.jsonl")
-        self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
-        row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
-        self._append("segments.jsonl", row)
-        self._segment_open = True
-        return self.segment
-
-    def end_segment(self, why: str) -> None:
-        """Close the segment; a launch that failed before it opened one has no row to close."""
-        if not self._segment_open:
-            return
-        self._segment_open = False
-        self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
-
-    def take_over(self, trunk: RunRecord, step: int, execution: Execution) -> None:
-        """Copy a trunk's rows up to the step of the fork, as a segment that says whose they are.
-
-        Only rows that this run would have written itself: the trunk also logs where it ends.
-        """
-        source = {"run_id": trunk.run_id, "fingerprint": trunk.header["fingerprint"], "step": step}
-        earlier = _read_segments(self.folder / "segments.jsonl")
-        if any(row.get("forked_from") == source and row["end"] for row in earlier):
-            return  # an earlier launch that never reached a checkpoint
-        segment = self.start_segment(None, {"forked_from": source})
-        switch = self.header["plan"]["superposed_steps"]
-        for row in trunk.metrics:
-            if row["step"] <= step and (
-                row["step"] % execution.log_every == 0 or row["step"] == switch
-            ):
-                self.metrics({**row, "segment": segment})
-        for done in trunk.evals:
-            if done["step"] <= step and done["step"] % (execution.evaluate_every or step + 1) == 0:
-                self.evaluation({**done, "segment": segment})
-        self.end_segment("forked")
-
-    def metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Metrics`; the reader checks them."""
-        self._append("metrics.jsonl", row)
-
-    def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Append a row with the keys of `Evaluation`; the reader checks them."""
-        self._append("evals.jsonl", row)
-
-    def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
-        """Replace `status.json`; what is not given keeps its last value."""
-        own = {"step": step, "process": os.getpid(), **more}
-        self._status = _replace_status(
-            self.folder, self._status, state, message, self._steps, **own
-        )
-
-    @property
-    def last_step(self) -> int:
-        """The step that the last status named."""
-        return self._status["step"] if self._status else 0
-
-    def close(self) -> None:
-        for file in self._files.values():
-            with suppress(OSError):  # of a row that a full disk has refused already, which was said
-                file.close()
-        self._files.clear()
-
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        with disk_errors_named(self.folder / name):
-            if name not in self._files:
-                self._files[name] = _open_for_append(self.folder / name)
-            self._files[name].write(line_of(row).encode())
-            self._files[name].flush()
-
-
-def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
-
-    Whoever calls holds the run (`run.lock`). Raises `UserError` where it was never launched, a row
-    lacks something, or the disk is full.
-    """
-    path = Path(folder) / "evals.jsonl"
-    segments = _read_segments(path.with_name("segments.jsonl"))
-    if not segments:
-        raise UserError(f"{folder}: was never launched; there is nothing to add results to")
-    whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
-    for row in whole:
-        _EVALUATION.validate_python(row)
-    lines = "".join(map(line_of, whole))
-    with disk_errors_named(path), _open_for_append(path) as file:
-        file.write(lines.encode())
-
-
-def line_of(row: Mapping[str, Any]) -> str:
-    """JSON has neither infinity nor NaN: both become null."""
-    try:
-        text = json.dumps(row, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(row), separators=(",", ":"), allow_nan=False)
-    return text + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _open_for_append(path: Path) -> IO[bytes]:
-    """Append to a log; the torn last line that a killed launch may have left is cut off first."""
-    file = open(path, "ab+")  # noqa: SIM115 - stays open for the launch
-    end = file.seek(0, os.SEEK_END)
-    if end:
-        file.seek(max(0, end - 2**20))
-        tail = file.read()
-        if not tail.endswith(b"\n"):
-            keep = end - len(tail) + tail.rfind(b"\n") + 1
-            file.truncate(keep)
-            file.seek(keep)
-    return file
-
-
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered whole lines of a log; a torn last one is left out."""
     try:
@@ -511,7 +355,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         yield from enumerate(whole.split(b"\n"), start=1)
 
 
-def _read_segments(path: Path) -> list[dict[str, Any]]:
+def read_segments(folder: Path) -> list[dict[str, Any]]:
+    """A row for each launch, in order. Raises `UserError`."""
+    path = folder / "segments.jsonl"
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
         try:

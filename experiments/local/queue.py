@@ -32,6 +32,7 @@ from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.run import lock as run_lock
 from tst_study.run.launch_facts import cores
+from tst_study.run.writer import mark
 
 PATIENCE = 30.0
 """Seconds that a run gets to write its checkpoint when it is told to stop."""
@@ -212,7 +213,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedR
             reason = _reason(one, code)
             if queue.idle[key] > RETRIES:
                 said = f"given up: launches in a row without a new checkpoint: {queue.idle[key]}"
-                run_record.mark(one.folder, one.config, "failed", f"{said} ({reason})")
+                mark(one.folder, one.config, "failed", f"{said} ({reason})")
                 queue.failed[key] = (one, f"{said} ({reason})")
             # Else it waits for its next turn.
     return over
@@ -248,7 +249,7 @@ def _reason(one: PlannedRun, code: int) -> str:
     message = f"its process ended with status {code}"
     if code < 0:
         message = f"its process was killed by {signal.Signals(-code).name}"
-    run_record.mark(one.folder, one.config, "failed", message)
+    mark(one.folder, one.config, "failed", message)
     return message
 
 
@@ -283,7 +284,7 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         for key in children:
             one = queue.running[key]
             if state(one) == "running":
-                run_record.mark(one.folder, one.config, "preempted", "stopped with the launcher")
+                mark(one.folder, one.config, "preempted", "stopped with the launcher")
 
 
 def _stop_all(number: int, frame: FrameType | None) -> None:

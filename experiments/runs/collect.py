@@ -9,6 +9,7 @@ from pathlib import Path
 from experiments.runs.status import StatusRow, check_is_there, rows_below
 from tst_study import run_record
 from tst_study.atomic_files import write_json, written_atomically
+from tst_study.run.writer import line_of
 from tst_study.run_record import FINAL_STATES, Metrics
 
 ROWS = 100
@@ -80,7 +81,7 @@ def keep(root: Path, to: Path) -> list[Path]:
             evaluated = {row["step"] for row in record.evals}
             with written_atomically(place / "metrics.jsonl") as file:
                 for row in thinned(record.metrics, evaluated):
-                    file.write(run_record.line_of(row).encode())
+                    file.write(line_of(row).encode())
             kept.append(place)
     return kept
 

@@ -13,7 +13,8 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.run.identity import fingerprint, run_id
 from tst_study.run.identity_form import SCHEMA_VERSION
-from tst_study.run_record import RunHeader, RunWriter
+from tst_study.run.writer import RunWriter
+from tst_study.run_record import RunHeader
 
 BOOKS: dict[str, Any] = {
     "corpora": [{"fingerprint": "b" * 64, "weight": 1.0, "tokens": 50_000_000}],

@@ -29,7 +29,7 @@ from tst_study.cost.step_time import assumptions, step_time
 from tst_study.data import run_data
 from tst_study.errors import UserError
 from tst_study.run.identity import header_of
-from tst_study.run_record import RunWriter
+from tst_study.run.writer import RunWriter
 from tst_study.statistics import smallest_detectable
 
 

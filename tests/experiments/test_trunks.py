@@ -22,7 +22,7 @@ from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config import Config
 from tst_study.data import run_data
 from tst_study.run.identity import header_of
-from tst_study.run_record import RunWriter
+from tst_study.run.writer import RunWriter
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from experiments.runs.watch import kept, seconds_left, serve
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
 from tests.run.test_record import evaluation, metrics, open_run
 from tst_study.run import lock
-from tst_study.run_record import RunWriter
+from tst_study.run.writer import RunWriter
 
 BAGS = "superposition={bag_size=4, step_ratio=0.2}"
 

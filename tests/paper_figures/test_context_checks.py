@@ -13,7 +13,7 @@ from paper_figures.item import Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from tests.analysis.made_runs import config, write_run
-from tst_study.run_record import append_task_results
+from tst_study.run.writer import append_task_results
 
 PLACES = [1, 2, 4, 8, 16, 32, 64, 128]
 COUNTERS = {

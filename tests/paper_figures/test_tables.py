@@ -18,7 +18,7 @@ from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, n
 from tests.analysis.made_runs import config, write_run
 from tst_study.config import Model
 from tst_study.configuration.presets import expand_preset
-from tst_study.run_record import append_task_results
+from tst_study.run.writer import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:

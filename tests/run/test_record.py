@@ -15,7 +15,7 @@ from tst_study.checkpoints import trained_run
 from tst_study.errors import UserError
 from tst_study.run.identity import header_of
 from tst_study.run.log import Progress, RunLog, run_log
-from tst_study.run_record import RunWriter
+from tst_study.run.writer import RunWriter, append_task_results
 
 DATA = {
     "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],
@@ -272,7 +272,7 @@ def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: P
         "details": {"values": values},
         "seconds": 1.0,
     }
-    run_record.append_task_results(tmp_path, [whole])
+    append_task_results(tmp_path, [whole])
     assert (tmp_path / "evals.jsonl").stat().st_size > 2**16
     found = run_record.last_evaluation(tmp_path)
     assert found is not None

@@ -135,11 +135,12 @@ def train(
 
 def _note_the_end(config: Config, folder: Path, words: str) -> None:
     """The last word on a run whose first rank could not say it."""
-    from tst_study import run_record
+    from tst_study.run.writer import mark
+    from tst_study.run_record import read_status
 
-    status = run_record.read_status(folder)
+    status = read_status(folder)
     if status is not None and status["state"] == "running":
-        run_record.mark(folder, config, "failed", words)
+        mark(folder, config, "failed", words)
 
 
 model_verbs.register(app)

@@ -18,7 +18,8 @@ from tst_study.huggingface.tensor_names import QKV
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
 from tst_study.huggingface.weights import HuggingFaceWeights
 from tst_study.run.launch_facts import code_version
-from tst_study.run_record import append_task_results, measures
+from tst_study.run.writer import append_task_results
+from tst_study.run_record import measures
 
 
 def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:

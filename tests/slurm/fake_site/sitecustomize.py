@@ -43,7 +43,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     from tst_study.process.stop_request import listening
     from tst_study.run.identity import header_of
     from tst_study.run.launch_facts import launch_facts
-    from tst_study.run_record import RunWriter
+    from tst_study.run.writer import RunWriter
 
     if int(os.environ.get("RANK", "0")):
         return _other_rank(folder)
