@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, assert_never
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -264,6 +264,18 @@ class Schedule(Strict):
         """The last one that is trained."""
         return self.stop_after or self.steps
 
+    @property
+    def decay_steps(self) -> int:
+        """Of the final decay: all after warm-up for `cosine`, none for `constant`."""
+        match self.kind:
+            case "wsd":
+                return round(self.decay_ratio * self.steps)
+            case "cosine":
+                return self.steps - self.warmup_steps
+            case "constant":
+                return 0
+        assert_never(self.kind)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.stop_after is not None and self.stop_after >= self.steps:
@@ -274,12 +286,10 @@ class Schedule(Strict):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
             )
-        from tst_study.configuration.learning_rate import decay_steps
-
-        if self.warmup_steps > self.steps - decay_steps(self):  # the rate would jump between them
+        if self.warmup_steps > self.steps - self.decay_steps:  # the rate would jump between them
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} reaches into the decay, the last "
-                f"{decay_steps(self)} of steps = {self.steps}: lower warmup_steps or decay_ratio"
+                f"{self.decay_steps} of steps = {self.steps}: lower warmup_steps or decay_ratio"
             )
         return self
 

@@ -18,7 +18,6 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
 from tst_study.config import Schedule
-from tst_study.configuration.learning_rate import decay_steps
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.run_record import read_header
@@ -117,7 +116,7 @@ def _measured(runs: pd.DataFrame) -> list[Row]:
     schedules = [Schedule(**header["config"]["schedule"]) for header in headers]
     counted = counted.assign(
         warmup=[schedule.warmup_steps for schedule in schedules],
-        stable=[schedule.steps - decay_steps(schedule) for schedule in schedules],
+        stable=[schedule.steps - schedule.decay_steps for schedule in schedules],
     )
     later = {"step_ratio", "superposed_steps"} | {one.column for one in DEPARTURES if one.at_switch}
     keys = ["seed", "learning_rate", "warmup", *(key for key in SETTING if key not in later)]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tst_study.config import Schedule
-from tst_study.configuration.learning_rate import decay_steps, is_annealed, learning_rate_factor
+from tst_study.configuration.learning_rate import is_annealed, learning_rate_factor
 
 PAPER = Schedule(steps=20_000, kind="wsd", warmup_steps=2_000, decay_ratio=0.1)
 
@@ -25,7 +25,7 @@ def test_the_papers_schedule_at_its_named_steps() -> None:
     assert learning_rate_factor(PAPER, 18_000) == 1.0  # the decay begins after this step
     assert learning_rate_factor(PAPER, 19_000) == pytest.approx(0.5)
     assert learning_rate_factor(PAPER, 19_999) == pytest.approx(1 / 2000)
-    assert decay_steps(PAPER) == 2_000
+    assert PAPER.decay_steps == 2_000
 
 
 def test_wsd_rises_stays_and_falls() -> None:

@@ -1,21 +1,8 @@
 """The learning rate as a pure function of the step; the switch between phases does not touch it."""
 
 import math
-from typing import assert_never
 
 from tst_study.config import Schedule
-
-
-def decay_steps(schedule: Schedule) -> int:
-    """Steps of the final decay: all after warm-up for `cosine`, none for `constant`."""
-    match schedule.kind:
-        case "wsd":
-            return round(schedule.decay_ratio * schedule.steps)
-        case "cosine":
-            return schedule.steps - schedule.warmup_steps
-        case "constant":
-            return 0
-    assert_never(schedule.kind)
 
 
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
@@ -26,7 +13,7 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
     """
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
-    length = decay_steps(schedule)
+    length = schedule.decay_steps
     start = schedule.steps - length
     if length == 0 or step < start:
         return 1.0
@@ -42,4 +29,4 @@ def learning_rate_factor(schedule: Schedule, step: int) -> float:
 
 def is_annealed(schedule: Schedule, step: int) -> bool:
     """Whether the decay is over after `step` steps: only then are losses compared (invariant 5)."""
-    return decay_steps(schedule) > 0 and step >= schedule.steps
+    return schedule.decay_steps > 0 and step >= schedule.steps

@@ -8,7 +8,6 @@ a superposed phase, and all lengths of one baseline a stable phase.
 from typing import Any
 
 from tst_study.config import Config, from_dict, to_dict
-from tst_study.configuration.learning_rate import decay_steps
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.errors import UserError
@@ -34,7 +33,7 @@ def shared_until(config: Config) -> int:
     schedule, superposed = config.schedule, plan_phases(config).superposed_steps
     if schedule.kind == "cosine":
         return 0
-    stable = schedule.steps - decay_steps(schedule)
+    stable = schedule.steps - schedule.decay_steps
     return min(superposed, stable) if superposed else stable
 
 
