@@ -28,10 +28,10 @@ from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, writ
 from experiments.study import Study
 from tst_study import run_record
 from tst_study.config import Config
+from tst_study.process.cores import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.run import lock as run_lock
-from tst_study.run.launch_facts import cores
 from tst_study.run.writer import mark
 
 PATIENCE = 30.0

@@ -43,8 +43,8 @@ from tst_study.config import Config, to_toml
 from tst_study.config import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
+from tst_study.process.cores import cores
 from tst_study.run import lock as run_lock
-from tst_study.run.launch_facts import cores
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = local_queue._context

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from tst_study.process.cores import cores
 from tst_study.process.rank_environment import rank_variables
 from tst_study.process.stop_request import signals_handled
-from tst_study.run.launch_facts import cores
 
 GRACE_SECONDS = 10.0
 """How long ranks may take to end by themselves once one of them has failed."""

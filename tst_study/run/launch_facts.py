@@ -17,13 +17,6 @@ COPY_FACTS = "code.json"
 """Beside the packages of a copy of the code: what `code_version` said where it was copied."""
 
 
-def cores() -> int:
-    """Those that this process may use (not those of a node that a job has a part of)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def launch_facts() -> dict[str, Any]:
     return {
         "code": code_version(),

@@ -48,7 +48,7 @@ from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.preparation.workers import Submit, shard_workers
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
-from tst_study.run.launch_facts import cores
+from tst_study.process.cores import cores
 
 TRAINING_BYTES_PER_WORD = 4096
 MOST_WORDS = 1_000_000
