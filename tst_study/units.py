@@ -16,6 +16,7 @@ def duration(seconds: float | None) -> str:
 
 def big(value: float) -> str:
     """1,234 → 1.23k, with three digits."""
+    value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

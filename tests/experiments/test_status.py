@@ -24,7 +24,7 @@ from tst_study import run_record
 from tst_study.config import to_toml
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
-from tst_study.units import duration, shortened
+from tst_study.units import big, duration, shortened
 
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:
@@ -149,6 +149,14 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (7, "7"), (999.4, "999"), (999.6, "1k"), (1_234, "1.23k"), (999_600, "1M")],
+)
+def test_numbers_with_a_unit(value: float, text: str) -> None:
+    assert big(value) == text
 
 
 def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:
