@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -56,6 +59,16 @@ def test_a_manifest_that_counts_otherwise_is_found(corpus: Path) -> None:
     edit_manifest(corpus, lambda manifest: manifest["splits"]["validation"].update(tokens=19))
     with pytest.raises(UserError, match=r"manifest\.json: validation: says 19 tokens in"):
         verify(corpus)
+
+
+def test_a_manifest_is_utf8_in_any_locale(corpus: Path) -> None:
+    content = json.loads((corpus / "manifest.json").read_text("utf8")) | {"notes": "Müller"}
+    (corpus / "manifest.json").write_text(json.dumps(content, ensure_ascii=False), "utf8")
+    program = "import sys; from tst_study.data.manifest import read_manifest\n"
+    program += "assert read_manifest(sys.argv[1]).notes == 'M\\xfcller'"
+    ascii_alone = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", program, str(corpus)]
+    subprocess.run(command, env=os.environ | ascii_alone, check=True)
 
 
 def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -> None:

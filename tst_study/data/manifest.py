@@ -112,7 +112,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
         version = content.get("schema_version")
         if version != SCHEMA_VERSION:
             raise UserError(

@@ -96,7 +96,7 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
             for left_by_a_killed_call in folder.glob(".*.tmp"):
                 left_by_a_killed_call.unlink()
         if path.exists():
-            begun = json.loads(path.read_text())
+            begun = json.loads(path.read_bytes())
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):
