@@ -134,7 +134,7 @@ def _run_folders(folders: Folders) -> list[Path]:
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
         for folder in find_run_folders(root):
             found.setdefault(folder.resolve(), folder)
-    return sorted(found.values())
+    return sorted(found.values(), key=str)  # as a table's column of folders sorts
 
 
 def _roots(folders: Folders) -> list[Path]:

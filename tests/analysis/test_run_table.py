@@ -116,6 +116,14 @@ def test_a_cache_gives_the_same_tables_and_reads_only_what_changed(
     assert len(read_tables(study, cache).runs) == 3
 
 
+def test_a_cache_keeps_the_order_of_the_runs(tmp_path: Path) -> None:
+    """Of paths, a/run comes before a-1/run; of their texts, behind it."""
+    for seed, name in enumerate(("a", "a-1")):
+        write_run(tmp_path / "study" / name, config(seed), loss=3.5)
+    tables = [read_tables(tmp_path / "study", cache) for cache in (None, *[tmp_path / "cache"] * 2)]
+    assert len({tuple(found.runs["seed"]) for found in tables}) == 1
+
+
 def test_flops_beyond_64_bits_survive_the_cache(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "study", config(0), loss=3.5)
     header = json.loads((folder / "run.json").read_text())
