@@ -244,6 +244,13 @@ def test_the_shape_is_the_models_but_the_router_may_be_trained_otherwise(
         config_from_model(folder, rest(tmp_path, documents), ["model.layers=3"])
 
 
+def test_a_model_that_is_no_table_is_refused(llama: Path, documents: Path, tmp_path: Path) -> None:
+    path = rest(tmp_path, documents)
+    path.write_text(f"model = 3\n{path.read_text()}")
+    with pytest.raises(UserError, match=r"rest\.toml: model: 3: "):
+        config_from_model(llama, path)
+
+
 def test_configs_of_either_generation_of_transformers_are_read(llama: Path) -> None:
     config = read_config(llama)
     expected = from_huggingface(config, "config.json")

@@ -31,7 +31,9 @@ def config_from_model(
 
     HuggingFaceWeights(folder, model)  # raises where a tensor is missing or of another shape
     values: dict[str, Any] = {} if rest is None else read_toml(rest)
-    values["model"] = _merged(model.model_dump(mode="json"), values.get("model") or {})
+    more = values.get("model", {})
+    shape = model.model_dump(mode="json")
+    values["model"] = _merged(shape, more) if isinstance(more, Mapping) else more
     values["initial_weights"] = {"path": str(folder), "fingerprint": fingerprint(folder)}
     for override in overrides:
         apply_override(values, override)
