@@ -159,6 +159,7 @@ class Profile(Strict):
         asked = (
             name.startswith("gpus") or (name.startswith(("gres", "tres")) and "gpu" in str(value))
             for name, value in self.sbatch.items()
+            if value is not False  # turned off
         )
         return resources.gpus_per_node > 0 or any(asked)
 

@@ -44,6 +44,7 @@ def says(program: Path, shell: str) -> None:
         ({"gres": "lustre"}, False),
         ({"tres_per_node": "gres/gpu:1"}, True),
         ({"gpus": 4}, True),
+        ({"gpus": False}, False),
     ],
 )
 def test_options_of_sbatch_that_ask_for_a_gpu_are_told(
