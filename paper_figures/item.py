@@ -95,7 +95,7 @@ class Item(ABC):
     def trace(self, runs: pd.DataFrame) -> str:
         """What it was made from, as JSON for the file beside it."""
         used = runs[runs["folder"].isin(self.folders)].sort_values(["run_id", "folder"])
-        files = published.fingerprints(*self.published) if self.published else {}
+        files = published.fingerprints(*self.published)
         found = {
             "name": self.name,
             "title": self.title,

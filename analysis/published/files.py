@@ -11,14 +11,6 @@ import pandas as pd
 from analysis.published.setups import PARAMS
 
 FOLDER = Path(__file__).parent
-FILES = (
-    "headline_runs",
-    "final_loss_grid",
-    "downstream_grid",
-    "loss_curves",
-    "mutual_information",
-)
-
 TASKS = {
     "hellaswag": "HellaSwag",
     "arc_easy": "ARC-Easy",
@@ -50,7 +42,7 @@ def fingerprints(*names: str) -> dict[str, str]:
     """sha256 of the published files that something was computed from, by file name."""
     return {
         f"published/{name}.csv": hashlib.sha256((FOLDER / f"{name}.csv").read_bytes()).hexdigest()
-        for name in names or FILES
+        for name in names
     }
 
 
