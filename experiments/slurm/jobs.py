@@ -38,7 +38,7 @@ class SlurmJob:
     name: str = ""
     """Beside the comment, which not all accounts keep; of a job that left the queue only."""
 
-    def seen(self, remark: str = "") -> Job:
+    def seen(self, remark: str) -> Job:
         """As any launcher says it, with a remark on its launches so far."""
         if self.is_active:
             if self.state == "RUNNING":

@@ -160,4 +160,4 @@ def _cost(candidate: _Candidate, ranks: int, speeds: Device) -> tuple[int, bool,
 
 
 def _powers_of_two(at_most: int) -> list[int]:
-    return [2**n for n in range(at_most.bit_length()) if 2**n <= at_most]
+    return [2**n for n in range(at_most.bit_length())]

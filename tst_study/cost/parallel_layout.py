@@ -62,7 +62,7 @@ def data_ranks(parallel: Parallel, ranks: int) -> int:
 
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
-    yield from _attention_problems(config, parallel)
+    yield from _context_problems(parallel)
     yield from _tensor_problems(config, parallel)
     yield from _expert_problems(config, parallel)
     yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
@@ -79,7 +79,7 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Proble
     yield from _rank_problems(config, parallel, ranks)
 
 
-def _attention_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
+def _context_problems(parallel: Parallel) -> Iterator[Problem]:
     if parallel.context > 1:
         yield _problem(
             "context",

@@ -19,9 +19,7 @@ GRACE_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def train_on_processes(
-    count: int, arguments: Sequence[str], died: Callable[[str], None] = lambda words: None
-) -> int:
+def train_on_processes(count: int, arguments: Sequence[str], died: Callable[[str], None]) -> int:
     """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0.
 
     Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go

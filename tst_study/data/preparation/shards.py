@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.atomic_files import written_atomically
+from tst_study.data.manifest import SPLITS
 from tst_study.data.preparation.text_sources import Source, text_of_record
 from tst_study.data.preparation.text_tokenizers import Tokenizer
 from tst_study.data.token_file import dtype_for_vocabulary
@@ -75,9 +76,9 @@ def make_shard(work: Work, tokenizer: Tokenizer) -> None:
 
     Raises `UserError` where a record is damaged, or the disk is full.
     """
-    texts: dict[str, list[str]] = {"train": [], "validation": []}
-    digests: dict[str, list[bytes]] = {"train": [], "validation": []}
-    text_bytes = {"train": 0, "validation": 0}
+    texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+    digests: dict[str, list[bytes]] = {split: [] for split in SPLITS}
+    text_bytes = dict.fromkeys(SPLITS, 0)
     empty = 0
     for number, record in enumerate(work.records, start=work.first_record):
         text = text_of_record(record, work.source, work.text_field, number)
@@ -120,7 +121,7 @@ def read_counts(path: Path) -> tuple[int, int]:
 def count_documents(path: Path) -> dict[str, int]:
     """How many documents a finished shard has for each split."""
     with np.load(path) as arrays:
-        return {split: arrays[f"{split}_lengths"].size for split in ("train", "validation")}
+        return {split: arrays[f"{split}_lengths"].size for split in SPLITS}
 
 
 def read_part(path: Path, split: str) -> Part:
