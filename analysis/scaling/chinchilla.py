@@ -111,7 +111,7 @@ def parametric(points: pd.DataFrame) -> Fit:
     """Approach 3: E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L.
 
     A bootstrap of the fit draws models: the labels of the column `model`, or without one the sizes.
-    A term that the data do not ask for ends at its bound: `Fit.undetermined` names it.
+    A term that the data do not ask for ends at its bound: `Fit.identified` names it.
     """
     problem, _ = _parametric(points)
     return fit(problem, grid_of_starts(problem.model, _GRID))

@@ -1,1 +1,1 @@
-"""The verbs on a study that was submitted: `status`, `logs`, `cancel`, `collect`, `clean`."""
+"""The verbs on a study that was submitted: `status`, `watch`, `logs`, `collect`, `clean`."""

@@ -2,7 +2,9 @@
 
 The data flow of a superposed step, in file names::
 
-    bags.py -> embedding.py -> (the model, unchanged) -> losses.py
+    bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (with the head, where a rank
+                                                      |                  has all of the vocabulary)
+                                                      `> losses.py
                                                            |- weighting.py, loss_kinds.py
                                                            |- log_probabilities.py   (softmax)
                                                            `- one_vs_rest.py         (BCE, hinge)
