@@ -552,12 +552,4 @@ def to_dict(config: Config) -> dict[str, Any]:
 def to_toml(config: Config) -> str:
     """TOML that `load` reads back to the same config: every key, defaults included, but for those
     that are not set (None, which TOML lacks)."""
-    return tomli_w.dumps(_without_none(to_dict(config)))
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_none(value) if isinstance(value, dict) else value
-        for key, value in values.items()
-        if value is not None
-    }
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
