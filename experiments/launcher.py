@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from experiments.plan.allocation import Allocation, Prices
-from experiments.plan.planned_run import PlannedRun, matches
+from experiments.plan.planned_run import PlannedRun
 from experiments.study import Study
-from tst_study.errors import UserError, one_of
+from tst_study.errors import one_of
 from tst_study.run import lock as run_lock
 
 LAUNCHERS = {
@@ -117,15 +117,6 @@ def launchers() -> list[Launcher]:
 def jobs_of(root: Path) -> dict[str, Job]:
     """Jobs of the study's runs by run id, whoever has them. Raises `UserError`."""
     return {run: job for one in launchers() for run, job in one.jobs(root).items()}
-
-
-def cancel_runs(root: Path, pattern: str) -> list[str]:
-    """Cancel what matches, in queues and on this machine, and only this study's; returns the run
-    ids."""
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
-    stopped = (one.cancel(root, lambda run: matches(run, pattern)) for one in launchers())
-    return sorted(set().union(*stopped))
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The verbs on a study that was submitted: `status`, `watch`, `logs`, `collect`, `clean`."""
+"""The verbs on a submitted study: `status`, `watch`, `cancel`, `logs`, `collect`, `clean`."""

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import typer
 
-from experiments.launcher import RETRIES, Options, cancel_runs, launcher_of
+from experiments.launcher import RETRIES, Options, launcher_of
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
@@ -27,6 +27,7 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan_table import lines
 from experiments.run_process import Exit, train_rank
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import stopped
 from experiments.studies import catalogue
 from experiments.studies.catalogue import load

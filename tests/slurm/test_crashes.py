@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import cancel_runs
 from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import StatusRow, rows_of
 from experiments.slurm.profile import Profile, Resources
 from experiments.study import Study

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import Options, cancel_runs
+from experiments.launcher import Options
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.status import rows_of, stopped
 from experiments.slurm import submission

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import Options, cancel_runs
+from experiments.launcher import Options
 from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.commands import call

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import cancel_runs
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm.profile import Resources
 from experiments.study import Study

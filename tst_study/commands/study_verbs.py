@@ -230,7 +230,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
-    from experiments.launcher import cancel_runs
+    from experiments.runs.cancel import cancel_runs
 
     cancelled = cancel_runs(_folder(study, scale, runs), pattern)
     print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
