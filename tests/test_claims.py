@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import Comparison, compare
+from analysis.compare.matched import matched
 from analysis.compare.paired import mean_interval, paired
 from analysis.law.advice import recommend
 from analysis.law.answer import published_beside_law
@@ -170,25 +171,49 @@ def test_the_lengths_of_the_campaign() -> None:
         steps: pairs["gain"][
             (pairs["steps"] == steps) & pairs["superposed_folder"].str.contains("/lengths-")
         ]
-        for steps in (5_000, 10_000, 20_000)
+        for steps in (5_000, 10_000, 20_000, 28_000)
     }
     intervals = [mean_interval(own) for own in gains.values()]
     stated = said(
         r"([-\d.]+) nats \[([-\d.]+), ([\d.]+)\] at 5,000 steps, ([\d.]+) \[([-\d.]+), ([\d.]+)\] "
-        r"at 10,000 and ([\d.]+) \[([\d.]+), ([\d.]+)\] at 20,000"
+        r"at 10,000, ([\d.]+) \[([\d.]+), ([\d.]+)\] at 20,000 and ([\d.]+) \[([\d.]+), "
+        r"([\d.]+)\] at 28,000"
     )
     assert stated == shown(*(number for interval in intervals if interval for number in interval))
     wins = said(r"the gain at 20,000 steps is ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
-    assert wins == stated[-3:]
+    assert wins == stated[-6:-3]
+    assert said(r"At 28,000 steps it is ([\d.]+) \[([\d.]+), ([\d.]+)\]\.") == stated[-3:]
+    of_four = paired(list(gains[28_000]), 4)
+    assert said(r"at 28 thousand by ([\d.]+) \[([\d.]+), ([\d.]+)\];", FINDINGS) == shown(
+        of_four.mean, of_four.low or 0, of_four.high or 0
+    )
+    assert (gains[28_000] > 0).sum() == 7
     assert {len(own) for own in gains.values()} == {8}
-    by_seed = [own.set_axis(pairs["seed"][own.index]) for own in gains.values()]
-    grown = [mean_interval((by_seed[2] - before).to_numpy()) for before in by_seed[:2]]
-    assert said(
-        r"From 5 to 20 thousand steps it grows by ([\d.]+) \[([\d.]+), ([\d.]+)\].* from 10 to 20 "
-        r"thousand by ([\d.]+) \[([-\d.]+), ([\d.]+)\]",
-        FINDINGS,
-    ) == shown(*(number for interval in grown if interval for number in interval))
+    by_seed = pd.DataFrame({k: own.set_axis(pairs["seed"][own.index]) for k, own in gains.items()})
+    doublings = np.log2(by_seed.columns.to_numpy(float))
+    for changes, pattern in (
+        (by_seed[20_000] - by_seed[5_000], r"From 5 to 20 thousand steps it grows by"),
+        (by_seed[20_000] - by_seed[10_000], r"From 10 to 20 thousand it grows by"),
+        (by_seed[28_000] - by_seed[10_000], r"from 10 to 28 by"),
+        (by_seed[28_000] - by_seed[20_000], r"from 20 to 28 by"),
+        (np.polyfit(doublings, by_seed.T.to_numpy(), 1)[0], r"paired by seed, and by"),
+    ):
+        interval = mean_interval(np.asarray(changes))
+        assert interval
+        assert said(pattern + r" ([\d.]+) \[([-\d.]+), ([\d.]+)\]", FINDINGS) == shown(*interval)
     assert gains[20_000].min() > 0  # each of eight seeds gains
+
+
+def test_the_baseline_at_equal_loss() -> None:
+    runs = of("campaign").eligible
+    rows = matched(runs[runs["name"].str.startswith("lengths-")]).table
+    row = rows[(rows["steps"] == 20_000) & (rows["kind"] == "equal loss")].iloc[0]
+    factor = shown(row["steps_ratio"], row["low"], row["high"], digits=2)
+    pattern = r"takes ([\d.]+) times the steps,? \[([\d.]+), ([\d.]+)\]"
+    assert [list(one.groups()) for one in re.finditer(pattern, README)] == [factor]
+    assert [list(one.groups()) for one in re.finditer(pattern, FINDINGS)] == [factor] * 2
+    reached = said(r"it reaches at about ([\d,]+) what superposition", FINDINGS)
+    assert reached == [f"{round(row['baseline_steps'], -2):,.0f}"]
 
 
 def test_the_gate() -> None:
