@@ -49,16 +49,16 @@ def ask(
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
+    if at is not None and question != "law":
+        raise UserError(f"--at: not used by {question}; only by law")
     if question == "mutual-information":
-        if tokens is None and not of_published:
+        if runs is not None or table is not None or (tokens is None) is not of_published:
             raise UserError(f"{question}: name --tokens PREFIX of a token file, or --published")
         return mutual_information_answer(tokens)
     if tokens is not None:
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")
     if (runs is not None) + of_published + (table is not None) > 1:
         raise UserError("--runs, --table and --published: keep one")
-    if at is not None and question != "law":
-        raise UserError(f"--at: not used by {question}; only by law")
     more = {} if at is None else {"target": _target(at)}
     if of_published:
         if isinstance(of_paper, str):

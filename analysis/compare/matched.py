@@ -55,7 +55,7 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = runs.assign(loss=runs["nats_per_token"].astype(float))
     if "data_seed" in rows and rows["data_seed"].notna().any():
-        rows["seed"] = rows["seed"].astype(str) + " " + rows["data_seed"].astype(str)
+        rows["seed"] = rows["seed"].map(str) + " " + rows["data_seed"].map(str)
     if "gpu_hours" in rows:
         rows["hours"] = rows["gpu_hours"].astype(float)
     else:

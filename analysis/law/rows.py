@@ -97,7 +97,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     kept, excluded = eligible(runs)
     # Tables made elsewhere may not know the order of the text.
     pair = [name for name in (*SAME, "seed", "data_seed") if name in kept]
-    level = kept[pair].astype(str).agg(" ".join, axis=1)
+    level = kept[pair].map(str).agg(" ".join, axis=1)
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):

@@ -140,7 +140,7 @@ def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -
     for resources, members in kinds.items():
         one = submission.new(root, "", [members[0].run_id], Path("code"))
         text = array_script(one, root, profile, resources)
-        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+        with tempfile.NamedTemporaryFile("w", encoding="utf8", suffix=".sh") as script:
             script.write(text)
             script.flush()
             try:

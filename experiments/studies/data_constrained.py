@@ -1,4 +1,4 @@
-"""Little text, read again and again: unique tokens × epochs × {baseline, full, input-only,
+"""Little text, read many times: unique tokens × epochs × {baseline, full, input-only,
 output-only}.
 
 All four arms cost the same FLOPs; those with bags as input read 1 + r(s − 1) times the text, and
@@ -12,7 +12,7 @@ from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.paper_settings import DCLM
 from experiments.studies.scales import FINEWEB_EDU, Scale
 
-TITLE = "Little text, read again and again"
+TITLE = "Little text, read many times"
 CLAIMS = "Which method to take when text is short: at equal FLOPs and equal unique tokens."
 EPOCHS = (1, 4, 16)
 """Of the baseline."""

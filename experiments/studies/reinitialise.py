@@ -5,7 +5,7 @@ from experiments.studies.grid import Part, against_baseline, main_of
 from experiments.studies.paper_settings import DENSE_3B
 from experiments.studies.scales import Scale
 
-TITLE = "Embedding and head initialised anew at the switch"
+TITLE = "Embedding and head re-initialised at the switch"
 CLAIMS = "Whether the gain survives the loss of the embeddings; both arms share their trunk."
 
 

@@ -62,6 +62,9 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
         ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
         ("law", {"tokens": Path("x")}, "only by mutual-information"),
         ("mutual-information", {}, "name --tokens PREFIX"),
+        ("mutual-information", {"runs": Path("x"), "of_published": True}, "name --tokens PREFIX"),
+        ("mutual-information", {"tokens": Path("x"), "of_published": True}, "name --tokens PREFIX"),
+        ("mutual-information", {"of_published": True, "at": "1,2"}, "only by law"),
         ("matched", {"runs": Path("nowhere")}, "nowhere: no such folder"),
     ],
 )

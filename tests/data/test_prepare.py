@@ -263,7 +263,7 @@ if __name__ == "__main__":
 
 
 def test_workers_leave_the_last_word_on_ctrl_c_to_the_call_itself(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(2000)))
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(20_000)))
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     out = tmp_path / "out"
     child = subprocess.Popen(
