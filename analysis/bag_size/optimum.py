@@ -21,6 +21,7 @@ from scipy import interpolate, stats
 
 from analysis.checks import Floats, numbers
 from analysis.fitting.uncertainty import roughness
+from analysis.wording import number
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
@@ -105,9 +106,10 @@ def optimum(
     x, y = _in_window(values, losses, along, window)
     where = "all" if window is None else f"±{window:g}"
     if len(x) < LEAST_VALUES:
+        inside, wider = ("", "") if window is None else (f" within {where}", ", or widen that")
         raise UserError(
-            f"{len(x)} values of {along} within the window ({where}): an optimum needs at least "
-            "four; run more values or widen the window"
+            f"{number(len(x), 'value')} of {along}{inside}: an optimum needs at least four; run "
+            f"more{wider}"
         )
     forms: list[FormName] = ["parabola", "asymmetric"] if form == "both" else [form]
     fits = [_fitted(name, x, y, along) for name in forms]

@@ -225,7 +225,11 @@ def _finding(found: pd.DataFrame, group: Group | None) -> Finding:
         verdict = "agrees" if overlaps.all() else "disagrees"
     if group.is_generated:
         verdict = "mechanism only"
-    return Finding(published, "; ".join(_said(row) for row in rows_of(own)), group.scale, verdict)
+    tried = group.rows.groupby(group.rows["step_ratio"].round(3))["bag_size"].nunique()
+    # An r with one s is a point of another grid; where there is no other, its reason is told.
+    curves = own[own["step_ratio"].map(tried) > 1]
+    said = "; ".join(_said(row) for row in rows_of(own if curves.empty else curves))
+    return Finding(published, said, group.scale, verdict)
 
 
 def _said(row: dict[str, Any]) -> str:
