@@ -251,9 +251,10 @@ def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path, 
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from tst_study.data.preparation import prepare
 from tst_study.data.preparation.request import Request
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 prepare.SHARD_BYTES = 5000
 if __name__ == "__main__":
     make = prepare._Reader._make
@@ -263,7 +264,7 @@ if __name__ == "__main__":
 
 
 def test_workers_leave_the_last_word_on_ctrl_c_to_the_call_itself(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(20_000)))
+    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(2000)))
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     out = tmp_path / "out"
     child = subprocess.Popen(
