@@ -78,10 +78,15 @@ def paired_once(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """`eligible` runs without those that share setting and seed: nothing says which of them is
     whose pair, and as further seeds they would make an interval too short."""
-    key = [name for name in (*SAME, "seed", "data_seed", *SETTING) if name in kept]
-    twice = kept.duplicated(key, keep=False)
+    twice = kept.duplicated([*pair_key(kept), *SETTING], keep=False)
     reason = "another run has its setting, rate and seed; say by seed what tells them apart"
     return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
+
+
+def pair_key(table: pd.DataFrame) -> list[str]:
+    """What the two runs of a pair share; a table made elsewhere may not know the order of the text
+    (`data_seed`)."""
+    return [name for name in (*SAME, "seed", "data_seed") if name in table]
 
 
 def alike(

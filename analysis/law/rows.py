@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.checks import Floats, needs_columns, numbers, positive
-from analysis.compare.comparison import SAME
+from analysis.compare.comparison import pair_key
 from analysis.runs.eligible import eligible, excluded_row
 from analysis.runs.run_row import rows_of
 from tst_study.configuration.superposition_setting import SuperpositionSetting
@@ -95,9 +95,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     fitted to. Ablations are left out: the law has none.
     """
     kept, excluded = eligible(runs)
-    # Tables made elsewhere may not know the order of the text.
-    pair = [name for name in (*SAME, "seed", "data_seed") if name in kept]
-    level = kept[pair].map(str).agg(" ".join, axis=1)
+    level = kept[pair_key(kept)].map(str).agg(" ".join, axis=1)
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):

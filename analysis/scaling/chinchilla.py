@@ -22,6 +22,7 @@ from scipy.interpolate import Akima1DInterpolator
 from analysis.checks import Floats, positive, truths
 from analysis.fitting import Bootstrap, Fit, Huber, Problem, fit, grid_of_starts, leave_one_out
 from analysis.scaling.scaling_laws import Base, chinchilla
+from analysis.wording import number
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
@@ -208,8 +209,7 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     means = points.groupby([*cell, "learning_rate"])["loss"].transform("mean")
     best = means == means.groupby([points[name] for name in cell]).transform("min")
     left = int((~best).sum())
-    runs = "1 run" if left == 1 else f"{left} runs"
-    return points[best], f"{runs} at worse learning rates left out" if left else ""
+    return points[best], f"{number(left, 'run')} at worse learning rates left out" if left else ""
 
 
 def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.DataFrame:
