@@ -52,8 +52,12 @@ def ask(
     if at is not None and question != "law":
         raise UserError(f"--at: not used by {question}; only by law")
     if question == "mutual-information":
-        if runs is not None or table is not None or (tokens is None) is not of_published:
-            raise UserError(f"{question}: name --tokens PREFIX of a token file, or --published")
+        if runs is not None or table is not None:
+            raise UserError(f"{question}: uses neither --runs nor --table")
+        if (tokens is None) is not of_published:
+            raise UserError(
+                f"{question}: name either --tokens PREFIX of a token file or --published"
+            )
         return mutual_information_answer(tokens)
     if tokens is not None:
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")

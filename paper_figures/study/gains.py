@@ -15,7 +15,7 @@ from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
-from paper_figures.study.loss_curves import curves_of, draw_whole
+from paper_figures.study.loss_curves import curves_of, draw_whole, has_inset
 from paper_figures.style import COLUMN, PAGE, Mark, new_figure
 
 READING = (
@@ -71,6 +71,7 @@ def overview(sources: Sources) -> list[Item]:
     label = groups[0].label
     data, looks = curves_of(groups[0].representative(most=1))
     shown = [group.representative(MOST_ROWS) for group in groups]
+    where = "in the inset, " if has_inset(data, looks) else ""
     names = told_apart(
         [f"{group.text}, {group.steps:,} steps" for group in shown],
         [group.model.split(",")[0] for group in shown],
@@ -81,7 +82,7 @@ def overview(sources: Sources) -> list[Item]:
     return [
         Picture(
             caption=f"Left: training loss, {label}; the pale part is the loss of bags, another "
-            f"quantity; in the inset, {curves.ENDS}. Right: gain in held-out next-token loss over "
+            f"quantity; {where}{curves.ENDS}. Right: gain in held-out next-token loss over "
             f"the baseline at equal FLOPs, {number(len(table), 'setting')}. Bars: 95% intervals "
             "over paired seeds; ticks: single seeds; hollow: no difference shown.",
             data=pd.concat([data, table.drop(columns="ticks")], ignore_index=True),

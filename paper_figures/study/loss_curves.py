@@ -106,20 +106,31 @@ def held_out_data(group: Group) -> pd.DataFrame:
     return pd.DataFrame([*own, *rows], columns=columns)
 
 
+def has_inset(data: pd.DataFrame, looks: dict[str, Mark]) -> bool:
+    """Whether `draw_whole` shows the end once more: few curves, none where it would lie."""
+    low, high = _shown_losses(data)
+    reaches = data[data["step"] > INSET_FROM * curves.end_of(data)]["loss"].max()
+    return len(looks) <= INSET and bool(reaches < low + INSET_ABOVE * (high - low))
+
+
+def _shown_losses(data: pd.DataFrame) -> tuple[float, float]:
+    """Lowest and highest loss, the steepest part left out."""
+    late = data[data["step"] > 0.04 * curves.end_of(data)]
+    return float(data["loss"].min()), float(late["loss"].max())
+
+
 def draw_whole(
     axes: Axes, data: pd.DataFrame, looks: dict[str, Mark], title: str = "", columns: int = 1
 ) -> None:
     """All of the run, bag losses pale; the axis starts where the steepest part is over."""
     steps = curves.end_of(data)
-    late = data[data["step"] > 0.04 * steps]
-    low, high = float(data["loss"].min()), float(late["loss"].max())
+    low, high = _shown_losses(data)
     pad = 0.06 * (high - low)
     curves.draw(axes, data, looks, (0, steps), (low - pad, high + pad))
     pale = "\npale: loss of bags, another quantity"
     bags = bool((data["quantity"] == "bag_loss").any())
     axes.set_ylabel(f"training loss (nats per token){pale if bags else ''}")
-    reaches = data[data["step"] > INSET_FROM * steps]["loss"].max()
-    if len(looks) <= INSET and reaches < low + INSET_ABOVE * (high - low):
+    if has_inset(data, looks):
         inset = axes.inset_axes((0.5, 0.42, 0.47, 0.52))
         end = data[data["quantity"] != "bag_loss"]
         window = (NEAR_END * steps, steps)

@@ -103,7 +103,7 @@ ARGUMENTS = [
     (["analyse", "--published", "--json", "file/x"], "file: File exists; name another place"),
     (["analyse", "--published", "--json", "loop"], "loop: cannot be written (Too many levels"),
     (["analyse", "--published", "--json", LONG], "cannot be written (File name too long)"),
-    (["analyse", "mutual-information"], "mutual-information: name --tokens PREFIX"),
+    (["analyse", "mutual-information"], "mutual-information: name either --tokens PREFIX"),
     (["analyse", "mutual-information", "--tokens", "nowhere"], "nowhere.idx: no such file"),
     (["analyse", "mutual-information", "--tokens", "file"], "file.idx: no such file"),
     (["data"], None),
