@@ -204,16 +204,42 @@ def test_the_lengths_of_the_campaign() -> None:
     assert gains[20_000].min() > 0  # each of eight seeds gains
 
 
-def test_the_baseline_at_equal_loss() -> None:
+@pytest.fixture(scope="module")
+def at_equal() -> pd.DataFrame:
     runs = of("campaign").eligible
     rows = matched(runs[runs["name"].str.startswith("lengths-")]).table
-    row = rows[(rows["steps"] == 20_000) & (rows["kind"] == "equal loss")].iloc[0]
+    return rows[rows["steps"] == 20_000].set_index("kind")
+
+
+def test_the_baseline_at_equal_loss(at_equal: pd.DataFrame) -> None:
+    row = at_equal.loc["equal loss"]
     factor = shown(row["steps_ratio"], row["low"], row["high"], digits=2)
     pattern = r"takes ([\d.]+) times the steps,? \[([\d.]+), ([\d.]+)\]"
     assert [list(one.groups()) for one in re.finditer(pattern, README)] == [factor]
     assert [list(one.groups()) for one in re.finditer(pattern, FINDINGS)] == [factor] * 2
     reached = said(r"it reaches at about ([\d,]+) what superposition", FINDINGS)
     assert reached == [f"{round(row['baseline_steps'], -2):,.0f}"]
+
+
+def test_the_baseline_at_equal_data(at_equal: pd.DataFrame) -> None:
+    row = at_equal.loc["equal data"]
+    lost = shown(-row["gain"], -row["high"], -row["low"])
+    for page, times in ((README, 1), (FINDINGS, 2)):
+        pattern = r"equal data (?:it|superposition) loses\W+by (\S+) nats \[(\S+), (\S+)\]"
+        assert [list(one.groups()) for one in re.finditer(pattern, page)] == [lost] * times
+        stated = re.findall(r"([\d.]+) times the (?:steps\.|FLOPs)", page)
+        assert f"{row['steps_ratio']:.2f}" in stated
+    runs = of("campaign").eligible.set_index("seed")
+    longest, superposed, plain = (
+        runs["nats_per_token"][runs["name"].str.startswith(f"lengths-{name}")]
+        for name in ("35000-baseline", "28000-s4", "20000-s4")
+    )
+    assert (longest < plain).all()  # in each of the eight seeds
+    less = mean_interval((longest - superposed).to_numpy())
+    assert less
+    assert said(
+        r"35,000, 1.25 times the steps, but by (\S+) nats \[(\S+), (\S+)\]", FINDINGS
+    ) == shown(*less)
 
 
 def test_the_gate() -> None:
