@@ -108,6 +108,25 @@ def test_the_smaller_size() -> None:
     assert stated == shown(small.smallest_detectable, digits=2)
 
 
+def test_the_larger_size() -> None:
+    pairs = of("campaign").pairs
+    large = pairs["gain"][pairs["superposed_folder"].str.contains("-laptop-128-")]
+    assert len(large) == 4
+    assert large.max() < 0  # in each of the four seeds
+    lost = paired(list(-large), 3)
+    before = r"(?:at 10,000 steps|At the larger size superposition loses\*\*)"
+    pattern = before + r", by (\S+) nats \[(\S+), (\S+)\]"
+    for page, times in ((README, 1), (FINDINGS, 2)):
+        found = [list(one.groups()) for one in re.finditer(pattern, page)]
+        assert found == [shown(lost.mean, lost.low or 0, lost.high or 0)] * times
+    middle = campaign_tables.of_grid(pairs, "lengths")
+    middle = middle[(middle["steps"] == 10_000) & middle["seed"].isin(range(3, 7))]
+    assert said(r"same seeds, is ahead by (\S+) and", FINDINGS) == shown(middle["gain"].mean())
+    runs = of("campaign").eligible
+    tried = runs[runs["name"].str.startswith("sizes-laptop-128-5000")]
+    assert tried.groupby("learning_rate")["nats_per_token"].mean().idxmin() == 1e-3
+
+
 def test_what_the_step_ratio_does_to_the_gain() -> None:
     pairs = campaign_tables.with_main(of("campaign").pairs, "step-ratios")
     gains = pairs.pivot(index="seed", columns="step_ratio", values="gain")
