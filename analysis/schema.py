@@ -42,7 +42,7 @@ SCHEMA = (
     Column("params", None, "parameters; of a mixture those active for a token", POSITIVE),
     Column("tokens", "", "trained positions (or give flops): for s tokens a bag, bags", POSITIVE),
     Column("flops", "", "of the training; 6 · params · tokens", POSITIVE),
-    Column("steps", "", "of the optimizer; tokens where it is missing", POSITIVE),
+    Column("steps", "", "of the optimizer; tokens where it is missing", POSITIVE, whole=True),
     Column("annealed", True, "whether the learning rate had decayed when the loss was taken"),
     Column("seed", 0, "pairs a run with its baseline", NOT_NEGATIVE, whole=True),
     Column("bag_size", 1, "s, tokens a bag; 1 is a baseline", POSITIVE, whole=True),
@@ -79,7 +79,8 @@ def checked(frame: pd.DataFrame) -> pd.DataFrame:
     """
     needs_columns(frame, [column.name for column in SCHEMA if column.default is None], "table")
     rows = with_tokens(frame)
-    rows = rows.assign(steps=rows["steps"] if "steps" in rows else rows["tokens"])
+    if "steps" not in rows:
+        rows = rows.assign(steps=rows["tokens"].round().clip(lower=1))
     for column in SCHEMA:
         if column.name not in rows:
             rows[column.name] = column.default
@@ -91,7 +92,17 @@ def checked(frame: pd.DataFrame) -> pd.DataFrame:
             where = rows.index[rows[column.name].isna()][0]
             raise UserError(f"column {column.name}, row {where}: is missing; fill it in")
     rows["annealed"] = truths(rows["annealed"], "annealed")
+    none = (rows["bag_size"] > 1) & (rows["step_ratio"] > 0) & (_superposed(rows) < 1)
+    if none.any():
+        raise UserError(
+            f"column steps, row {rows.index[none][0]}: with so few steps, step_ratio makes no "
+            "superposed step; give steps as a number of steps, not of thousands"
+        )
     return rows
+
+
+def _superposed(rows: pd.DataFrame) -> pd.Series:
+    return (rows["step_ratio"] * rows["steps"]).round()
 
 
 def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -100,6 +111,12 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     rows_checked = checked(frame)
     if "step_ratio" not in frame and (rows_checked["bag_size"] > 1).any():
         raise UserError("column step_ratio is missing: bags of more than one token need their r")
+    twice = rows_checked["run"][rows_checked["run"].duplicated()]
+    if len(twice):
+        raise UserError(
+            f"column run: {twice.iloc[0]!r} stands there more than once; give each run a name of "
+            "its own"
+        )
     rows = [_run(row) for row in rows_of(rows_checked)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table.attrs["problems"] = []

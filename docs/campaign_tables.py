@@ -34,7 +34,7 @@ ARMS = ("baseline", "superposed")
 LOWER, MORE = ("better", "worse"), ("leans less on it", "leans more on it")
 """What a negative and a positive difference of the arms say."""
 CONTEXT = {
-    ("loss_by_position", "nats_to_training_length"): ("loss up to the training length, 64", LOWER),
+    ("loss_by_position", "nats_to_training_length"): ("loss at positions 33 to 64", LOWER),
     ("loss_by_position", "nats_to_double_length"): ("loss at positions 65 to 128", LOWER),
     ("loss_by_position", "nats_to_quadruple_length"): ("loss at positions 129 to 256", LOWER),
     **{

@@ -45,6 +45,17 @@ class Group:
         key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
+    @functools.cached_property
+    def baselines(self) -> pd.DataFrame:
+        """Of the pairs: one row per baseline run."""
+        return self.pairs.drop_duplicates("baseline_folder")
+
+    @property
+    def level(self) -> float:
+        """Mean loss of all baselines. Settings that were run with fewer seeds stand at this level
+        less their own paired gain: their plain means would compare the luck of different seeds."""
+        return float(self.baselines["baseline"].mean())
+
     @property
     def folders(self) -> tuple[str, ...]:
         """Run folders of the settings, baselines included."""
@@ -88,11 +99,15 @@ class Group:
         """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; with the learning rate where
         several were compared."""
         made = " (made to show the mechanism)" if self.is_generated else ""
+        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {self.seeds}"
+
+    @property
+    def rate(self) -> str:
+        """`, learning rate 0.002` where several were compared, otherwise empty."""
         table = self.summary.comparison.table
         rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
         own = set(self.rows["learning_rate"])
-        rate = f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
-        return f"{self.model}{made}, {self.steps:,} steps{rate}, {self.seeds}"
+        return f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
 
     @functools.cached_property
     def slug(self) -> str:
@@ -140,19 +155,14 @@ class Group:
         return self.only(same.iloc[np.unique(wanted)])
 
     def beside_baseline(self) -> pd.DataFrame:
-        """One row per setting: its loss at the baseline's level, and the ends of its interval.
-
-        Settings may have been run with different seeds, so each keeps its distance to the baseline
-        of its own seeds and stands at the level of the baseline over all of them.
-        """
-        seeds = self.pairs.drop_duplicates("seed")["baseline"]
-        rows = self.rows
+        """One row per setting: its loss at the baseline's level, and the ends of its interval."""
+        rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
         table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
-            loss=seeds.mean() - rows["gain"],
-            low=seeds.mean() - rows["high"].astype(float),
-            high=seeds.mean() - rows["low"].astype(float),
+            loss=level - rows["gain"],
+            low=level - rows["high"].astype(float),
+            high=level - rows["low"].astype(float),
             error=rows["deviation"].astype(float) / rows["seeds"] ** 0.5,
-            baseline=seeds.mean(),
+            baseline=level,
             baseline_low=seeds.min(),
             baseline_high=seeds.max(),
         )

@@ -78,10 +78,18 @@ def ratio_mark(step_ratio: float) -> Mark:
     return _BY_TENTH[min(max(round(10 * step_ratio), 1), 9) - 1]
 
 
-def bag_size_marks(data: pd.DataFrame, by: str) -> dict[str, Mark]:
-    """The mark of each value of `by`, from its first `bag_size`."""
-    sizes = data.drop_duplicates(by).set_index(by)["bag_size"]
-    return {str(value): bag_size_mark(int(size)) for value, size in sizes.items()}
+def setting_marks(data: pd.DataFrame, by: str) -> dict[str, Mark]:
+    """A mark for each value of `by`: of its bag size, or of its step ratio where only that differs.
+
+    Columns `bag_size` and, where it is known, `step_ratio`; the first row of each value counts.
+    """
+    first = data.drop_duplicates(by).set_index(by)
+    looks = {str(name): bag_size_mark(int(size)) for name, size in first["bag_size"].items()}
+    bagged = first[first["bag_size"] > 1]
+    if "step_ratio" in bagged and bagged["bag_size"].nunique() == 1 and len(bagged) > 1:
+        ratios = bagged["step_ratio"].astype(float)
+        looks |= {str(name): ratio_mark(ratio) for name, ratio in ratios.items()}
+    return looks
 
 
 def cycle_mark(index: int) -> Mark:

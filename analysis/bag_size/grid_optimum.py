@@ -36,11 +36,13 @@ def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
 
 def _labels(pairs: pd.DataFrame) -> pd.Series:
     """The corpus; where several groups share corpus and length the group's key, and where a group
-    has several the learning rate."""
+    has several the learning rate and the held-out text."""
     groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
     rates = pairs.groupby("group")["learning_rate"].transform("nunique")
+    texts = pairs.groupby("group")["eval_set"].transform("nunique")
     label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"].str[:6])
-    return label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))
+    label = label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))
+    return label.where(texts == 1, label + " on " + pairs["eval_set"])
 
 
 def optima(

@@ -17,6 +17,7 @@ from analysis.runs.eligible import eligible
 from analysis.runs.run_row import rows_of
 from analysis.scaling.chinchilla import (
     Frontier,
+    alike_in_kind,
     allocation,
     at_best_rates,
     envelope,
@@ -118,15 +119,7 @@ def compute_answer(
         )[order]
     # Lengths of one size and seed fork from one trunk.
     models = baselines["params"].astype(str) + " " + baselines["seed"].astype(str)
-    # Sizes are compared on one text and one kind of model.
-    kinds = [baselines["corpus"], baselines["eval_set"], baselines["experts"].isna()]
-    texts = list(baselines.assign(model=models).groupby(kinds, sort=True))
-    names = told_apart(
-        [str(corpus) for (corpus, *_), _ in texts],
-        [str(text) for (_, text, _), _ in texts],
-        ["dense" if dense else "mixtures of experts" for (*_, dense), _ in texts],
-    )
-    for label, (_, rows) in zip(names, texts, strict=True):
+    for label, rows in alike_in_kind(baselines.assign(model=models)):
         own, left_out = at_best_rates(rows)
         if left_out:
             said.append(f"Chinchilla, {label}: {left_out}.")

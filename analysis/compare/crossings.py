@@ -41,7 +41,9 @@ def crossings(curve: pd.DataFrame, other: pd.DataFrame, along: str = "step") -> 
     noise = float(np.hypot(_noise(one), _noise(two)))
     inside = np.abs(gap) <= 2 * noise
     rows = []
-    for i in np.flatnonzero(np.sign(gap[:-1]) * np.sign(gap[1:]) < 0):
+    # On a point that both share the gap is zero, and belongs to the side it came from.
+    side = pd.Series(np.sign(gap)).replace(0, np.nan).ffill().to_numpy()
+    for i in np.flatnonzero(side[:-1] * side[1:] < 0):
         share = gap[i] / (gap[i] - gap[i + 1])
         first, last = i, i + 1
         while first > 0 and inside[first]:

@@ -16,7 +16,7 @@ from analysis.wording import number
 
 @dataclass(frozen=True)
 class Sweep:
-    """Baselines that differ in nothing but learning rate and seed."""
+    """Baselines that differ in nothing but learning rate and seed, measured on one text."""
 
     group: str
     family: str
@@ -69,11 +69,12 @@ def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     found = []
     baselines = runs[runs["method"] == "baseline"]
     for group, members in baselines.groupby("group", sort=True):
-        done = eligible[(eligible["group"] == group) & (eligible["method"] == "baseline")]
+        every = eligible[(eligible["group"] == group) & (eligible["method"] == "baseline")]
         lost = members[(members["state"] == "diverged") & (members["exclusion"] == "")]
-        rates = _rates(done, lost)
-        if len(rates) >= 2 and rates["loss"].min() < float("inf"):
-            found.append(_sweep(str(group), members, rates, runs))
+        for _, done in every.groupby("eval_set", sort=True):
+            rates = _rates(done, lost)
+            if len(rates) >= 2 and rates["loss"].min() < float("inf"):
+                found.append(_sweep(str(group), members, rates, runs))
     return found
 
 

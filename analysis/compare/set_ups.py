@@ -115,7 +115,8 @@ def set_ups_answer(found: Comparison, inputs: dict[str, str]) -> Answer:
         said.append(
             f"{row['corpus']}, {row['steps']:,} steps, {row['setting']}: compare at "
             f"{row['set_up']}: its baseline ({row['baseline']:.4f} nats) is not shown to be worse "
-            f"than the lowest, and a pair's gain deviates least there ({row['deviation']:.4f}). "
+            "than the lowest, and of such set-ups, each at its baseline's best rate, a pair's gain "
+            f"deviates least there ({row['deviation']:.4f}). "
             f"More than {LAG:g} nats above the median of their arm: {lagging[0]} baselines and "
             f"{lagging[1]} superposed runs of {int(others['seeds'].sum())} each."
         )

@@ -53,10 +53,14 @@ def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | Non
     refused: list[str] = []
     for kind, own in rows.groupby("kind", sort=True):
         try:
-            found, sentences = _described(fit_law(own.reset_index(drop=True)), target)
+            law = fit_law(own.reset_index(drop=True))
+            far = outside(law, *target) if target else ""
+            found, sentences = _described(law, None if far else target)
         except UserError as error:
             refused.append(f"{kind}: no law: {error}.")
             continue
+        if far:
+            refused.append(f"{kind}: no recommendation: {far}.")
         tables |= {f"{kind}. {title}": table for title, table in found.items()}
         said += [f"{kind}: {sentence}" for sentence in sentences]
     beside = _beside_published(rows)

@@ -177,20 +177,32 @@ def published_win_map() -> pd.DataFrame:
 
 
 def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
-    """From runs: per group (same unique tokens and FLOPs) the mode with the largest mean gain.
+    """From runs: per group (same unique tokens and FLOPs) and held-out text the mode with the
+    largest mean gain.
 
-    Columns: group, corpus, steps, unique_tokens, epochs, winner, setting, learning_rate, gain, low,
-    high, seeds, verdict (these against the baseline, allowing for all settings tried: the best of
-    them was picked), tied (the other settings that the seeds do not tell from it).
+    Columns: group, corpus, eval_set, steps, unique_tokens, epochs, winner, setting, learning_rate,
+    gain, low, high, seeds, verdict (these against the baseline, allowing for all settings tried:
+    the best of them was picked), tied (the other settings that the seeds do not tell from it).
     """
-    columns = ["group", "corpus", "steps", "unique_tokens", "epochs", "winner", "setting"]
-    columns += ["learning_rate", "gain", "low", "high", "seeds", "verdict", "tied", "source"]
+    columns = ["group", "corpus", "eval_set", "steps", "unique_tokens", "epochs", "winner"]
+    columns += [
+        "setting",
+        "learning_rate",
+        "gain",
+        "low",
+        "high",
+        "seeds",
+        "verdict",
+        "tied",
+        "source",
+    ]
     if comparison.table.empty:
         return pd.DataFrame(columns=columns)
     unique = runs.groupby("group")["unique_raw_tokens"].first()
     rows: list[dict[str, Any]] = []
-    for group, members in comparison.table.groupby("group", sort=True):
+    for _, members in comparison.table.groupby(["group", "eval_set"], sort=True):
         best = next(rows_of(members.sort_values("gain", ascending=False)))
+        group = best["group"]
         latent = runs.loc[runs["group"] == group, "latent_tokens"].iloc[0]
         rows.append(
             {

@@ -10,7 +10,7 @@ every size is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,7 +22,7 @@ from scipy.interpolate import Akima1DInterpolator
 from analysis.checks import Floats, positive, truths
 from analysis.fitting import Bootstrap, Fit, Huber, Problem, fit, grid_of_starts, leave_one_out
 from analysis.scaling.scaling_laws import Base, chinchilla
-from analysis.wording import number
+from analysis.wording import number, told_apart
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
@@ -72,7 +72,7 @@ def envelope(
 
     Made-up budgets are no independent points: the interval is the jackknife's over models.
     """
-    usable = annealed_points(points, "flops")
+    usable = annealed_points(points, ("params", "flops", "loss"))
     if "model" not in usable:
         usable = usable.assign(model=usable["params"])
     sizes = usable.groupby("params")["flops"].nunique()
@@ -99,7 +99,7 @@ def envelope(
 def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola") -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
     the sizes within `near` of the best, or of Akima's interpolation through all."""
-    usable = annealed_points(points, "flops").sort_values("flops")
+    usable = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
 
     def table(rows: pd.DataFrame) -> pd.DataFrame:
         logs = np.log(rows["flops"].to_numpy(dtype=float))
@@ -127,7 +127,7 @@ def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
 
 def _parametric(points: pd.DataFrame) -> tuple[Problem, list[float]]:
     """The law on the points that may be used, and the size of each of them."""
-    usable = annealed_points(points, "tokens")
+    usable = annealed_points(points, ("params", "tokens", "loss"))
     if usable["params"].nunique() < 3 or usable["tokens"].nunique() < 3:
         raise UserError(
             f"{usable['params'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
@@ -186,9 +186,10 @@ def _optimum(base: Base, flops: float) -> tuple[float, float, float]:
     return size, tokens, float(base.loss(size, tokens))
 
 
-def annealed_points(points: pd.DataFrame, along: str) -> pd.DataFrame:
-    """The points that may be used; raises `UserError` for a bad value, by column and row."""
-    positive(points, ("params", along, "loss"), "points")
+def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
+    """The points that may be used; raises `UserError` for a bad value of these columns, by column
+    and row."""
+    positive(points, needed, "points")
     if "annealed" not in points:
         return points
     kept = points[truths(points["annealed"], "annealed")]
@@ -200,16 +201,41 @@ def annealed_points(points: pd.DataFrame, along: str) -> pd.DataFrame:
     return kept
 
 
+def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Baselines of one corpus, one held-out text and one kind of model, dense or mixture, within
+    which sizes are compared; each with a label."""
+    experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
+    kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
+    names = told_apart(
+        [str(corpus) or "all runs" for (corpus, *_), _ in kinds],
+        [str(text) for (_, text, _), _ in kinds],
+        ["mixtures of experts" if sparse else "dense" for (*_, sparse), _ in kinds],
+    )
+    return [(name, own) for name, (_, own) in zip(names, kinds, strict=True)]
+
+
 def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Of each size and length the points at its best learning rate (the lowest mean loss), and in
-    words how many were left out: a law of what was tuned badly tells of the tuning."""
+    """Of each size, length and set-up (columns `family`, `batch`) the points at its best learning
+    rate, and in words what was left out and what was not told apart: a law of what was tuned badly
+    tells of the tuning. Best is the lowest mean loss over the seeds that the rates share."""
     if "learning_rate" not in points:
         return points, ""
-    cell = ["params", "tokens"]
-    means = points.groupby([*cell, "learning_rate"])["loss"].transform("mean")
-    best = means == means.groupby([points[name] for name in cell]).transform("min")
-    left = int((~best).sum())
-    return points[best], f"{number(left, 'run')} at worse learning rates left out" if left else ""
+    points = points.reset_index(drop=True)
+    set_up = [name for name in ("family", "batch") if name in points]
+    best = pd.Series(False, index=points.index)
+    for _, own in points.groupby(["params", "tokens", *set_up], sort=False):
+        losses = own.assign(seed=own.get("seed", 0)).pivot_table("loss", "learning_rate", "seed")
+        shared = losses.dropna(axis=1)
+        means = (losses if shared.empty else shared).mean(axis=1)
+        best[own.index] = own["learning_rate"] == means.idxmin()
+    notes = []
+    if left := int((~best).sum()):
+        notes.append(f"{number(left, 'run')} at worse learning rates left out")
+    cells = points[best].groupby(["params", "tokens"])
+    if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
+        where = f"at {several} of {len(cells)} sizes and lengths"
+        notes.append(f"{where} several set-ups are fitted together")
+    return points[best], "; ".join(notes)
 
 
 def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.DataFrame:

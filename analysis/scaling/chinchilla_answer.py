@@ -6,7 +6,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer
-from analysis.scaling.chinchilla import annealed_points, at_best_rates, leave_one_size_out
+from analysis.scaling.chinchilla import (
+    alike_in_kind,
+    annealed_points,
+    at_best_rates,
+    leave_one_size_out,
+)
 from analysis.scaling.frames import fit_chinchilla
 from tst_study.errors import UserError
 
@@ -14,27 +19,30 @@ _BUDGETS = 5
 
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
-    """A fit for each corpus and held-out text of rows with params, tokens, flops, loss, corpus and
-    eval_set (`schema.checked`, `points_of`); superposed runs are left out, and so are rows that are
-    not annealed or at another than their size's and length's best learning rate."""
+    """A fit for each corpus, held-out text and kind of model of rows with params, tokens, flops,
+    loss, corpus and eval_set (`schema.checked`, `points_of`); superposed runs are left out, and so
+    are rows that are not annealed or at another than their size's and length's best learning rate.
+    """
     tables: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     plain = points[points["bag_size"] == 1]
-    for (corpus, text), rows in plain.groupby(["corpus", "eval_set"], sort=True):
-        name = ", ".join(part for part in (str(corpus), str(text)) if part) or "all runs"
+    for name, rows in alike_in_kind(plain):
         try:
-            own, note = at_best_rates(annealed_points(rows, "tokens"))
+            own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
             found = fit_chinchilla(own)
         except UserError as error:
             said.append(f"{name}: no fit: {error}.")
             continue
-        errors = leave_one_size_out(own).assign(copied=_copied(own))
         ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
         tables |= {
             f"{name}. L = E + A N^−α + B D^−β, 95% intervals": found.summary(),
             f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
-            f"{name}. Each size predicted from the others, nats": errors,
         }
+        try:
+            errors = leave_one_size_out(own).assign(copied=_copied(own))
+            tables[f"{name}. Each size predicted from the others, nats"] = errors
+        except UserError as error:
+            said.append(f"{name}: no prediction of one size from the others: {error}.")
         said += [f"{name}: {line}." for line in (*str(found).splitlines()[-1:], note) if line]
     if not said:
         raise UserError("no baseline among these runs: nothing to fit")

@@ -17,7 +17,7 @@ from analysis.answer import table_lines
 from analysis.checks import Floats, needs_columns, positive
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
-from analysis.scaling.chinchilla import allocation, parametric
+from analysis.scaling.chinchilla import allocation, annealed_points, parametric
 from analysis.scaling.power_law import fit_power_law as fit_power_law_of
 from analysis.scaling.scaling_laws import chinchilla, power_law
 from tst_study.errors import UserError
@@ -112,10 +112,16 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
     """E + A (x / unit)^−α of one column (flops, tokens, steps), with unit the geometric mean of x:
     attributes E, A, alpha.
 
-    Columns: `along` and loss (nats per token, final, annealed). Needs four different x.
+    Columns: `along` and loss (nats per token, final), and, if there, annealed and model as in
+    `fit_chinchilla` (without model every row is one of its own). Needs four different x.
     """
     positive(frame, (along, "loss"), "frame")
-    law = fit_power_law_of(frame[along].to_numpy(dtype=float), frame["loss"].to_numpy(dtype=float))
+    points = annealed_points(frame, (along, "loss"))
+    law = fit_power_law_of(
+        points[along].to_numpy(dtype=float),
+        points["loss"].to_numpy(dtype=float),
+        pd.factorize(points["model"])[0] if "model" in points else None,
+    )
     names = {"log_E": "E", "log_A": "A", "alpha": "alpha"}
 
     def model(rows: pd.DataFrame) -> Model:

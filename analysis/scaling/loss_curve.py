@@ -122,6 +122,8 @@ def fit_loss_curve(log: pd.DataFrame) -> LossCurve:
     run's rate stands at its peak are not used. Raises `UserError` where the runs have several peak
     rates, or nothing was measured after a decay, and `NotConvergedError` for a fit that fails.
     """
+    if log.empty:
+        raise UserError("log: no row; a curve needs the logged steps of finished runs")
     parts, schedules = [], {}
     for run, rows in log.groupby("run", sort=False, observed=True):
         schedule = schedules[run] = Schedule.of(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.checks import Floats, numbers
 from analysis.fitting import Fit, Huber, Problem, fit, grid_of_starts, profile
@@ -45,8 +46,11 @@ class PowerLaw:
         return low, high
 
 
-def fit_power_law(compute: Floats, loss: Floats) -> PowerLaw:
-    """Fit to final losses of annealed runs (nats), shapes (n,).
+def fit_power_law(
+    compute: Floats, loss: Floats, models: NDArray[np.intp] | None = None
+) -> PowerLaw:
+    """Fit to final losses of annealed runs (nats), shapes (n,); `models`: labels of what a
+    bootstrap draws together.
 
     Raises `UserError` for fewer than four different computes (three identify the law exactly and
     say nothing of its error) and for a value that is not a finite number above 0.
@@ -70,4 +74,4 @@ def fit_power_law(compute: Floats, loss: Floats) -> PowerLaw:
             "alpha": (0.05, 0.15, 0.3, 0.6),
         },
     )
-    return PowerLaw(fit(Problem(model, y, Huber()), starts), unit)
+    return PowerLaw(fit(Problem(model, y, Huber(), models=models), starts), unit)

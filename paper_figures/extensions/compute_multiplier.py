@@ -127,6 +127,8 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
         [name for _, name, _ in every],
         [f"{big(first['parameters'])} parameters" for first, _, _ in every],
         [f"learning rate {first['learning_rate']:g}" for first, _, _ in every],
+        [f"held out: {first['eval_set']}" for first, _, _ in every],
+        [f"[{first['family'][:6]}]" for first, _, _ in every],
     )
     parts: list[pd.DataFrame] = []
     reasons: list[str] = []

@@ -19,7 +19,7 @@ from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure
 from paper_figures.sources import Sources
-from paper_figures.style import MUTED, PAGE, bag_size_mark, bag_size_marks, new_figure
+from paper_figures.style import MUTED, PAGE, bag_size_mark, new_figure, setting_marks
 from tst_study.run_record import read_task_results
 
 TITLE = "Word order, copies and long contexts"
@@ -161,7 +161,7 @@ def _curves(axes: Axes, data: pd.DataFrame, training_length: int) -> None:
     data = data.drop_duplicates(["setting", "x"])  # the baseline is every setting's partner
     # An octave is named by its end, and its mark stands in its middle.
     middles = data.assign(middle=data["x"].astype(float) / 2**0.5)
-    looks = bag_size_marks(data, "setting")
+    looks = setting_marks(data, "setting")
     side_by_side(axes, middles, looks, _read, x="middle", y="value", by="setting")
     if training_length:
         axes.axvline(training_length, color=MUTED, linewidth=0.7, linestyle=DOTTED)

@@ -42,7 +42,9 @@ def effects(sources: Sources) -> list[Item]:
     sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
     names = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
     rates = order["learning_rate"].map("learning rate {:g}".format)
-    order["label"] = told_apart(list(names), list(rates))
+    texts = "held out: " + order["eval_set"]
+    groups = order["group"].map("[{:.6}]".format)
+    order["label"] = told_apart(*map(list, (names, rates, texts, groups)))
     kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
     data = kept.sort_index()[DATA].reset_index(drop=True)
     more = len(table) - len(data)

@@ -17,7 +17,7 @@ from paper_figures.item import Finding, Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, bag_size_marks, new_rows
+from paper_figures.style import PAGE, new_rows, setting_marks
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import Metrics, read
 
@@ -107,7 +107,7 @@ def _maps(switch: int, rows: list[Metrics]) -> Maps:
 def _figure(data: pd.DataFrame, maps: Maps) -> Figure:
     counts = [3, len(maps)] if maps else [3]
     drawn, rows = new_rows(PAGE, 2.2 * len(counts), counts)
-    looks = bag_size_marks(data, "label")
+    looks = setting_marks(data, "label")
     for axes, (title, (words, columns)) in zip(rows[0], PANELS.items(), strict=True):
         for column in columns:
             lines(axes, data, looks, y=column)

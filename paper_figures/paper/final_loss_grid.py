@@ -79,7 +79,7 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
         title=f"Table {which.table}. Final loss over s and r, {which.words}",
         caption=_caption(which, data),
         measured=f"Measured: {number(len(group.rows), 'setting')}, {group.scale}; gains are paired "
-        "by seed."
+        "by seed, and each loss is the baseline's mean over all its seeds less the gain."
         if group
         else "",
         data=data,
@@ -97,10 +97,14 @@ def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
     data["published_gain"] = gain.where(data["step_ratio"] < 1)
     measured = pd.DataFrame(columns=[*cells, *_MEASURED]).astype({"bag_size": "int64"})
     if group is not None:
-        rows = group.rows.rename(columns={"superposed": "measured_loss", "gain": "measured_gain"})
-        level = {"step_ratio": 0.0, "bag_size": 1, "measured_loss": rows["baseline"].mean()}
-        level["seeds"] = rows["seeds"].max()
-        rows = rows.assign(step_ratio=rows["step_ratio"].round(3))[[*cells, *_MEASURED]]
+        level = {"step_ratio": 0.0, "bag_size": 1, "measured_loss": group.level}
+        level["seeds"] = len(group.baselines)
+        gain = group.rows["gain"]
+        rows = group.rows.assign(
+            step_ratio=group.rows["step_ratio"].round(3),
+            measured_gain=gain,
+            measured_loss=group.level - gain,
+        )[[*cells, *_MEASURED]]
         measured = pd.concat([pd.DataFrame([level]), rows], ignore_index=True)
     types: dict[str, Any] = {
         **dict.fromkeys(_MEASURED, float),

@@ -66,8 +66,9 @@ def headline_runs(sources: Sources) -> Table:
         f"over the whole sequence, 2.25e15 FLOP/s, {MFU:.0%} MFU; sequences of 2,048 and, for the "
         "mixture of experts, 8,192 are assumed, the paper does not state them). Gain: against the "
         "baseline of as many steps. Bold: the lowest published loss of a model.",
-        measured="Rows without published numbers were measured here: held-out loss, mean over "
-        "seeds, gain paired by seed. The published runs were not repeated: "
+        measured="Rows without published numbers were measured here: held-out loss, the baseline's "
+        "as the mean over its seeds, TST's as that mean less the gain, which is paired by seed. "
+        "The published runs were not repeated: "
         f"{submit('headline', 'paper')}.",
         data=data,
         folders=folders_of(found),
@@ -84,15 +85,15 @@ def _measured(group: Group) -> pd.DataFrame:
         "bag_size": 1,
         "superposed_steps": 0,
         "data_multiplier": 1.0,
-        "loss_measured": rows["baseline"].mean(),
-        "seeds": rows["seeds"].max(),
+        "loss_measured": group.level,
+        "seeds": len(group.baselines),
     }
-    names = {"superposed": "loss_measured", "gain": "gain_measured"}
     columns = ["bag_size", "superposed_steps", "data_multiplier", "low", "high", "seeds"]
-    own = rows.rename(columns=names)[[*columns, *names.values()]].assign(method="TST")
+    gains = {"gain_measured": rows["gain"], "loss_measured": group.level - rows["gain"]}
+    own = rows[columns].assign(method="TST", **gains)
     table = pd.concat([pd.DataFrame([base]), own], ignore_index=True)
     return table.assign(
-        model=f"{big(first['parameters'])}, {first['corpus']}",
+        model=f"{big(first['parameters'])}, {first['corpus']}{group.rate}",
         steps=group.steps,
         flops=float(first["flops"]),
         raw_tokens=float(first["latent_tokens"]) * table["data_multiplier"],

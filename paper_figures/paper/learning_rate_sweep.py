@@ -19,7 +19,7 @@ from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import BASELINE, COLUMN, PAGE, Look, bag_size_marks, new_figure
+from paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big
@@ -67,14 +67,20 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     runs = summary.tables.runs
     ended = runs["folder"].isin(summary.comparison.eligible["folder"])
     lost = (runs["state"] == "diverged") & (runs["exclusion"] == "")
+    texts = runs[ended].groupby(["group", "eval_set"], sort=True)
+    # What diverged has no loss on any text.
+    measured = [
+        pd.concat([own, runs[lost & (runs["group"] == group)]]) for (group, _), own in texts
+    ]
     swept = [
         members
-        for _, members in runs[ended | lost].groupby("group", sort=True)
+        for members in measured
         if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1
     ]
     panels = told_apart(
         [group_label(members) for members in swept],
         [f"{big(members['parameters'].iloc[0])} parameters" for members in swept],
+        [f"held out: {members['eval_set'].iloc[0]}" for members in swept],
         [f"[{members['group'].iloc[0][:6]}]" for members in swept],
     )
     shown = [
@@ -83,12 +89,16 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for one in _shown(members)
     ]
     tables = [
-        _by_rate(same).assign(panel=panel, setting=setting.label, bag_size=setting.bag_size)
+        _by_rate(same).assign(panel=panel, setting=setting.label, **_shape(setting))
         for panel, setting, same in shown
     ]
     folders = sorted(folder for *_, same in shown for folder in same["folder"])
     data = pd.concat(tables) if tables else pd.DataFrame(columns=list(DATA))
     return data[list(DATA)], tuple(folders)
+
+
+def _shape(setting: SuperpositionSetting) -> dict[str, Any]:
+    return {"bag_size": setting.bag_size, "step_ratio": setting.step_ratio}
 
 
 def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:
@@ -139,7 +149,7 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
 
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    looks = bag_size_marks(data, "setting")
+    looks = setting_marks(data, "setting")
     means(axes, data, looks, _said, x="learning_rate", by="setting")
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}

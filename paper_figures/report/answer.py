@@ -111,8 +111,7 @@ def limits(summary: Summary) -> list[str]:
         _seeds(summary),
         "Equal FLOPs is not equal text: superposition read up to "
         f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
-        "Where the learning rate was swept, it was chosen on the baseline and used by both; a rate "
-        "tuned for superposition might favour it.",
+        _rates(summary),
         f"Some runs read their text more than once, up to {most:.3g} times."
         if most > 1
         else "No run read any text twice.",
@@ -123,6 +122,20 @@ def limits(summary: Summary) -> list[str]:
             "carry. It shows the mechanism, not what natural text would gain."
         )
     return said
+
+
+def _rates(summary: Summary) -> str:
+    if not summary.sweeps:
+        return "The learning rate was not swept: at another one the arms may stand otherwise."
+    if all(sweep.followed for sweep in summary.sweeps):
+        return (
+            "Where the learning rate was swept, it was chosen on the baseline and used by both; a "
+            "rate tuned for superposition might favour it."
+        )
+    return (
+        "Where the learning rate was swept, some superposed runs use other rates than the one that "
+        "was best for the baseline; each comparison is of one rate."
+    )
 
 
 def _text(summary: Summary) -> str:

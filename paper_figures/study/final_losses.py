@@ -16,7 +16,7 @@ from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, INK, MUTED, bag_size_marks, cycle_mark, new_figure
+from paper_figures.style import COLUMN, INK, MUTED, cycle_mark, new_figure, setting_marks
 
 READING = (
     "Each point is the baseline's mean less the mean gain over paired seeds, its bar the 95% "
@@ -135,7 +135,7 @@ def _of_lengths(group: Group, name: str, title: str) -> Picture:
 def _draw_lengths(data: pd.DataFrame) -> Figure:
     drawn, ((axes,),) = new_figure(COLUMN, 2.5)
     axes.axhline(0, color=MUTED, linewidth=0.7)
-    looks = bag_size_marks(data, "setting")
+    looks = setting_marks(data, "setting")
     side_by_side(axes, data, looks, _gain, x="steps", y="gain", by="setting")
     by_steps = data.groupby("steps")["seeds"].agg(list)
     texts = [f"{steps:,}\n{span(seeds, 'seed')}" for steps, seeds in by_steps.items()]

@@ -18,7 +18,7 @@ from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, MUTED, Mark, bag_size_mark, new_figure
+from paper_figures.style import BASELINE, COLUMN, MUTED, Mark, new_figure, setting_marks
 
 NEAR_END, INSET = 0.75, 2
 """Share of the steps after which an inset shows the curves again, if they are not more than so
@@ -37,7 +37,7 @@ def loss_curves(sources: Sources) -> list[Item]:
 def _pictures(group: Group) -> list[Picture]:
     data, looks = curves_of(group)
     held_out = held_out_data(group)
-    start = f"{group_details(group.members)}; r = {group.rows['step_ratio'].iloc[0]:.3g}"
+    start = f"{group_details(group.members)}; {_in_common(group)}"
     return [
         Picture(
             name=f"loss_curves-{group.slug}",
@@ -66,16 +66,24 @@ def _pictures(group: Group) -> list[Picture]:
 def curves_of(group: Group) -> tuple[pd.DataFrame, dict[str, Mark]]:
     """Curves of a group's settings, and the looks of their labels."""
     names = _names(group)
-    sizes = zip(names, group.rows["bag_size"], strict=True)
-    looks = {"baseline": bag_size_mark(1), **{name: bag_size_mark(int(s)) for name, s in sizes}}
-    return curves.group_curves(group, names), looks
+    looks = setting_marks(group.rows.assign(name=names), "name")
+    return curves.group_curves(group, names), {"baseline": BASELINE, **looks}
 
 
 def _names(group: Group) -> list[str]:
-    """Several share their r, which the caption names."""
+    """Several settings share their r or their s, which the caption names."""
     if len(group.rows) == 1:
         return list(group.rows["setting"])
-    return [f"s = {size}" for size in group.rows["bag_size"]]
+    if group.rows["step_ratio"].nunique() == 1:
+        return [f"s = {size}" for size in group.rows["bag_size"]]
+    return [f"r = {ratio:.3g}" for ratio in group.rows["step_ratio"]]
+
+
+def _in_common(group: Group) -> str:
+    first = group.rows.iloc[0]
+    if group.rows["step_ratio"].nunique() == 1:
+        return f"r = {first['step_ratio']:.3g}"
+    return f"s = {first['bag_size']}"
 
 
 def held_out_data(group: Group) -> pd.DataFrame:
@@ -85,7 +93,7 @@ def held_out_data(group: Group) -> pd.DataFrame:
     table = table[(table["phase"] == "recovery") & table["eval_set"].isin(group.rows["eval_set"])]
     table = table[table["folder"].isin(group.folders)].astype({"folder": str})
     losses = table.pivot(index="step", columns="folder", values="nats_per_token")
-    base = group.pairs.drop_duplicates("seed")["baseline_folder"]
+    base = group.baselines["baseline_folder"]
     level = losses[base].mean(axis=1)
     settings = zip(_names(group), group.rows["setting"], group.rows["comparisons"], strict=True)
     for name, setting, comparisons in settings:

@@ -14,6 +14,7 @@ from analysis.answer import Answer
 from analysis.compare.comparison import compare
 from analysis.compare.matched import matched
 from analysis.questions import ask
+from analysis.scaling.chinchilla import at_best_rates
 from analysis.schema import SCHEMA
 from tst_study.commands.command_line import app
 from tst_study.errors import UserError
@@ -90,6 +91,16 @@ def test_a_power_law_of_one_column() -> None:
     assert found.predict(pd.DataFrame({"flops": [1e23]}))["loss"].item() == pytest.approx(
         1.7 + 0.5 * 1e3**-0.15, rel=1e-3
     )
+
+
+def test_a_power_law_leaves_out_what_is_not_annealed_and_draws_models() -> None:
+    flops = np.geomspace(1e18, 1e22, 12)
+    rows = pd.DataFrame({"flops": flops, "loss": 2.0 + 0.5 * (flops / 1e20) ** -0.15})
+    rows = rows.assign(annealed=True, model=np.repeat([0, 1, 2, 3], 3))
+    early = rows.tail(1).assign(annealed=False, loss=2.6)
+    found = analysis.fit_power_law(pd.concat([rows, early], ignore_index=True), draws=5)
+    assert pytest.approx(2.0, rel=1e-4) == found.E
+    assert (found.drawn.resampled, found.drawn.clusters) == ("models", 4)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +192,9 @@ def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"bag_size": 1.9}, "column bag_size, row 2: 1.9 is not a whole number above 0;"),
         ({"step_ratio": 30}, "row 2: 30 is not a finite number of at least 0 and of at most 1;"),
         ({"learning_rate": -5}, "column learning_rate, row 2: -5 is not a finite number"),
+        ({"steps": 2.5}, "column steps, row 2: 2.5 is not a whole number above 0;"),
+        ({"steps": 1}, "column steps, row 2: with so few steps, step_ratio makes no superposed"),
+        ({"run": "s1-0"}, "column run: 's1-0' stands there more than once"),
     ],
 )
 def test_a_bad_cell_of_a_table_is_named(change: dict[str, object], complaint: str) -> None:
@@ -234,3 +248,29 @@ def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law(tmp_pa
 def ask_of(points: pd.DataFrame, folder: Path) -> Answer:
     points.to_csv(folder / "points.csv", index=False)
     return ask("chinchilla", table=folder / "points.csv")
+
+
+def test_a_set_ups_best_rate_is_its_own_and_over_shared_seeds() -> None:
+    rows = [("a", 1e-3, 0, 3.0), ("b", 1e-3, 0, 4.0), ("b", 2e-3, 0, 3.4), ("b", 2e-3, 1, 3.9)]
+    points = pd.DataFrame(rows, columns=["batch", "learning_rate", "seed", "loss"])
+    kept, note = at_best_rates(points.assign(params=1e8, tokens=1e9))
+    assert list(kept["loss"]) == [3.0, 3.4, 3.9]
+    assert note == (
+        "1 run at worse learning rates left out; at 1 of 1 sizes and lengths several set-ups are "
+        "fitted together"
+    )
+    lucky = [("a", 1e-3, 0, 3.0), ("a", 2e-3, 0, 2.99), ("a", 2e-3, 1, 3.05)]
+    points = pd.DataFrame(lucky, columns=points.columns)
+    assert list(at_best_rates(points.assign(params=1e8, tokens=1e9))[0]["seed"]) == [0, 1]
+
+
+def test_a_law_stands_though_a_size_cannot_be_left_out(tmp_path: Path) -> None:
+    """Seven of eleven runs are of one size: the law has its runs, the four others have not."""
+    points = frame().rename_axis("run").reset_index().sort_values(["params", "tokens"])
+    one = pd.concat([points[points["params"] == points["params"].min()]] * 2).head(7)
+    one = one.assign(tokens=np.geomspace(2e9, 3e11, 7))
+    one["loss"] = 1.8 + 480 * one["params"] ** -0.35 + 2085 * one["tokens"] ** -0.37
+    others = points[points["params"] > points["params"].min()].iloc[[0, 9, 18, 27]]
+    answer = ask_of(pd.concat([one, others]).assign(run=range(11)), tmp_path)
+    assert "no prediction of one size from the others" in " ".join(answer.sentences)
+    assert any("95% intervals" in title for title in answer.tables)

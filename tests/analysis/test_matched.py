@@ -28,6 +28,16 @@ def table_1() -> pd.DataFrame:
     return matched(runs[runs["source"] == "Table 1"]).table
 
 
+def test_curves_that_meet_on_a_point_of_both_cross_there() -> None:
+    steps = np.arange(1, 6)
+    falling = pd.DataFrame({"step": steps, "loss": 5.0 - steps})
+    level = pd.DataFrame({"step": steps, "loss": np.full(5, 2.0)})
+    (row,) = crossings(falling, level).to_dict("records")
+    assert (row["at"], row["loss"], row["below_after"]) == (3.0, 2.0, True)
+    touching = level.assign(loss=falling["loss"].clip(lower=3.0).where(steps < 4, 3.0))
+    assert crossings(touching, level.assign(loss=3.0)).empty
+
+
 def test_table_1s_pairs_at_equal_flops(table_1: pd.DataFrame) -> None:
     found = rows_of_kind(table_1, "equal FLOPs").dropna(subset=["gain"])
     gains = found.set_index(["family", "steps"])["gain"].to_dict()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.answer import Answer, table_lines
@@ -203,3 +204,18 @@ def test_each_held_out_text_has_laws_of_its_own_name(tmp_path: Path) -> None:
         write_run(tmp_path, config(seed), 3.5, eval_set=eval_set)
     said = ask("compute", tmp_path).sentences
     assert len(set(said)) == len(said) == 8
+
+
+def test_curves_over_bag_size_are_of_one_held_out_text(tmp_path: Path) -> None:
+    texts = {"validation-eeeeeeeeeeeeeeee": 3, "validation-ffffffffffffffff": 10}
+    for (text, best), steps in zip(texts.items(), (0, 10), strict=True):
+        for seed in (steps, steps + 1, steps + 2):
+            write_run(tmp_path, config(seed), 3.5, eval_set=text)
+            for s in (2, 3, 4, 6, 8, 12, 16):
+                gain = 0.05 - 0.02 * np.log(s / best) ** 2 + 1e-4 * ((s + seed) % 3)
+                write_run(tmp_path, config(seed, s, 0.2), 3.5 - gain, eval_set=text)
+    table = ask("bag-size", tmp_path).tables["Best s (both forms, all values)"]
+    found = dict(zip(table["size"].str[-4:], table["best"].astype(float), strict=True))
+    assert found == {"eeee": pytest.approx(3, rel=0.2), "ffff": pytest.approx(10, rel=0.2)}
+    (winners,) = ask("data", tmp_path).tables.values()
+    assert set(winners["eval_set"]) == set(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from paper_figures.item import Item, Missing
 from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
+from paper_figures.study.loss_curves import curves_of
 from paper_figures.style import PAGE, bag_size_mark, ratio_mark
+from paper_figures.table import Table
 from tests.analysis.made_runs import config, write_run
 
 DRAWN = [entry.name for entry in CATALOGUE if entry.group != "study" and "table" not in entry.name]
@@ -249,6 +252,49 @@ def test_the_main_group_has_one_learning_rate(tmp_path: Path) -> None:
     (group,) = Sources(tmp_path).main_groups
     assert set(group.pairs["learning_rate"]) == {2e-3}
     assert len(group.pairs) == 3
+
+
+def test_a_sweep_of_r_at_one_s_is_named_and_marked_by_r(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, config(seed), 3.5)
+        for ratio in (0.1, 0.2, 0.4):
+            write_run(tmp_path, config(seed, 4, ratio), 3.45 + 0.1 * ratio)
+    (group,) = Sources(tmp_path).main_groups
+    data, looks = curves_of(group.representative())
+    assert list(looks) == ["baseline", "r = 0.1", "r = 0.2", "r = 0.4"]
+    assert len(set(looks.values())) == 4
+    assert set(data["label"]) == set(looks)
+    first, *_ = find(["loss_curves"]).entries[0].items(Sources(tmp_path))
+    assert isinstance(first, Picture)
+    assert "; s = 4. Mean over" in first.caption
+
+
+def test_settings_of_fewer_seeds_stand_at_the_level_of_all_baselines(tmp_path: Path) -> None:
+    """The second seed's baseline is 0.2 higher, and s = 8 was not run with it."""
+    for seed, level in enumerate((3.5, 3.7)):
+        write_run(tmp_path, config(seed), level)
+        write_run(tmp_path, config(seed, 4, 0.2), level - 0.1)
+    write_run(tmp_path, config(0, 8, 0.2), 3.5 - 0.05)
+    table, grid = made("table1", tmp_path), made("table4", tmp_path)
+    assert isinstance(table, Table)
+    assert isinstance(grid, Table)
+    own = table.data.dropna(subset="loss_measured").set_index("bag_size")
+    assert dict(own["loss_measured"]) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
+    assert dict(own["seeds"]) == {1: 2, 4: 2, 8: 1}
+    cells = grid.data.dropna(subset="measured_loss").set_index("bag_size")["measured_loss"]
+    assert dict(cells) == pytest.approx({1: 3.6, 4: 3.5, 8: 3.55})
+
+
+def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) -> None:
+    """At r = 0.6 the published optimum is 4.8, at r up to 0.4 it is 6 or more."""
+    for seed in range(4):
+        write_run(tmp_path, config(seed), 3.5)
+        for s in (2, 3, 4, 6, 8, 12, 16):
+            gain = 0.05 - 0.02 * math.log(s / 4.8) ** 2 + 1e-4 * ((s * 7 + seed * 3) % 5)
+            write_run(tmp_path, config(seed, s, 0.6), 3.5 - gain)
+    finding = picture("figure4", tmp_path).finding
+    assert finding is not None
+    assert finding.verdict == "agrees", finding.measured
 
 
 def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
