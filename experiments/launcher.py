@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun
 from experiments.study import Study
-from tst_study.errors import one_of
+from tst_study.errors import UserError, one_of
 from tst_study.run import lock as run_lock
 
 LAUNCHERS = {
@@ -28,6 +28,10 @@ _LOCK = ".submit.lock"
 RETRIES = 3
 """Launches of a run in a row that may end, stopped or crashed, without a new checkpoint and are
 made again; one more, and it is given up."""
+
+
+class UnreachableError(UserError):
+    """Whoever has a study's jobs could not be asked, or refused."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,11 @@ def log_path(folder: Path, rank: int = 0) -> Path:
     return folder / "job" / (f"log-rank{rank}.txt" if rank else "log.txt")
 
 
+def config_path(folder: Path) -> Path:
+    """As which the run was handed to a launcher last."""
+    return folder / "job" / "config.toml"
+
+
 def cancel_mark(folder: Path) -> Path:
     """There, until the run is submitted again, no launcher starts or requeues it by itself."""
     return folder / "job" / "cancelled"
@@ -84,9 +89,9 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before it trained: nothing can be locked there, say
+    except UserError as error:  # before it trained: nothing can be locked or written there, say
         print(error)
-        mark(folder, config, "failed", one_line(error))
+        _mark_failed(folder, config, error)
         return Exit.FAILED
 
 
@@ -102,15 +107,21 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         if speaks:
-            mark(folder, config, "failed", one_line(error))
+            _mark_failed(folder, config, error)
         would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 
+def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
+    """On a full disk the log alone says it; the exit status counts all the same."""
+    with suppress(UserError, OSError):
+        mark(folder, config, "failed", one_line(error))
+
+
 def write_config(config: Config, folder: Path) -> None:
     """Of the run, for its next launch; the other ranks of this one read it at the same time."""
-    path, content = folder / "job" / "config.toml", to_toml(config).encode()
+    path, content = config_path(folder), to_toml(config).encode()
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return

@@ -165,6 +165,10 @@ class Superposition(Strict):
             raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
         if self.mode == "input_only" and self.loss != "mce":
             raise ValueError("loss has no meaning with mode = 'input_only' (one target)")
+        if self.mode == "output_only" and self.align_bags_to_documents:
+            raise ValueError(
+                "align_bags_to_documents has no meaning with mode = 'output_only' (tokens in)"
+            )
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             offset_weights(self.weighting, self.bag_size)  # raises where the lengths differ

@@ -108,9 +108,10 @@ def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
         due = _Due(config, plan, done, last=done == end, logs=timed.logs)
         loss, norm = trainer.step(step, recording=due.logs)
 
-        if step == first:
-            ranks.wait_at_most(config.execution.timeout_seconds)
-        timed.poll(logged=due.logs, writing=trainer.checkpoints.writing)
+        with trainer.clock.waiting():  # ranks that ask each other wait for what is queued
+            if step == first:
+                ranks.wait_at_most(config.execution.timeout_seconds)
+            timed.poll(logged=due.logs, writing=trainer.checkpoints.writing)
         if timed.written:
             trainer.finish_save(done)
         stopped = timed.stops and not due.last

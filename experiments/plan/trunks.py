@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from experiments.plan.planned_run import Identities, PlannedRun, is_over, state
+from experiments.run_process import config_path
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.config import Config, ForkPoint
+from tst_study.config import Config, ForkPoint, load
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run.identity import digest
 from tst_study.run.trunk import prefix_form, shared_until
@@ -50,9 +51,7 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
             if not _has_begun(by_fingerprint[fingerprint])
         }
         there = state(trunk.run)
-        if there == "done":  # of a record or a cleaned folder, checkpoints may be gone
-            kept = checkpoint_steps(trunk.run.folder)
-            open_ = {one: (trunk, step) for one, (_, step) in open_.items() if step in kept}
+        open_ = {one: at for one, at in open_.items() if _is_kept(trunk.run, at[1])}
         # Nothing forks from a trunk that diverged: each branch says by itself that it does.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             trunk_of |= open_
@@ -65,6 +64,17 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
             run = replace(run, config=run.config.executed(fork_from=fork), trunk=trunk.run)
         planned[run.fingerprint] = run
     return list(planned.values())
+
+
+def _is_kept(trunk: PlannedRun, step: int) -> bool:
+    """Whether there is or will be a checkpoint of a step. A trunk that was handed to a launcher
+    keeps those that were asked for then; of a record or a cleaned folder, they may be gone."""
+    there, asked = checkpoint_steps(trunk.folder), config_path(trunk.folder)
+    if step in there or state(trunk) == "done":
+        return step in there
+    if not asked.exists():
+        return True
+    return step in load(asked).execution.keep_steps and step > max(there, default=0)
 
 
 def _has_begun(run: PlannedRun) -> bool:

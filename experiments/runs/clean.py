@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.launcher import launchers, the_only_submitter
+from experiments.launcher import UnreachableError, launchers, the_only_submitter
 from experiments.plan.planner import Planner
 from experiments.plan.trunks import trunks_of
+from experiments.runs.status import say_once
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.errors import UserError
@@ -37,7 +38,11 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; name a study or its folder")
     found = [*_checkpoints(root, planner)]
-    found += [folder for one in launchers() for folder in one.leftovers(root)]
+    for one in launchers():
+        try:
+            found += one.leftovers(root)
+        except UnreachableError as error:
+            say_once(f"without what jobs left: {error}")
     if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
         raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
     return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
@@ -66,17 +71,21 @@ def _lies_in(path: Path, root: Path) -> bool:
 
 
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
-    given_up = _given_up(planner) - _forked_from(root) if planner else set()
+    needed = _forked_from(root)
+    given_up = _given_up(planner) if planner else set()
     for folder in _runs(root):
-        if not run_record.is_over(folder) or run_lock.is_held(folder):
+        if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
             continue
-        places = [checkpoint_place(folder, step) for step in checkpoint_steps(folder)]
-        if run_record.read_header(folder)["role"] != "trunk":
+        header, steps = run_record.read_header(folder), checkpoint_steps(folder)
+        if header["role"] != "trunk":
+            kept = header["config"]["execution"].get("keep_steps", ())
+            why = "not the last checkpoint of a run that is over"
             yield from (
-                (place, "not the last checkpoint of a run that is over") for place in places[:-1]
+                (checkpoint_place(folder, step), why) for step in steps[:-1] if step not in kept
             )
         elif folder.name in given_up:
-            yield from ((place, "nothing forks from this trunk any more") for place in places)
+            why = "nothing forks from this trunk any more"
+            yield from ((checkpoint_place(folder, step), why) for step in steps)
 
 
 def _given_up(planner: Planner) -> set[str]:
@@ -88,7 +97,7 @@ def _given_up(planner: Planner) -> set[str]:
 
 
 def _forked_from(root: Path) -> set[str]:
-    """Trunks of branches that were handed to a launcher and are not over."""
+    """Folders from which runs fork that were handed to a launcher and are not over."""
     needed = set()
     for path in root.glob("*/job/config.toml"):
         fork = config.load(path).execution.fork_from

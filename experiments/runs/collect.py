@@ -48,17 +48,18 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
     table = load(root)
     write_bytes(report / "runs.csv", csv_bytes(table, numbers=None))
     table.to_parquet(report / "runs.parquet", index=False)
+    summary = (
+        build(root, report, only=("study", "report")).sources.summary.lines()
+        if over
+        else ["No run is over yet."]
+    )
+    # Last: by it a later submission sees that the study was collected.
     write_json(
         report / "collected.json",
         {
             "over": [one.run_id for one in over],
             "missing": {one.run_id: f"{one.state} {one.message}".strip() for one in missing},
         },
-    )
-    summary = (
-        build(root, report, only=("study", "report")).sources.summary.lines()
-        if over
-        else ["No run is over yet."]
     )
     return Collected(report, over, missing, summary)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.launcher import launchers
 from experiments.plan.planned_run import matches
-from experiments.runs.status import STOPPED, rows_below
+from experiments.runs.status import STOPPED, check_is_one_study, rows_below
 from tst_study.errors import UserError
 from tst_study.text import printable
 
@@ -13,6 +13,7 @@ from tst_study.text import printable
 def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     """A heading and the last lines for each run that matches; those that failed, without a
     pattern. Raises `UserError` where none does."""
+    check_is_one_study(root)
     chosen = [
         row
         for row in rows_below(root)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from experiments.launcher import Job, jobs_of
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.plan.planner import Planner
-from experiments.run_process import cancel_mark
+from experiments.run_process import cancel_mark, config_path
 from experiments.study import Study
 from tst_study import config, run_record
 from tst_study.errors import UserError
@@ -89,7 +89,7 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         run_id=folder.name,
         state=state,
         step=status["step"],
-        steps=status["steps"],
+        steps=status["steps"] or steps,
         phase=status.get("phase", "") if running else "",
         loss=status.get("loss"),
         tokens_per_second=status.get("tokens_per_second") if running else None,
@@ -145,7 +145,8 @@ def rows_of(
 
 def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[PlannedRun], bool]:
     """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
-    states = {one.run_id: one.state for one in rows_of(study, root, share)}
+    jobs = jobs_if_known(root)
+    states = {one.run_id: one.state for one in rows_of(study, root, share, jobs)}
     named = [
         run
         for run in Planner(study, root, share).decided()
@@ -195,6 +196,14 @@ def check_is_there(root: Path) -> None:
         raise UserError(f"{root}: no such folder; submit the study first, or name its folder")
 
 
+def check_is_one_study(root: Path) -> None:
+    """Raises `UserError`, also for a folder whose studies have folders of their own."""
+    check_is_there(root)
+    below = {path.parent for path in _folders_below(root)}
+    if below and root not in below:
+        raise UserError(f"{root}: holds studies; name one of them, such as {min(below)}")
+
+
 def jobs_if_known(root: Path) -> dict[str, Job]:
     """None, which is said, where nobody answers for them."""
     try:
@@ -212,7 +221,7 @@ def say_once(line: str) -> None:
 
 def _trunk_of(folder: Path) -> str:
     try:
-        fork = config.load(folder / "job" / "config.toml").execution.fork_from
+        fork = config.load(config_path(folder)).execution.fork_from
     except UserError:
         fork = None
     return Path(fork.folder).name if fork else ""

@@ -14,6 +14,7 @@ from experiments.runs.status import (
     ENDLESS,
     StatusRow,
     check_is_there,
+    jobs_if_known,
     rows_below,
     rows_of,
     say_once,
@@ -57,6 +58,7 @@ def look(
 ) -> list[StatusRow]:
     """A study's own list of runs where its corpora are there, else what its folder holds; asks for
     their jobs where they are not given."""
+    jobs = jobs_if_known(root) if jobs is None else jobs
     if study in STUDIES:
         try:
             return rows_of(load(study, scale, root), root, share, jobs)

@@ -45,7 +45,7 @@ class Curves:
 
 def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> ThreadingHTTPServer:
     """A server on the loopback that answers with the page; whoever calls lets it serve, and
-    closes it. `port`: 0 for a free one."""
+    closes it. `port`: 0 for a free one. Raises `UserError` for one that is taken."""
     text = kept(RENEWED_EVERY, lambda: panels(root, look()))
 
     class Page(BaseHTTPRequestHandler):
@@ -69,7 +69,11 @@ def serve(look: Callable[[], Sequence[StatusRow]], root: Path, port: int) -> Thr
         def log_message(self, *words: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+    except OSError as error:
+        said = (error.strerror or str(error)).lower()
+        raise UserError(f"--port {port}: {said}; give another one, or none") from None
     return server
 
 

@@ -38,12 +38,17 @@ def command_script(
     """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
     that submits, beside Slurm's programs."""
     small, resources = profile.of_small_jobs()
-    prefix, python = (profile.container, profile.python) if inside else ("", None)
     small = small if inside else small.model_copy(update={"srun": ()})
-    command = f"{shlex.quote(python or sys.executable)} -P -u -m tst_study {shlex.join(words)}"
+    python = _python(profile.container, small.srun, profile.python) if inside else _python()
     parameters = _of_array(one, small, resources)
     parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
-    return script_text(one.folder(root), f"{prefix} {command}".strip(), parameters, 1)
+    if account := parameters["account"]:  # which the user may have said in a variable alone
+        parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
+    # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
+    parameters["signal_delay_s"] = 1
+    return script_text(
+        one.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
+    )
 
 
 def _training(
@@ -65,13 +70,21 @@ def _training(
         ],
         "teardown": ["tst_end $?"],
     }
-    python = shlex.quote(profile.python or sys.executable)
+    python = _python(profile.container, profile.srun, profile.python)
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     gpu = " --gpu" if profile.on_gpu(resources) else ""
     command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu} 2>"$TST_RUN/job/srun.txt"'
-    return script_text(
-        one.folder(root), f"{profile.container} {command}".strip(), parameters | around, count
-    )
+    return script_text(one.folder(root), command, parameters | around, count)
+
+
+def _python(container: str = "", srun: Sequence[str] = (), python: str | None = None) -> str:
+    """The interpreter's words; in a container it starts where the study was submitted, as corpora
+    and trunks are named from there: an image has a working directory of its own."""
+    words = shlex.quote(python or sys.executable)
+    if not container and not any(option.startswith("--container") for option in srun):
+        return words
+    enter = f"""sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())}"""
+    return f"{container} {enter} {words}".strip()
 
 
 def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
@@ -124,7 +137,8 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
     return [
         f"source {shlex.quote(one.code)}/experiments/slurm/launch.sh || exit 1",
         "tst_begin",
-        *(f"{{\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
+        # The colon: a line may be a comment alone.
+        *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
         f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",

@@ -5,14 +5,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from tst_study.errors import UserError
+from experiments.launcher import UnreachableError
 from tst_study.process.rank_environment import VARIABLES
 
 INHERITED = ("SLURM_", "SBATCH_", "SUBMITIT_", "SRUN_", "SQUEUE_", "SALLOC_")
 SECONDS = 30
 
 
-class SlurmError(UserError):
+class SlurmError(UnreachableError):
     """Slurm could not be asked, or refused."""
 
 

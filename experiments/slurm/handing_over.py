@@ -96,7 +96,7 @@ def submit_to_slurm(
             job = jobs.get(run.run_id)
             if is_over(run):
                 result.over.append(run)
-            elif (job and job.is_active) or run_lock.is_held(run.folder):
+            elif _goes_on(run, job):
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
@@ -117,6 +117,13 @@ def _collecting(study: Study, root: Path) -> list[str]:
     if study.name not in STUDIES:
         return [COLLECT, place]
     return [COLLECT, study.name, "--scale", study.scale, "--runs", place]
+
+
+def _goes_on(run: PlannedRun, job: SlurmJob | None) -> bool:
+    """Whether somebody trains it or will; what was cancelled may take a while to end."""
+    if cancel_mark(run.folder).exists():
+        return False
+    return (job is not None and job.is_active) or run_lock.is_held(run.folder)
 
 
 def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:

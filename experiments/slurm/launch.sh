@@ -25,9 +25,24 @@ tst_note() { # OUTCOME NODE WORDS
   [ -z "$TST_RUN" ] || echo "$line" >>"$TST_RUN/job/launches"
 }
 
+tst_say_failed() { # WHY: the run's last word, before that of ranks, of which none is left to say it
+  local file="$TST_RUN/status.json" beside="$TST_RUN/.status.json.$TST_JOB" d=$'\001'
+  [ -n "$TST_RUN" ] || return 0
+  ! grep -qsE '^ *"state": "(done|diverged)"' "$file" || return 0
+  {
+    cat "$file" 2>/dev/null || {
+      printf '{\n "state": "",\n "step": 0,\n "steps": 0,\n "last_checkpoint": null,\n'
+      printf ' "heartbeat": %s,\n "message": ""\n}\n' "$(date +%s)"
+    }
+  } | sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' \
+    -e "s$d^\( *\"message\": \"\)$d\1${1//[\"\\&]/ }: $d" \
+    -e 's/^\( *"message": ".*\): \(",*\)$/\1\2/' >"$beside" && mv "$beside" "$file"
+}
+
 tst_stop() { # WHAT: a line of set-up that failed
   echo "set-up failed: $1" >&2
   tst_note set-up "$SLURMD_NODENAME" "$1"
+  tst_say_failed "set-up failed: $1"
   exit 1
 }
 
@@ -60,7 +75,11 @@ tst_end() { # STATUS of srun
   node=${first%%:*}
   [ "$SLURM_JOB_NUM_NODES" != 1 ] || node=$SLURM_JOB_NODELIST
   [ -z "$said" ] || node=
-  tst_note "${said:-crash}" "${node:--}" "${first:-status $1}"
+  if ! tst_note "${said:-crash}" "${node:--}" "${first:-status $1}"; then
+    # Launches that leave no line are not counted, and would be made for ever.
+    echo "not requeued: $TST_RUN/job/launches cannot be written; submit again to go on" >&2
+    exit 1
+  fi
   idle=$(awk '$2 != 75 { n = $3 == $4 ? n + 1 : 0 } END { print n + 0 }' "$TST_RUN/job/launches")
   if [ "$idle" -gt "$TST_RETRIES" ]; then
     tst_give_up "launches in a row without a new checkpoint: $idle${first:+ ($first)}"
@@ -76,11 +95,9 @@ tst_wait_for_an_answer() { # ten minutes for a controller that is being started 
   done
 }
 
-tst_give_up() { # WHY: the run's last word, which no rank is left to say
-  local beside="$TST_RUN/.status.json.$TST_JOB" said="given up: ${1//[\"\\\/&]/ }: "
-  echo "$said" >&2
-  sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' -e "s/^\( *\"message\": \"\)/\1$said/" \
-    "$TST_RUN/status.json" >"$beside" && mv "$beside" "$TST_RUN/status.json"
+tst_give_up() { # WHY
+  echo "given up: $1" >&2
+  tst_say_failed "given up: $1"
   exit 1
 }
 

@@ -22,6 +22,7 @@ from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study import run_record
+from tst_study.run import lock as run_lock
 
 JOBS_PER_CALL = 200
 """Of `scancel`."""
@@ -98,6 +99,10 @@ class Slurm:
         """Folders of jobs that ended, and copies of code that no active job runs."""
         submissions, known = submission.queued(root)
         active = _active(known)
+        # One that was submitted by hand, `sbatch RUN/job/run.sh`, has no mark of its own.
+        active |= {
+            one.id for one in submissions if any(run_lock.is_held(root / run) for run in one.runs)
+        }
         if any(one.id not in active for one in submissions):
             time.sleep(SECOND_LOOK)
             active |= _active(in_the_queue())

@@ -20,15 +20,20 @@ WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
 TAKEN = {
     "array": "holds the runs; say max_array and parallel",
     "chdir": "is where the study was submitted; submit from the folder that you mean",
+    "cpus_per_task": "goes with the ranks; say cpus_per_task in [resources] or [small]",
     "comment": "is the mark by which the study's jobs are known; say wckey or account",
     "dependency": "is how branches wait for their trunk; to start later, say begin",
     "error": "goes with the output; read it by tst-study logs",
     "exclude": "is extended by nodes that fail; say exclude at the top of the profile",
     "job_name": "keeps equal submissions apart; it begins with the study's folder: say --runs",
+    "nodes": "goes with the ranks; say nodes in [resources]",
+    "ntasks": "goes with the ranks; say nodes and tasks_per_node in [resources]",
+    "ntasks_per_node": "goes with the ranks; say tasks_per_node in [resources]",
     "no_requeue": "would end a run with the time of its job; say retries",
     "output": "lies in the study's folder; read it by tst-study logs",
     "requeue": "is how a run outlives the time of its job; say retries",
     "signal": "warns a run before its time is up; say signal_seconds",
+    "time": "decides when a run is warned; say time in [resources] or [small]",
 }
 """Options of sbatch that jobs live by, and what to say in their place."""
 
@@ -44,6 +49,10 @@ def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bo
 
 SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken)]
 """Options of sbatch by their long names."""
+
+
+LEAST_SECONDS = 60
+"""Of a launch, before it is told to stop; Slurm may tell it so up to a minute early."""
 
 
 class Resources(Strict):
@@ -186,12 +195,20 @@ def load_profile(path: Path | None = None) -> Profile:
     values = _as_tuples(read_toml(path))
     try:
         profile = Profile.model_validate(values)
+        every = [profile.resources]
         for one in profile.runs:
-            Resources.model_validate(profile.resources.model_dump() | one.resources)
+            every.append(Resources.model_validate(profile.resources.model_dump() | one.resources))
     except ValidationError as error:
         known = f"; keys: {', '.join(Profile.model_fields)}"
         more = known if error.errors()[0]["type"] == "extra_forbidden" else ""
         raise UserError(f"{path}: {first_problem(error)}{more}") from None
+    for resources in every:
+        if 0 < resources.seconds <= profile.signal_seconds + LEAST_SECONDS:
+            raise UserError(
+                f"{path}: time = {resources.time!r} leaves nothing to train in: runs are told to "
+                f"stop signal_seconds = {profile.signal_seconds} before its end; say more time, or "
+                "fewer signal_seconds"
+            )
     return profile
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from experiments.run_process import Exit, log_path, send_output_to, train_rank
+from experiments.run_process import Exit, config_path, log_path, send_output_to, train_rank
 from tst_study import config
 from tst_study.process.rank_environment import adopt_slurm_ranks
 
@@ -30,7 +30,7 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     for number in EARLY:
         signal.signal(number, _stop)
     adopt_slurm_ranks()
-    resolved = config.load(folder / "job" / "config.toml")
+    resolved = config.load(config_path(folder))
     if on_gpu and resolved.execution.device == "auto":
         resolved = resolved.executed(device="cuda")
     try:

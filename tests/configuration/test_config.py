@@ -56,6 +56,10 @@ steps = 100
             "superposition={bag_size=4, mode='input_only', loss='hinge'}",
             ["superposition", "loss has no meaning with mode = 'input_only'"],
         ),
+        (
+            "superposition={bag_size=4, mode='output_only', align_bags_to_documents=true}",
+            ["superposition", "align_bags_to_documents has no meaning with mode = 'output_only'"],
+        ),
         ("superposition.steps=20", ["superposition", "steps and step_ratio", "keep one"]),
         ("superposition.weighting=[1, 2]", ["superposition", "weighting", "4"]),
         ("execution.micro_batch=3", ["batch.sequences = 16", "execution.micro_batch = 3"]),

@@ -11,6 +11,7 @@ from experiments.launcher import Options, launcher_of
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.trunks import trunks_of
+from experiments.run_process import write_config
 from experiments.studies import catalogue
 from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
@@ -179,3 +180,15 @@ def test_branches_of_a_trunk_whose_checkpoints_are_gone_are_trained_alone(tmp_pa
     }
     shutil.rmtree(checkpoint_folder(trunk.folder))
     assert [run.trunk for run in planning.decided()] == [None] * 3
+
+
+def test_a_branch_that_is_added_while_its_trunk_trains_does_not_wait_for_it(tmp_path: Path) -> None:
+    """The trunk keeps what it was asked for when it was handed over."""
+    trunk = planner(one(4, 0.2), one(4, 0.4), one(4, 0.6), root=tmp_path).decided()[0]
+    write_config(trunk.config, trunk.folder)
+    after = planner(*(one(4, r) for r in (0.2, 0.3, 0.4, 0.6)), root=tmp_path)
+    assert [bool(run.trunk) for run in after.decided()[1:]] == [True, False, True, True]
+    # It is past step 20, of which there is no checkpoint; of step 30 there is one by chance.
+    checkpoint_place(trunk.folder, 30).mkdir(parents=True)
+    RunWriter(trunk.folder, header_of(trunk.config, DATA)).status("running", 31)
+    assert [bool(run.trunk) for run in after.decided()[1:]] == [False, True, True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 from analysis import run_table
 from experiments.plan.planner import Planner
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect, keep
 from experiments.runs.logs import log_tails
@@ -155,6 +157,20 @@ def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
     assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
+
+
+def test_clean_keeps_checkpoints_that_were_asked_for(tmp_path: Path) -> None:
+    finished(tmp_path / "done", "execution.keep_steps=[50]")
+    with_checkpoints(tmp_path / "done", 50, 70, 100)
+    (only,) = not_needed(tmp_path)
+    assert only.path.name == "step-00000070"
+
+
+def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
+    finished(tmp_path / "one" / "done")
+    for ask in (partial(cancel_runs, tmp_path), lambda text: list(log_tails(tmp_path, text, 1))):
+        with pytest.raises(UserError, match=r"holds studies; name one of them, such as .*/one$"):
+            ask("")
 
 
 def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(

@@ -42,7 +42,7 @@ VARIABLES = [
     ({**TASKS, "SLURM_PROCID": "x"}, "SLURM_PROCID = 'x': is not a number"),
     ({**TASKS, "SLURM_LOCALID": ""}, "SLURM_LOCALID = '': is not a number"),
     ({**TASKS, "SLURM_STEP_ID": "batch"}, "SLURM_STEP_ID = 'batch': is not a number"),
-    ({**TASKS, "SLURM_STEP_TASKS_PER_NODE": "x"}, "TASKS_PER_NODE = 'x': is not a number"),
+    ({**TASKS, "SLURM_STEP_TASKS_PER_NODE": "x"}, "TASKS_PER_NODE = 'x': is no list of numbers"),
     ({**TASKS, "SLURM_STEP_NODELIST": "?"}, "MASTER_ADDR = '?': is not an address"),
 ]  # fmt: skip
 
@@ -85,6 +85,9 @@ PROFILES = [
     ("sbatch = {job_name = 'x'}", "sbatch: job_name: keeps equal submissions apart"),
     ("[small]\nsbatch = {dependency = 'x'}", "small.sbatch: dependency: is how branches wait"),
     ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is no long option of sbatch"),
+    ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: goes with the ranks"),
+    ("[resources]\ntime = '5'", "time = '5' leaves nothing to train in"),
+    ("[[runs]]\nmatch = '*'\nresources = {time = '0:06:00'}", "leaves nothing to train in"),
     ("mfu = 2.0", "mfu: "),
     ("price_per_gpu_hour = 0.0", "price_per_gpu_hour: "),
     ("[small]\nnodes = 2", "small.nodes: Extra inputs"),

@@ -13,6 +13,8 @@ from tests.step_gradients import standing_still
 from tests.tiny_runs import MIXTURE, built, run, tiny
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.grouped_experts import GroupedExperts
+from tst_study.megatron.model import empty_model
+from tst_study.megatron.process_groups import process_groups
 
 SEQUENTIAL = 'execution.expert_products="sequential"'
 
@@ -101,3 +103,14 @@ def test_what_is_recorded_changes_no_bit(words: Path, tmp_path: Path) -> None:
     )
     assert often.metrics[-1]["loss"] == seldom.metrics[-1]["loss"]
     assert often.evals[-1]["nats_per_token"] == seldom.evals[-1]["nats_per_token"]
+
+
+def test_every_weight_is_made_where_it_is_used(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron makes a router's on the CPU, and moves it when hooks hold it already."""
+    config = tiny(words, *MIXTURE)
+    with process_groups(config):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: "meta")
+        model = empty_model(config)
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}

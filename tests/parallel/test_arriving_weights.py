@@ -96,3 +96,12 @@ def test_each_part_waits_for_its_own_weights_alone(words: Path, tmp_path: Path) 
 def test_without_shared_buckets_there_is_nothing_to_overlap(words: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="overlap_weights = true: it needs the shares of"):
         train(tiny(words, WEIGHTS), tmp_path)
+
+
+def test_a_process_that_is_alone_overlaps_nothing(words: Path, tmp_path: Path) -> None:
+    """A layout for many ranks, tried on one."""
+    for name, overlapped in (("plain", ()), ("overlapped", (*OVERLAPPED, WEIGHTS))):
+        shares = OVERLAPPED[:1] + OVERLAPPED[2:]
+        train(tiny(words, *(overlapped or shares)), tmp_path / name, progress=False)
+    plain, overlapped = (last_tensors(tmp_path / name) for name in ("plain", "overlapped"))
+    assert all(torch.equal(plain[key], overlapped[key]) for key in plain)

@@ -23,19 +23,22 @@ FITS = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 2, "cpus_per_task": 2}
 """What a node of this cluster has; its GPUs are pretended, its memory is not."""
 
 THIS = shlex.quote(sys.executable)
-PYTHON = f'#!/bin/sh\nexec {THIS} "$@"\n'
+PYTHON = f'#!/bin/sh\necho "python in $PWD" >>"$HOME/seen"\nexec {THIS} "$@"\n'
 TOOLS = {
     # Of the node's shell.
     "bash_env": 'module() { echo "module $*" >>"$HOME/seen"; }\n',
     "bin/python": PYTHON,
-    # An image without Slurm: nothing of the PATH is left in it.
+    # An image without Slurm, and with a working directory of its own.
     "bin/apptainer": """#!/bin/sh
 echo "apptainer $*" >>"$HOME/seen"
 while [ "${1%.sif}" = "$1" ]; do shift; done
-shift 2
-PATH=/nowhere exec {python} "$@"
+shift
+cd /
+PATH="$HOME/image" exec "$@"
 """,
-    # srun with pyxis' options.
+    "image/sh": '#!/bin/sh\nexec /bin/sh "$@"\n',
+    "image/python": PYTHON,
+    # srun with pyxis' options: its images, too, have a working directory of their own.
     "bin/srun": """#!/bin/bash
 ours=() inside=
 for word; do
@@ -44,16 +47,17 @@ for word; do
     *) ours+=("$word") ;;
   esac
 done
-exec {real}/srun "${ours[@]}"
+exec {real}/srun ${inside:+--chdir=/} "${ours[@]}"
 """,
     "tst-study/.venv/bin/activate": 'PATH="$HOME/bin:$PATH"; echo "venv" >>"$HOME/seen"\n',
     "miniforge3/etc/profile.d/conda.sh": 'conda() { echo "conda $*" >>"$HOME/seen"; }\n',
 }
+HERE = f"python in {Path.cwd()}\n"
 SEEN = {
-    "apptainer": {"module load apptainer", "apptainer exec --nv"},
+    "apptainer": {"module load apptainer", "apptainer exec --nv", HERE},
     "conda-gpus-per-node": {"conda activate tst-study"},
     "modules-gres": {"module load cuda/12.8", "venv"},
-    "pyxis": {"srun --container-image=/lustre/images/tst-study.sqsh"},
+    "pyxis": {"srun --container-image=/lustre/images/tst-study.sqsh", HERE},
 }
 
 
@@ -64,7 +68,7 @@ def tools(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         real = str(cluster.prefix / "usr/bin")
-        path.write_text(text.replace("{python}", THIS).replace("{real}", real))
+        path.write_text(text.replace("{real}", real))
         path.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("BASH_ENV", str(home / "bash_env"))
@@ -77,6 +81,8 @@ def fitting(given: Profile) -> Profile:
     resources = given.resources.model_copy(update={**FITS, "memory_gb": 1.0, "time": "10"})
     site = profile().setup
     changes = {"resources": resources, "runs": (), "setup": (*given.setup, *site)}
+    if given.container:
+        changes["python"] = "python"
     return given.model_copy(update=changes)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from pathlib import Path
 from threading import Thread
 
@@ -9,16 +12,21 @@ import pytest
 
 from experiments.launcher import Options, the_only_submitter
 from experiments.run_process import write_config
+from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
-from experiments.slurm import code_copy, submission
-from experiments.slurm.batch_script import array_script
+from experiments.slurm import batch_script, code_copy, submission
+from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import keep_code
+from experiments.slurm.commands import SlurmError
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import Submission
 from tests.examples import example
 from tests.slurm.test_launching import wait_until
+from tst_study import run_record
 from tst_study.errors import UserError
+from tst_study.run import lock as run_lock
+from tst_study.run.writer import mark
 
 
 @pytest.fixture
@@ -167,3 +175,119 @@ def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> N
     ours = f"12|0|RUNNING|None|{one.comment}"
     says(programs / "squeue", f"printf '9|0|RUNNING|None|caf\\351\\n'; echo '{ours}'")
     assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["running"]
+
+
+AROUND = Path(batch_script.__file__).with_name("launch.sh")
+
+
+def around(run: Path, programs: Path, shell: str) -> subprocess.CompletedProcess[str]:
+    """Lines of a batch script, after `launch.sh` was sourced; requeueing ends nothing here."""
+    says(programs / "squeue", "echo RUNNING")
+    says(programs / "scontrol", f"echo $* >>{run.parent}/asked")
+    says(programs / "sleep", "")
+    words = f'TST_RUN="{run}" TST_RETRIES=1 SLURMD_NODENAME=n1\nSLURM_JOB_NUM_NODES=1\n'
+    words += f"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1\nsource {AROUND}\ntst_begin\n{shell}\n"
+    return subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+
+
+def told(run: Path) -> tuple[str, str]:
+    status = run_record.read_status(run)
+    assert status is not None
+    return status["state"], status["message"]
+
+
+def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
+    run = tmp_path / "a-01230123"
+    line = 'module load cuda/12 | tee "log" && true'
+    (setup,) = [line for line in batch_script._setup(one_submission(tmp_path), with_line(line))
+                if "tst_stop" in line]  # fmt: skip
+    said = "set-up failed: module load cuda/12 | tee  log     true"
+    around(run, programs, f"module() {{ false; }}; set -o pipefail\n{setup}")
+    assert told(run) == ("failed", said)
+    mark(run, example(), "preempted", "SIGUSR2 at step 500")
+    around(run, programs, f"tst_stop '{line}'")
+    assert told(run) == ("failed", f"{said}: SIGUSR2 at step 500")
+    mark(run, example(), "done", "")
+    around(run, programs, "tst_stop x")
+    assert told(run) == ("done", "")
+
+
+def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, programs: Path) -> None:
+    """As on a full disk, on which no crash leaves a line."""
+    run = tmp_path / "a-01230123"
+    (run / "job" / "launches").mkdir(parents=True)
+    done = around(run, programs, "touch $TST_RUN/job/srun.txt; tst_end 1")
+    assert done.returncode == 1
+    assert "cannot be written; submit again to go on" in done.stderr
+    assert not (tmp_path / "asked").exists()
+    (run / "job" / "launches").rmdir()
+    for _ in range(2):
+        around(run, programs, "touch $TST_RUN/job/srun.txt; tst_told=1; tst_end 1")
+    assert (tmp_path / "asked").read_text().count("requeue 7") == 1
+    assert told(run)[1].startswith("given up: launches in a row without a new checkpoint: 2")
+
+
+def one_submission(root: Path) -> Submission:
+    return submission.new(root, "", ["a"], Path("code"))
+
+
+def with_line(line: str) -> Profile:
+    return Profile(setup=(line,))
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_line_of_set_up_may_be_a_comment_or_empty(tmp_path: Path) -> None:
+    how = Profile(setup=("# modules of the old cluster", "", "true"))
+    script = array_script(one_submission(tmp_path), tmp_path, how, Resources())
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize(
+    ("how", "cd"),
+    [
+        (Profile(), False),
+        (Profile(container="apptainer exec x.sif", python="python"), True),
+        (Profile(srun=("--container-image=x.sqsh",), python="python"), True),
+    ],
+)
+def test_ranks_in_a_container_start_where_the_study_was_submitted(
+    tmp_path: Path, how: Profile, cd: bool
+) -> None:
+    script = array_script(one_submission(tmp_path), tmp_path, how, Resources())
+    enters = f"""sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
+    assert (enters in script) == cd
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_small_job_knows_the_account_and_is_warned_at_its_end_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variable alone; `sbatch` takes none of a submitter's own."""
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
+    script = command_script(one_submission(tmp_path), tmp_path, Profile(), ["submit"], inside=False)
+    assert "export SBATCH_ACCOUNT=team\n" in script
+    assert "#SBATCH --signal=USR2@1\n" in script
+
+
+def test_a_submission_of_which_a_run_is_held_has_not_ended(tmp_path: Path, programs: Path) -> None:
+    """Somebody has submitted `job/run.sh` by hand: nothing in the queue carries its mark."""
+    root = tmp_path / "runs"
+    one = submitted(root, programs)
+    says(programs / "squeue", "")
+    with run_lock.hold(root / one.runs[0]):
+        assert not_needed(root) == []
+    assert {found.path.parent.name for found in not_needed(root)} == {"slurm", "code"}
+
+
+def test_without_slurm_a_moved_study_is_cleaned_and_cancelled_here(
+    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "runs"
+    submitted(root, programs)
+    assert cancel_runs(root, "") == ["a-01230123"]
+    assert "without jobs that are queued: squeue" in capsys.readouterr().err
+    with pytest.raises(SlurmError):
+        cancel_runs(root, "no-such-run")
+    assert not_needed(root) == []
+    assert "without what jobs left: squeue" in capsys.readouterr().err

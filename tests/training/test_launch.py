@@ -167,6 +167,12 @@ def test_slurm_tasks_are_ranks() -> None:
     }
 
 
+def test_nodes_may_have_different_numbers_of_tasks() -> None:
+    environment = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1,2(x1),1", "SLURM_NODEID": "1"}
+    adopt_slurm_ranks(environment)
+    assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("1", "2")
+
+
 @pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "0"}])
 def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str]) -> None:
     environment = SLURM | change

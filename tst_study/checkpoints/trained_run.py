@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
-from tst_study.config import Config, Model, from_dict
+from tst_study.config import Config, ForkPoint, Model, from_dict
 from tst_study.configuration.learning_rate import is_annealed
 from tst_study.configuration.phase_plan import Phase, plan_phases
 from tst_study.errors import UserError
 from tst_study.run.trunk import check_fork
-from tst_study.run_record import RunHeader, read_header
+from tst_study.run_record import RunHeader, read_header, read_status
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,24 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     return TrainedRun(folder, header, config, chosen, place)
 
 
-def check_fork_point(config: Config, data: dict[str, Any]) -> None:
-    """Raises `UserError` where `execution.fork_from` is set, and is no checkpoint of a trunk of
-    this run. `data`: fingerprints of the run's own text."""
+def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
+    """Where the run begins; None: at its first step, as `execution.fork_from` is not set, or names
+    a trunk that diverged before, as this run will by itself.
+
+    `data`: fingerprints of the run's own text. Raises `UserError` for what is no checkpoint of a
+    trunk of this run.
+    """
     fork = config.execution.fork_from
     if fork is None:
-        return
+        return None
     folder = Path(fork.folder)
     check_fork(config, data, read_header(folder), fork.step)
     if fork.step not in checkpoint_steps(folder):
+        status = read_status(folder)
+        if status is not None and status["state"] == "diverged":
+            return None
         raise UserError(
             f"execution.fork_from: {folder} has no checkpoint of step {fork.step}; train the "
             "trunk first, or leave the key out to train the run from its first step"
         )
+    return fork

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.checkpoints.trained_run import check_fork_point
+from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config import Config, to_toml
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
@@ -40,7 +40,7 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     if folder is not None:
         check_same_run(folder, digest)
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
-        check_fork_point(config, data)
+        fork_point(config, data)
     if config.initial_weights is not None:
         from tst_study.huggingface.weights import check_initial_weights
 

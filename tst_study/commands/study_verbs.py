@@ -208,14 +208,17 @@ def watch(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    port: Annotated[int, typer.Option(help="Of this machine; by default a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine; by default a free one.")
+    ] = 0,
 ) -> None:
     """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
-    from experiments.runs.status import jobs_if_known
+    from experiments.runs.status import check_is_one_study, jobs_if_known
     from experiments.runs.status_screen import look
     from experiments.runs.watch import kept, serve
 
     root = _folder(study, scale, runs)
+    check_is_one_study(root)
     look(study, scale, root)  # errors are for the terminal
     jobs = kept(30.0, lambda: jobs_if_known(root))  # a busy controller answers others, too
     with serve(lambda: look(study, scale, root, jobs=jobs()), root, port) as server:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tst_study.checkpoints.trained_run import check_fork_point
+from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config import Config
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.model import SuperposedGPT
@@ -20,15 +20,14 @@ def fork_from_trunk(
     optimizer: ModelOptimizer,
     log: RunLog,
 ) -> dict[str, Any] | None:
-    """Restore the trunk's state and take over its rows; None where the config names no trunk.
+    """Restore the trunk's state and take over its rows; None where the run begins by itself.
 
     `data`: fingerprints of the run's own text.
     Raises `UserError` where the folder does not hold a trunk of this run, or not that checkpoint.
     """
-    fork = config.execution.fork_from
+    fork = fork_point(config, data)
     if fork is None:
         return None
-    check_fork_point(config, data)
     folder = Path(fork.folder)
     common = Checkpoints(folder, keep=1).load(fork.step, model, optimizer)
     log.forked(config, folder, fork.step)

@@ -44,23 +44,22 @@ class GradientBuffers(DistributedDataParallel):
 
     def __init__(self, model: SuperposedGPT, parallel: Parallel) -> None:
         self._written: set[Any] = set()
+        several = dist.get_world_size() > 1  # alone, nothing is sent that could be overlapped
         settings = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
             use_distributed_optimizer=parallel.optimizer == "distributed",
-            overlap_grad_reduce=parallel.overlap_gradients,
+            overlap_grad_reduce=several and parallel.overlap_gradients,
         )
         super().__init__(model.config, settings, model)
-        self._without_buffers = (
-            dist.get_world_size() == 1
-            and not (settings.use_distributed_optimizer or settings.overlap_grad_reduce)
-            and all(parameter.dtype == torch.float32 for parameter in self.params_with_grad)
+        self._without_buffers = not (several or settings.use_distributed_optimizer) and all(
+            parameter.dtype == torch.float32 for parameter in self.params_with_grad
         )
         if self._without_buffers:
             for buffer in self.buffers + self.expert_parallel_buffers:
                 buffer.grad_data.untyped_storage().resize_(0)
             for parameter in self.params_with_grad:
                 parameter.main_grad = None  # until there is one
-        if parallel.overlap_weights:
+        if several and parallel.overlap_weights:
             # Only now: from the start, it would have registered Megatron's hooks.
             settings.overlap_param_gather = True
             self._await_on_the_way(model)

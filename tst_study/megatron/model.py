@@ -18,6 +18,7 @@ from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
+from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
@@ -280,7 +281,15 @@ def empty_model(config: Config) -> SuperposedGPT:
         )
     if not on_engine:
         model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    others = (p for name, p in model.named_parameters() if not name.endswith("router.weight"))
+    device = next(others).device
     for module in model.modules():
+        if isinstance(module, Router):
+            # Megatron makes it on the CPU and moves it in the first forward pass: after the
+            # optimizer's hooks and main weights were made.
+            moved = torch.nn.Parameter(module.weight.to(device))
+            moved.__dict__.update(module.weight.__dict__)  # marks that Megatron goes by
+            module.weight = moved
         if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
             # Megatron leaves this mark where it draws the weights, which `initialize` does here.
             module.weight.tensor_model_parallel = True

@@ -120,6 +120,11 @@ def process_groups(config: Config) -> Iterator[Ranks]:
                 device=device,
                 has_loss=parallel_state.is_pipeline_last_stage(),
             )
+    except BaseException:
+        # NCCL would wait here for ranks that wait for this one in a collective; this process' end
+        # frees what it holds, and comes with its error.
+        mine = mine and device.type != "cuda"
+        raise
     finally:
         parallel_state.destroy_model_parallel()
         # Megatron holds on to some groups; freed after a fork, they would hang the process.

@@ -82,6 +82,9 @@ def check_rank_variables() -> None:
         raise UserError(f"MASTER_ADDR = {address!r}: is not an address; torchrun sets it")
 
 
+_COUNT = r"[0-9]+(\(x[0-9]+\))?"
+
+
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, say in torchrun's variables what Slurm says in its own.
 
@@ -90,10 +93,21 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
     """
 
     def number(name: str, default: str = "") -> int:
-        text = re.split(r"[(,]", environment.get(name, default))[0]  # of "2(x4)", 2
+        text = environment.get(name, default)
         if not re.fullmatch("[0-9]+", text):
             raise UserError(f"{name} = {text!r}: is not a number; srun sets it, or unset SLURM_*")
         return int(text)
+
+    def of_this_node(name: str) -> int:
+        text = environment.get(name, "1")
+        if not re.fullmatch(rf"{_COUNT}(,{_COUNT})*", text):
+            raise UserError(f"{name} = {text!r}: is no list of numbers such as 2(x4),1")
+        counts = [
+            int(count)
+            for count, times in re.findall(r"([0-9]+)(?:\(x([0-9]+)\))?", text)
+            for _ in range(int(times or 1))
+        ]
+        return counts[min(number("SLURM_NODEID", "0"), len(counts) - 1)]
 
     tasks = number("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in environment or tasks == 1:
@@ -105,7 +119,7 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
         tasks,
         FIRST_PORT + (job * 16 + step) % PORTS,  # steps that share a node seldom meet
         local_rank=number("SLURM_LOCALID"),
-        local_ranks=number("SLURM_STEP_TASKS_PER_NODE", "1"),
+        local_ranks=of_this_node("SLURM_STEP_TASKS_PER_NODE"),
         address=first_host(nodes),
     )
     for name, value in ours.items():

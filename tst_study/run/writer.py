@@ -171,6 +171,6 @@ def _replace_status(
 ) -> Status:
     """Write `status.json`, and return it; what is not given keeps its value from before."""
     now = {"state": state, "heartbeat": time.time(), "message": message, **more}
-    status = {"step": 0, "steps": steps, "last_checkpoint": None, **(before or {}), **now}
+    status = {"step": 0, "last_checkpoint": None, **(before or {}), "steps": steps, **now}
     write_json(folder / "status.json", _finite(status))
     return cast(Status, status)
