@@ -39,7 +39,6 @@ def ask(
     table: Path | None = None,
     at: str | None = None,
     tokens: Path | None = None,
-    cache: Path | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
     trained elsewhere (`schema`). `at`: params,tokens for which `law` is to recommend.
@@ -81,7 +80,7 @@ def ask(
         if question == "chinchilla":
             return chinchilla_answer(checked(frame), inputs)
         return of_runs(tables_of(frame), inputs, **more)
-    source = read_tables(runs or (), cache)
+    source = read_tables(runs or ())
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))

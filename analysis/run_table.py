@@ -6,7 +6,7 @@ guessed. A run that cannot be read is a problem that is reported; the others are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs import table_cache
 from analysis.runs.exclusions import read_exclusions, reason_of, unmatched
 from analysis.runs.run_row import COLUMNS, RunRow, run_row
 from tst_study.errors import UserError
@@ -44,26 +43,17 @@ class Tables:
     """One sentence per run that could not be read."""
 
 
-def read_tables(folders: Folders, cache: str | Path | None = None) -> Tables:
+def read_tables(folders: Folders) -> Tables:
     """Read every run at or below the given folders, once.
 
-    With `cache`, a folder for parquet files, only runs whose files changed are read anew. Runs
-    that an `exclusions.csv` names, in a given folder or beside runs below it, keep their row and
-    get its reason.
+    Runs that an `exclusions.csv` names, in a given folder or beside runs below it, keep their row
+    and get its reason.
 
     Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
     anything wrong inside a run becomes a problem instead.
     """
     found = _run_folders(folders)
-    stamps = {str(folder): table_cache.stamp(folder, COLUMNS) for folder in found} if cache else {}
-    old, known = table_cache.load(Path(cache), stamps) if cache else ({}, set())
-    tables = _read([folder for folder in found if str(folder) not in known])
-    if known:
-        tables = _joined(old, tables)
-    if cache:
-        good = set(tables.runs["folder"])
-        parts = {name: getattr(tables, name) for name in ("runs", "curves", "evaluations")}
-        table_cache.save(Path(cache), parts, {f: s for f, s in stamps.items() if f in good})
+    tables = _read(found)
     problems = list(tables.problems)
     if tables.runs.empty and not problems:
         problems.append(
@@ -96,17 +86,6 @@ def _read(folders: Sequence[Path]) -> Tables:
         evaluations=_long(names, [record.evals for record in records], EVALUATION_COLUMNS),
         problems=tuple(problems),
     )
-
-
-def _joined(old: Mapping[str, pd.DataFrame], new: Tables) -> Tables:
-    """Tables of runs known from before and of runs just read, in the order of their folders."""
-    parts = {}
-    for name, known in old.items():
-        fresh = getattr(new, name)
-        both = pd.concat([known, fresh], ignore_index=True) if len(fresh) else known
-        both = both.astype({"folder": str}).sort_values("folder", kind="stable", ignore_index=True)
-        parts[name] = both if name == "runs" else both.astype({"folder": "category"})
-    return Tables(**parts, problems=new.problems)
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:

@@ -1,2 +1,2 @@
 """The launcher of one machine: a `queue` of runs, each in a process forked from a `warm_server`,
-with its `progress` on the screen and figures drawn in the background."""
+with its `progress` on the screen."""

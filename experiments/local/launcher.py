@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.launcher import Job, Options
-from experiments.local.background_figures import BackgroundFigures
 from experiments.local.progress import Progress
 from experiments.local.queue import Queue, StoppedError, launch
 from experiments.plan.allocation import Allocation, Prices
@@ -48,17 +47,13 @@ class Local:
         study.prepare()
         if _leaves_a_gpu_alone(Planner(study, root, options.share)):
             _say(console, "On processors; --device cuda takes the GPU that is here.")
-        report = root / "report"
-        figures = BackgroundFigures(root, report)
         try:
             with Progress(console, str(root)) as progress:
-                queue = launch(study, root, options, (progress, figures), wanted)
+                queue = launch(study, root, options, (progress,), wanted)
         except StoppedError as stopped:
             again = self._command(study, root)
             _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
             return stopped.status
-        finally:
-            figures.end()
         _say(console, "Drawing figures and report.")
         _conclude(console, study, root, options.share)
         _say(console, "", f"Total time {duration(time.monotonic() - began)}.")

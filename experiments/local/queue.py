@@ -74,7 +74,7 @@ class Queue:
 
 
 class Watcher(Protocol):
-    """Is told what happens: progress on the screen, figures in the background."""
+    """Is told what happens: progress on the screen."""
 
     def look(self, queue: Queue) -> None:
         """Called a few times a second."""

@@ -6,15 +6,12 @@ import json
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from analysis import run_table
 from analysis.compare.comparison import compare
 from analysis.run_table import load, read_tables
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.errors import UserError
-from tst_study.run_record import read
 
 
 def test_a_run_is_one_row_with_both_token_counters(tmp_path: Path) -> None:
@@ -94,44 +91,12 @@ def test_a_run_not_yet_evaluated_has_no_loss_rather_than_zero(tmp_path: Path) ->
     assert row["nats_per_token"] is None or math.isnan(row["nats_per_token"])
 
 
-def test_a_cache_gives_the_same_tables_and_reads_only_what_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, cache = tmp_path / "study", tmp_path / "cache"
-    for seed in (0, 1, 2):
-        write_run(study, config(seed, 4, 0.2), loss=3.5 + seed)
-    plain = read_tables(study)
-    read_tables(study, cache)
-    opened: list[Path] = []
-    monkeypatch.setattr(run_table, "read", lambda folder: opened.append(folder) or read(folder))
-    again = read_tables(study, cache)
-    assert opened == []
-    for name in ("runs", "curves", "evaluations"):
-        one, two = (getattr(tables, name).astype({"folder": str}) for tables in (plain, again))
-        pd.testing.assert_frame_equal(one, two, check_dtype=False)
-    changed = write_run(study, config(3), loss=4.0)
-    assert list(read_tables(study, cache).runs["seed"].sort_values()) == [0, 1, 2, 3]
-    assert opened == [changed]
-    (changed / "run.json").unlink()
-    assert len(read_tables(study, cache).runs) == 3
-
-
-def test_a_cache_keeps_the_order_of_the_runs(tmp_path: Path) -> None:
-    """Of paths, a/run comes before a-1/run; of their texts, behind it."""
-    for seed, name in enumerate(("a", "a-1")):
-        write_run(tmp_path / "study" / name, config(seed), loss=3.5)
-    tables = [read_tables(tmp_path / "study", cache) for cache in (None, *[tmp_path / "cache"] * 2)]
-    assert len({tuple(found.runs["seed"]) for found in tables}) == 1
-
-
-def test_flops_beyond_64_bits_survive_the_cache(tmp_path: Path) -> None:
+def test_flops_beyond_64_bits_are_whole(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "study", config(0), loss=3.5)
     header = json.loads((folder / "run.json").read_text())
     header["flops"]["total"] = 10**22 + 1
     (folder / "run.json").write_text(json.dumps(header))
-    for _ in range(2):
-        runs = read_tables(tmp_path / "study", tmp_path / "cache").runs
-        assert runs["flops"].item() == 10**22 + 1
+    assert load(tmp_path / "study")["flops"].item() == 10**22 + 1
 
 
 def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -> None:

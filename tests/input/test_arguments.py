@@ -96,7 +96,6 @@ ARGUMENTS = [
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "law"], "law: name --runs DIR"),
     (["analyse", "--runs", "file"], "file: no such folder"),
-    (["analyse", "--runs", "folder", "--cache", "file"], "file: File exists; name another place"),
     (["analyse", "--published", "--json", "folder"], "folder: is a folder, pipe or device"),
     (["analyse", "--published", "--json", "fifo"], "fifo: is a folder, pipe or device"),
     (["analyse", "--published", "--json", "/dev/null"], "/dev/null: is a folder, pipe or device"),

@@ -189,9 +189,6 @@ def analyse(
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder to keep the run table in, for many runs.")
-    ] = None,
     json: Annotated[
         Path | None, typer.Option(help="File to write; by default DIR/analysis/QUESTION.json.")
     ] = None,
@@ -199,9 +196,7 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(
-        question, runs, of_published=published, table=table, at=at, tokens=tokens, cache=cache
-    )
+    answer = ask(question, runs, of_published=published, table=table, at=at, tokens=tokens)
     for line in answer.lines():
         print(line)
     named = runs or table
