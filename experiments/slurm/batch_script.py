@@ -83,7 +83,7 @@ def _python(container: str = "", srun: Sequence[str] = (), python: str | None = 
     words = shlex.quote(python or sys.executable)
     if not container and not any(option.startswith("--container") for option in srun):
         return words
-    enter = f"""sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())}"""
+    enter = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())}"""
     return f"{container} {enter} {words}".strip()
 
 

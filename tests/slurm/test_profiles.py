@@ -36,7 +36,6 @@ shift
 cd /
 PATH="$HOME/image" exec "$@"
 """,
-    "image/sh": '#!/bin/sh\nexec /bin/sh "$@"\n',
     "image/python": PYTHON,
     # srun with pyxis' options: its images, too, have a working directory of their own.
     "bin/srun": """#!/bin/bash

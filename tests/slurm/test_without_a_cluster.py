@@ -255,7 +255,7 @@ def test_ranks_in_a_container_start_where_the_study_was_submitted(
     tmp_path: Path, how: Profile, cd: bool
 ) -> None:
     script = array_script(one_submission(tmp_path), tmp_path, how, Resources())
-    enters = f"""sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
+    enters = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
     assert (enters in script) == cd
 
 
