@@ -25,8 +25,9 @@ tst_note() { # OUTCOME NODE WORDS
   [ -z "$TST_RUN" ] || echo "$line" >>"$TST_RUN/job/launches"
 }
 
-tst_say_failed() { # WHY: the run's last word, before that of ranks, of which none is left to say it
+tst_say_failed() { # WHY [": \2", to keep what was said last]: for ranks, of which none is left
   local file="$TST_RUN/status.json" beside="$TST_RUN/.status.json.$TST_JOB" d=$'\001'
+  local why="${1//[$'\n'\"\\&]/ }"
   [ -n "$TST_RUN" ] || return 0
   ! grep -qsE '^ *"state": "(done|diverged)"' "$file" || return 0
   {
@@ -35,7 +36,7 @@ tst_say_failed() { # WHY: the run's last word, before that of ranks, of which no
       printf ' "heartbeat": %s,\n "message": ""\n}\n' "$(date +%s)"
     }
   } | sed -e 's/^\( *"state": \)"[a-z]*"/\1"failed"/' \
-    -e "s$d^\( *\"message\": \"\)$d\1${1//[\"\\&]/ }: $d" \
+    -e "s$d^\( *\"message\": \"\)\(.*\)\(\",*\)\$$d\1$why$2\3$d" \
     -e 's/^\( *"message": ".*\): \(",*\)$/\1\2/' >"$beside" && mv "$beside" "$file"
 }
 
@@ -97,7 +98,7 @@ tst_wait_for_an_answer() { # ten minutes for a controller that is being started 
 
 tst_give_up() { # WHY
   echo "given up: $1" >&2
-  tst_say_failed "given up: $1"
+  tst_say_failed "given up: $1" ': \2'
   exit 1
 }
 
