@@ -186,7 +186,8 @@ def around(run: Path, programs: Path, shell: str) -> subprocess.CompletedProcess
     says(programs / "scontrol", f"echo $* >>'{run.parent}/asked'")
     says(programs / "sleep", "")
     words = f'TST_RUN="{run}" TST_RETRIES=1 SLURMD_NODENAME=n1\nSLURM_JOB_NUM_NODES=1\n'
-    words += f"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1\nsource {shlex.quote(str(AROUND))}\ntst_begin\n{shell}\n"
+    words += f"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1\nsource {shlex.quote(str(AROUND))}\n"
+    words += f"tst_begin\n{shell}\n"
     return subprocess.run(["bash", "-c", words], capture_output=True, text=True)
 
 
