@@ -57,12 +57,13 @@ _CYCLE = tuple(_BY_BAG_SIZE[size] for size in (8, 4, 16, 6, 2, 3))
 _BY_TENTH = tuple(
     Mark(f"#{colour}", marker, ())
     for colour, marker in zip(
-        ["440154", "482576", "404588", "34618d", "297a8e", "20938c", "25ac82", "4cc26c", "86d549"],
-        "osD^vP<>X",
+        ["472a7a", "404588", "365d8d", "2c728e", "24868e", "1e9b8a", "29af7f", "4cc26c", "7ad151"],
+        "psD^vP<>X",
         strict=True,
     )
 )
-"""For step ratios 0.1 … 0.9: viridis, whose lightness grows all the way, so that grey keeps it."""
+"""For step ratios 0.1 … 0.9: viridis, whose lightness grows all the way, so that grey keeps it;
+without its dark end and with no circle, which are the baseline's."""
 
 PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in (*_CYCLE, *_BY_TENTH)}))
 """Every colour that a figure may use."""
