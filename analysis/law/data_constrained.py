@@ -185,17 +185,8 @@ def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
     the best of them was picked), tied (the other settings that the seeds do not tell from it).
     """
     columns = ["group", "corpus", "eval_set", "steps", "unique_tokens", "epochs", "winner"]
-    columns += [
-        "setting",
-        "learning_rate",
-        "gain",
-        "low",
-        "high",
-        "seeds",
-        "verdict",
-        "tied",
-        "source",
-    ]
+    columns += ["setting", "learning_rate", "gain", "low", "high", "seeds", "verdict", "tied"]
+    columns += ["source"]
     if comparison.table.empty:
         return pd.DataFrame(columns=columns)
     unique = runs.groupby("group")["unique_raw_tokens"].first()

@@ -51,7 +51,8 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
             if not _has_begun(by_fingerprint[fingerprint])
         }
         there = state(trunk.run)
-        open_ = {one: at for one, at in open_.items() if _is_kept(trunk.run, at[1])}
+        kept = _kept_steps(trunk)
+        open_ = {one: at for one, at in open_.items() if at[1] in kept}
         # Nothing forks from a trunk that diverged: each branch says by itself that it does.
         if there != "diverged" and (len(open_) > 1 or (open_ and there != "waiting")):
             trunk_of |= open_
@@ -66,15 +67,16 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
     return list(planned.values())
 
 
-def _is_kept(trunk: PlannedRun, step: int) -> bool:
-    """Whether there is or will be a checkpoint of a step. A trunk that was handed to a launcher
-    keeps those that were asked for then; of a record or a cleaned folder, they may be gone."""
-    there, asked = checkpoint_steps(trunk.folder), config_path(trunk.folder)
-    if step in there or state(trunk) == "done":
-        return step in there
+def _kept_steps(trunk: Trunk) -> set[int]:
+    """Of which there is or will be a checkpoint. A trunk that was handed to a launcher keeps those
+    that were asked for then; of a record or a cleaned folder, they may be gone."""
+    there, asked = set(checkpoint_steps(trunk.run.folder)), config_path(trunk.run.folder)
+    if state(trunk.run) == "done":
+        return there
     if not asked.exists():
-        return True
-    return step in load(asked).execution.keep_steps and step > max(there, default=0)
+        return there | set(trunk.branches.values())
+    to_come = load(asked).execution.keep_steps
+    return there | {step for step in to_come if step > max(there, default=0)}
 
 
 def _has_begun(run: PlannedRun) -> bool:

@@ -28,7 +28,8 @@ MOST = 6
 """Settings of one panel."""
 PANELS = 3
 CHOSEN = "published: chosen for each model"
-DATA = ("panel", "setting", "bag_size", "learning_rate", "seeds", "loss", "low", "high", "diverged")
+DATA: tuple[str, ...] = ("panel", "setting", "bag_size", "step_ratio", "learning_rate")
+DATA += ("seeds", "loss", "low", "high", "diverged")
 
 
 @figure(
@@ -89,16 +90,17 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for one in _shown(members)
     ]
     tables = [
-        _by_rate(same).assign(panel=panel, setting=setting.label, **_shape(setting))
+        _by_rate(same).assign(
+            panel=panel,
+            setting=setting.label,
+            bag_size=setting.bag_size,
+            step_ratio=setting.step_ratio,
+        )
         for panel, setting, same in shown
     ]
     folders = sorted(folder for *_, same in shown for folder in same["folder"])
     data = pd.concat(tables) if tables else pd.DataFrame(columns=list(DATA))
     return data[list(DATA)], tuple(folders)
-
-
-def _shape(setting: SuperpositionSetting) -> dict[str, Any]:
-    return {"bag_size": setting.bag_size, "step_ratio": setting.step_ratio}
 
 
 def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:

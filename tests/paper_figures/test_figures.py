@@ -26,7 +26,7 @@ from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from paper_figures.study.loss_curves import curves_of
-from paper_figures.style import PAGE, bag_size_mark, ratio_mark
+from paper_figures.style import PAGE, bag_size_mark, ratio_mark, setting_marks
 from paper_figures.table import Table
 from tests.analysis.made_runs import config, write_run
 
@@ -336,6 +336,16 @@ def test_a_hollow_mark_is_no_claim_and_seeds_are_printed(tmp_path: Path) -> None
 def test_figure_7_always_has_its_card() -> None:
     data = picture("figure7").data
     assert dict(zip(data["setting"], data["learning_rate"], strict=True)) == published.LEARNING_RATE
+
+
+def test_figure_7_tells_settings_of_one_s_apart(tmp_path: Path) -> None:
+    for rate in (1e-3, 2e-3):
+        write_run(tmp_path, config(0, optimizer__learning_rate=rate), 3.5)
+        for ratio in (0.2, 0.4):
+            write_run(tmp_path, config(0, 4, ratio, optimizer__learning_rate=rate), 3.4)
+    data = picture("figure7", tmp_path).data
+    looks = setting_marks(data[data["bag_size"].notna()], "setting")
+    assert len(set(looks.values())) == 3
 
 
 def test_figure_7_calls_no_rate_best_at_which_a_seed_diverged(tmp_path: Path) -> None:

@@ -199,10 +199,10 @@ def told(run: Path) -> tuple[str, str]:
 
 def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
     run = tmp_path / "a-01230123"
-    line = 'module load cuda/12 | tee "log" &&\ntrue'
+    line = 'module load cuda/12 | tee "/dev/null" &&\ntrue'
     lines = batch_script._setup(one_submission(tmp_path), Profile(setup=(line,)))
     (setup,) = (one for one in lines if "tst_stop" in one)
-    said = "set-up failed: module load cuda/12 | tee  log     true"
+    said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
     around(run, programs, f"module() {{ false; }}; set -o pipefail\n{setup}")
     assert told(run) == ("failed", said)
     mark(run, example(), "preempted", "SIGUSR2 at step 500")

@@ -82,9 +82,6 @@ def check_rank_variables() -> None:
         raise UserError(f"MASTER_ADDR = {address!r}: is not an address; torchrun sets it")
 
 
-_COUNT = r"[0-9]+(\(x[0-9]+\))?"
-
-
 def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> None:
     """Under `srun` with several tasks, say in torchrun's variables what Slurm says in its own.
 
@@ -99,14 +96,12 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
         return int(text)
 
     def of_this_node(name: str) -> int:
-        text = environment.get(name, "1")
-        if not re.fullmatch(rf"{_COUNT}(,{_COUNT})*", text):
-            raise UserError(f"{name} = {text!r}: is no list of numbers such as 2(x4),1")
-        counts = [
-            int(count)
-            for count, times in re.findall(r"([0-9]+)(?:\(x([0-9]+)\))?", text)
-            for _ in range(int(times or 1))
-        ]
+        text, counts = environment.get(name, "1"), []
+        for part in text.split(","):
+            match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
+            if match is None:
+                raise UserError(f"{name} = {text!r}: is no list of numbers such as 2(x4),1")
+            counts += [int(match[1])] * int(match[2] or 1)
         return counts[min(number("SLURM_NODEID", "0"), len(counts) - 1)]
 
     tasks = number("SLURM_STEP_NUM_TASKS", "1")
