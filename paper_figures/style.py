@@ -66,7 +66,7 @@ _BY_TENTH = tuple(
 without its dark end and with no circle, which are the baseline's."""
 
 PALETTE = (INK, MUTED, FAINT, PAPER, *sorted({mark.colour for mark in (*_CYCLE, *_BY_TENTH)}))
-"""Every colour that a figure may use."""
+"""Every colour that a figure may use; `report.css` gives each its light and its dark value."""
 
 
 def bag_size_mark(bag_size: int) -> Mark:

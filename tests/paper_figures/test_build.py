@@ -19,6 +19,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import REGISTERED
 from paper_figures.report.answer import by_text, lead
 from paper_figures.sources import Sources
+from paper_figures.style import PALETTE
 from tests.analysis.made_runs import BOOKS, config, write_run
 
 
@@ -139,6 +140,12 @@ def test_the_report_fetches_nothing(built: Built) -> None:
     inside = page.replace("url(#", "")
     for fetching in ("http", "@import", "url(", "fetch(", "XMLHttpRequest", "<link", "<img"):
         assert fetching not in inside, fetching
+
+
+def test_the_report_knows_every_colour_in_light_and_in_dark(built: Built) -> None:
+    page = (built.to / "report.html").read_text("utf8")
+    names = [f"--c-{colour[1:]}:" for colour in PALETTE]
+    assert sorted(re.findall("--c-[0-9a-f]{6}:", page)) == sorted(2 * names)
 
 
 def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built) -> None:
