@@ -15,8 +15,7 @@ from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.compare.paired import Verdict
 from analysis.run_table import Tables
 from analysis.runs.run_row import rows_of
-from analysis.wording import bounds, gain, left_out, number, told_apart
-from tst_study.units import big
+from analysis.wording import bounds, gain, left_out, number, told_apart_by_set_up
 
 VERDICTS = get_args(Verdict)
 
@@ -41,14 +40,11 @@ class Summary:
     @functools.cached_property
     def labels(self) -> dict[tuple[Any, ...], str]:
         """Of each of these its corpus and length, and what else tells it apart."""
-        runs = self.tables.runs.drop_duplicates("group").set_index("group")
+        sizes = self.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
         firsts = [rows.iloc[0] for rows in self.groups.values()]
-        names = told_apart(
+        names = told_apart_by_set_up(
             [f"{row['corpus']}, {row['steps']:,} steps" for row in firsts],
-            [f"{big(runs.loc[row['group'], 'parameters'])} parameters" for row in firsts],
-            [f"learning rate {row['learning_rate']:g}" for row in firsts],
-            [f"held out: {row['eval_set']}" for row in firsts],
-            [f"[{row['group'][:6]}]" for row in firsts],
+            [{**row, "parameters": sizes[row["group"]]} for row in firsts],
         )
         return dict(zip(self.groups, names, strict=True))
 

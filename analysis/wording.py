@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -28,6 +28,22 @@ def told_apart(names: Sequence[str], *details: Sequence[str], by: str = ", ") ->
             for name, detail in zip(found, more, strict=True)
         ]
     return found
+
+
+def told_apart_by_set_up(
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, Any] | pd.Series],
+    key: Literal["group", "family"] = "group",
+) -> list[str]:
+    """Each name with what tells its row from others like it: parameters, learning rate, held-out
+    text and, where all of these agree, the key of its group or family."""
+    return told_apart(
+        names,
+        [f"{big(row['parameters'])} parameters" for row in rows],
+        [f"learning rate {row['learning_rate']:g}" for row in rows],
+        [f"held out: {row['eval_set']}" for row in rows],
+        [f"[{row[key][:6]}]" for row in rows],
+    )
 
 
 def group_details(runs: pd.DataFrame) -> str:

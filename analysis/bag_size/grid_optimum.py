@@ -16,6 +16,7 @@ from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compar
 from analysis.checks import needs_columns
 from analysis.compare.comparison import Comparison
 from analysis.runs.run_row import rows_of
+from analysis.runs.shared_seeds import over_shared_seeds
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
@@ -95,9 +96,8 @@ def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
     """Losses by value and seed; one column of means where the values share no seed."""
     if "seed" not in curve:
         return curve.set_index(along)[["loss"]]
-    wide = curve.pivot_table(index=along, columns="seed", values="loss")
-    shared = wide.dropna(axis=1)
-    return shared if shared.shape[1] else wide.mean(axis=1).to_frame()
+    losses = over_shared_seeds(curve, along, "loss")
+    return losses.mean(axis=1).to_frame() if losses.isna().any(axis=None) else losses
 
 
 def bag_size_answer(

@@ -28,11 +28,10 @@ from analysis.scaling.chinchilla import (
     points_of,
 )
 from analysis.scaling.power_law import fit_power_law
-from analysis.wording import told_apart
+from analysis.wording import told_apart_by_set_up
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
-from tst_study.units import big
 
 
 def compute_multiplier(
@@ -95,13 +94,7 @@ def compute_answer(
     multipliers: list[pd.DataFrame] = []
     families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
     firsts = [own.iloc[0] for own in families]
-    labels = told_apart(
-        [str(first["corpus"]) for first in firsts],
-        [f"{big(first['parameters'])} parameters" for first in firsts],
-        [f"learning rate {first['learning_rate']:g}" for first in firsts],
-        [str(first["eval_set"]) for first in firsts],
-        [f"[{first['family'][:6]}]" for first in firsts],
-    )
+    labels = told_apart_by_set_up([str(first["corpus"]) for first in firsts], firsts, key="family")
     for label, family in zip(labels, families, strict=True):
         superposed = family["method"] != "baseline"
         if family[~superposed]["steps"].nunique() >= 2:

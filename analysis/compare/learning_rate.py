@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.compare.comparison import Comparison
+from analysis.runs.shared_seeds import over_shared_seeds
 from analysis.wording import number
 
 
@@ -82,11 +83,7 @@ def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
     """Mean loss by rate, over the seeds that every finished rate has (all, if none is shared)."""
     # The mean of the seeds that a rate spared would hide what it did to the others.
     done = done[~done["learning_rate"].isin(lost["learning_rate"])]
-    losses = done.astype({"nats_per_token": float}).pivot_table(
-        index="learning_rate", columns="seed", values="nats_per_token"
-    )
-    shared = losses.dropna(axis=1)
-    losses = losses if shared.empty else shared
+    losses = over_shared_seeds(done, "learning_rate", "nats_per_token")
     rates = pd.Index(sorted({*losses.index, *lost["learning_rate"]}), name="learning_rate")
     table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
     table = table.fillna({"loss": float("inf"), "seeds": 0})

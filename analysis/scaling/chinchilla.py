@@ -21,6 +21,7 @@ from scipy.interpolate import Akima1DInterpolator
 
 from analysis.checks import Floats, positive, truths
 from analysis.fitting import Bootstrap, Fit, Huber, Problem, fit, grid_of_starts, leave_one_out
+from analysis.runs.shared_seeds import over_shared_seeds
 from analysis.scaling.scaling_laws import Base, chinchilla
 from analysis.wording import number, told_apart
 from tst_study.errors import UserError, one_of
@@ -224,9 +225,8 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     set_up = [name for name in ("family", "batch") if name in points]
     best = pd.Series(False, index=points.index)
     for _, own in points.groupby(["params", "tokens", *set_up], sort=False):
-        losses = own.assign(seed=own.get("seed", 0)).pivot_table("loss", "learning_rate", "seed")
-        shared = losses.dropna(axis=1)
-        means = (losses if shared.empty else shared).mean(axis=1)
+        seeds = own.assign(seed=own.get("seed", 0))
+        means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
     notes = []
     if left := int((~best).sum()):

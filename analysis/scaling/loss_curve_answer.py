@@ -16,9 +16,8 @@ from analysis.runs.eligible import eligible
 from analysis.runs.run_row import rows_of
 from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law
-from analysis.wording import told_apart
+from analysis.wording import told_apart_by_set_up
 from tst_study.errors import UserError
-from tst_study.units import big
 
 
 def loss_curve_answer(tables: Tables, inputs: dict[str, str]) -> Answer:
@@ -27,12 +26,8 @@ def loss_curve_answer(tables: Tables, inputs: dict[str, str]) -> Answer:
     kept, excluded = eligible(tables.runs)
     plain = kept[kept["method"] == "baseline"]
     parts = list(plain.groupby(["corpus", "family", "learning_rate", "eval_set"], sort=True))
-    names = told_apart(
-        [f"{corpus}, rate {rate:g}" for (corpus, _, rate, _), _ in parts],
-        [f"{big(own['parameters'].iloc[0])} parameters" for _, own in parts],
-        [str(text) for (*_, text), _ in parts],
-        [f"[{str(family)[:6]}]" for (_, family, *_), _ in parts],
-    )
+    firsts = [own.iloc[0] for _, own in parts]
+    names = told_apart_by_set_up([str(first["corpus"]) for first in firsts], firsts, key="family")
     found: dict[str, pd.DataFrame] = {}
     said: list[str] = []
     for name, (_, own) in zip(names, parts, strict=True):

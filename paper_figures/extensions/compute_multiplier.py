@@ -14,7 +14,7 @@ from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
-from analysis.wording import number, told_apart
+from analysis.wording import number, told_apart_by_set_up
 from paper_figures.drawing import lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
@@ -22,7 +22,6 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.units import big
 
 LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""
@@ -123,13 +122,8 @@ def _measured(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...], list[str
             every.append((first, f"{first['corpus']}, {name}", found))
             if not isinstance(found, str):
                 used |= {*baseline["folder"], *members["folder"]}
-    labels = told_apart(
-        [name for _, name, _ in every],
-        [f"{big(first['parameters'])} parameters" for first, _, _ in every],
-        [f"learning rate {first['learning_rate']:g}" for first, _, _ in every],
-        [f"held out: {first['eval_set']}" for first, _, _ in every],
-        [f"[{first['family'][:6]}]" for first, _, _ in every],
-    )
+    firsts = [first for first, *_ in every]
+    labels = told_apart_by_set_up([name for _, name, _ in every], firsts, key="family")
     parts: list[pd.DataFrame] = []
     reasons: list[str] = []
     for label, (first, _, found) in zip(labels, every, strict=True):

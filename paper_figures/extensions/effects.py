@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
-from analysis.wording import number, told_apart
+from analysis.wording import number, told_apart_by_set_up
 from paper_figures.drawing import forest
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Item
@@ -41,10 +41,7 @@ def effects(sources: Sources) -> list[Item]:
     order = order.sort_values(by, kind="stable", ignore_index=True)
     sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
     names = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
-    rates = order["learning_rate"].map("learning rate {:g}".format)
-    texts = "held out: " + order["eval_set"]
-    groups = order["group"].map("[{:.6}]".format)
-    order["label"] = told_apart(*map(list, (names, rates, texts, groups)))
+    order["label"] = told_apart_by_set_up(list(names), list(rows_of(order)))
     kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
     data = kept.sort_index()[DATA].reset_index(drop=True)
     more = len(table) - len(data)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from analysis import published
 from analysis.runs.run_row import rows_of
+from analysis.runs.shared_seeds import over_shared_seeds
 from analysis.summary import Summary
 from analysis.wording import group_label, number, told_apart
 from paper_figures.drawing import key_above, log_axis, means, note, point
@@ -115,13 +116,10 @@ def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFra
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
-    """Means over the seeds that every rate has: over different seeds they would compare luck."""
-    done = same[same["state"] == "done"]
-    rates = done.groupby("seed")["learning_rate"].nunique()
-    shared = rates.index[rates == done["learning_rate"].nunique()]
-    kept = done[done["seed"].isin(shared)] if len(shared) else done
-    losses = kept["nats_per_token"].astype(float).groupby(kept["learning_rate"])
-    table = pd.DataFrame(losses.agg(loss="mean", low="min", high="max", seeds="count"))
+    """Means, and from the lowest to the highest seed, over the seeds that every rate has."""
+    losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
+    columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}
+    table = pd.DataFrame({name: losses.agg(way, axis=1) for name, way in columns.items()})
     lost = same["state"].eq("diverged").groupby(same["learning_rate"]).sum().rename("diverged")
     table = table.join(lost, how="right").fillna({"seeds": 0}).astype({"seeds": int})
     return table.reset_index()
