@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import published as paper
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.matched import matched
 from analysis.compare.paired import mean_interval, paired
@@ -152,6 +153,68 @@ def test_what_the_step_ratio_does_to_the_gain() -> None:
     grid = loss_grid(4).set_index(["bag_size", "step_ratio"])["loss"]
     published = float(grid.xs(1).iloc[0] - grid[4, 0.6])
     assert said(r"at s = 4, r = 0.6 by (\S+) at 270M", FINDINGS) == shown(published)
+
+
+def test_which_part_does_the_work() -> None:
+    pairs = of("campaign").pairs
+    plain = campaign_tables.with_main(pairs, "bag-sizes").set_index(["bag_size", "seed"])
+    ablated = campaign_tables.of_grid(pairs, "ablations")
+    assert ablated.groupby("setting").size().to_list() == [4] * 7
+
+    def less_plain(bag_size: int, name: str) -> list[float]:
+        own = ablated[ablated["setting"] == f"s = {bag_size}, r = 0.25, {name}"]
+        own = own.set_index(["bag_size", "seed"])
+        return list((own["superposed"] - plain["superposed"]).dropna())
+
+    def stated(values: list[float], rows: int = 1) -> list[str]:
+        found = paired(values, rows)
+        return shown(found.mean, found.low or 0, found.high or 0)
+
+    def gains(name: str) -> list[float]:
+        return list(ablated["gain"][ablated["setting"] == f"s = 4, r = 0.25, {name}"])
+
+    interval = r"(\S+) (?:nats )?\[(\S+), (\S+)\]"
+    means = plain.groupby("bag_size")["superposed"].mean()
+    found = said(r"at s = 4, mean loss (\S+); G2's at s = 16, ([\d.]+)\)", FINDINGS)
+    assert found == shown(means[4], means[16], digits=4)
+
+    renewed = less_plain(4, "re-initialised")
+    assert min(renewed) > 0
+    assert said(rf"a run loses {interval} to plain", FINDINGS) == stated(renewed, 7)
+    assert said(rf"after the switch cost {interval}:", FINDINGS) == stated(renewed, 7)
+    assert said(rf"a run ends {interval} above") == stated(renewed, 7)
+    behind = [-gain for gain in gains("re-initialised")]
+    assert said(rf"and ends {interval} behind the baseline", FINDINGS) == stated(behind)
+    reset = stated(less_plain(4, "optimizer reset"), 7)
+    assert said(rf"at the switch changes the loss by {interval}", FINDINGS) == reset
+
+    published = paper.curves(6).groupby("run")["loss"].last()
+    higher = published - published["full_superposition"]
+    halves = ("input", "output")
+    published_halves = [higher[f"{half}_superposition"] for half in halves]
+    assert said(r"they end (\S+) and (\S+) higher", FINDINGS) == shown(*published_halves)
+    for half, excluded in zip(halves, published_halves, strict=True):
+        assert (paired(less_plain(4, f"{half} only"), 7).high or 1) < excluded
+    outputs, weights = less_plain(4, "output only"), less_plain(4, "power-law weights")
+    assert max(*outputs, *weights) < 0
+    ahead = [stated([-one for one in values]) for values in (outputs, weights)]
+    alone = said(rf"alone, the intervals would be {interval} and {interval}", FINDINGS)
+    assert alone == [*ahead[0], *ahead[1]]
+    _, *wider = stated(gains("output only"), 7)
+    said_of_it = rf"over it, it gains {interval} at equal FLOPs .* allowed for, \[(\S+), (\S+)\]\)"
+    assert said(said_of_it, FINDINGS) == [*stated(gains("output only")), *wider]
+    assert said(rf"than the baseline, differs by {interval}") == stated(outputs, 7)
+
+    outputs, weights = less_plain(16, "output only"), less_plain(16, "power-law weights")
+    assert min(outputs) > 0
+    found = said(r"is behind plain by (\S+), in each .* ahead by ([\d.]+); in", FINDINGS)
+    assert found == shown(np.mean(outputs), -np.mean(weights))
+    published = paper.curves(9).groupby(["panel", "run"])["loss"].last()["b_s16"]
+    ahead = published["uniform"] - published["power_law"]
+    assert said(r"Figure 9 they are ahead by (\d\.\d+)", FINDINGS) == shown(ahead)
+    runs = paper.headline_runs().set_index(["params", "total_steps", "method"])["final_loss"]
+    lost = runs["3B", 20_000, "tst_reinit_embedding_and_head"] - runs["3B", 20_000, "baseline"]
+    assert said(r"where a 3B model ends (\S+) behind", FINDINGS) == shown(lost)
 
 
 def test_what_the_arms_make_of_their_context() -> None:
