@@ -83,7 +83,7 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
         return f"{row['setting']}: {size:.3f} nats {way} in the only seed, so no claim."
     interval = f"95% interval {signed(row['low'])} to {signed(row['high'])}"
     if row["comparisons"] > 1:
-        interval += f" with {row['comparisons'] - 1} others tried"
+        interval += f" with {number(row['comparisons'] - 1, 'other')} tried"
     seeds = number(row["seeds"], "seed")
     if row["verdict"] == "no difference shown":
         return (
