@@ -257,6 +257,13 @@ def test_bad_input_is_one_line_and_status_two(
     assert shown.stdout == ""
 
 
+def test_where_nothing_runs_nothing_is_cancelled(tmp_path: Path) -> None:
+    shown = tst_study("cancel", ROOT / "docs/records/laptop", "prose", cwd=tmp_path)
+    (said,) = shown.stdout.splitlines()
+    assert said.startswith("nothing to cancel: no run that matches 'prose' is queued or running in")
+    assert shown.returncode == 0
+
+
 def test_debug_gives_the_traceback(tmp_path: Path) -> None:
     shown = tst_study("train", "none.toml", "--debug", cwd=tmp_path)
     assert shown.returncode != 0

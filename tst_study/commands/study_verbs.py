@@ -235,8 +235,11 @@ def cancel(
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
     from experiments.runs.cancel import cancel_runs
 
-    cancelled = cancel_runs(_folder(study, scale, runs), pattern)
-    print(*cancelled, f"{len(cancelled)} cancelled", sep="\n")
+    root = _folder(study, scale, runs)
+    cancelled = cancel_runs(root, pattern)
+    matching = f" that matches {pattern!r}" if pattern else ""
+    nothing = f"nothing to cancel: no run{matching} is queued or running in {root}"
+    print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
 
 
 def logs(
