@@ -162,16 +162,18 @@ class _Hours:
     def said(self, runs: Sequence[PlannedRun]) -> str:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
-        if len(known) < len(runs):
+        unknown = len(runs) - len(known)
+        if unknown and (device or not known):
             here = "say --time to have some steps timed here, or --device for a GPU"
             return f"hours not known: {here if device is None else 'say --gpus'}"
         total = sum(known)
         if device is None:
             wall = max(total / self.at_once, max(known, default=0.0))
             at_once = f"{self.at_once} at a time" if self.at_once > 1 else "one at a time"
+            rest = f"; of {unknown} runs not known: say --time" if unknown else ""
             return (
                 f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
-                f"training, {self.source})"
+                f"training, {self.source}){rest}"
             )
         mfu = total_flops(runs) / (total * 3600 * device.peak)
         text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"

@@ -116,6 +116,19 @@ def test_noise_is_that_of_the_pairs_that_are_done(
     assert "36.0 min of wall time, one at a time (36.0 min of training, by the runs that" in text
 
 
+def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
+    wider = [example("model.hidden_size=32", f"name=wider{i}", f"seed={i}") for i in range(2)]
+    planning = Planner(study_of(seeded(1) + wider), tmp_path)
+    for run in planning.asked_for()[:2]:
+        finish(run, 3.0)
+    text = "\n".join(lines(planning))
+    assert "12.0 min of wall time, one at a time (12.0 min of training, by the runs that" in text
+    assert "; of 2 runs not known: say --time" in text
+
+
 def test_a_plan_needs_neither_corpora_nor_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
