@@ -21,6 +21,7 @@ from analysis.law.superposition_law import Law, published_law
 from analysis.published import loss_grid
 from analysis.run_table import load
 from docs import campaign_tables
+from tst_study.run_record import read_evaluations
 
 ROOT = Path(__file__).parents[1]
 
@@ -215,6 +216,60 @@ def test_which_part_does_the_work() -> None:
     runs = paper.headline_runs().set_index(["params", "total_steps", "method"])["final_loss"]
     lost = runs["3B", 20_000, "tst_reinit_embedding_and_head"] - runs["3B", 20_000, "baseline"]
     assert said(r"where a 3B model ends (\S+) behind", FINDINGS) == shown(lost)
+
+
+def test_little_text() -> None:
+    found = of("campaign")
+    own = campaign_tables.of_grid(found.pairs, "little-text").set_index("seed")
+    full, output = (
+        own[own["setting"] == f"s = 4, r = 0.25{mode}"] for mode in ("", ", output only")
+    )
+    assert len(full) == len(output) == 4
+    assert min(full["gain"].min(), output["gain"].min()) > 0  # in each of the four seeds
+    interval = r"(\S+) (?:nats )?\[(\S+), (\S+)\]"
+
+    def stated(values: pd.Series, rows: int = 1) -> list[str]:
+        one = paired(list(values.dropna()), rows)
+        return shown(one.mean, one.low or 0, one.high or 0)
+
+    wins = stated(full["gain"], 2)
+    assert said(rf"\*\*Superposition wins here\*\*, by {interval} and", FINDINGS) == wins
+    assert said(rf"\*\*superposition wins, by {interval}\*\*", FINDINGS) == wins
+    assert said(rf"baseline six times, by {interval} at 20,000") == wins
+    assert said(rf"of output only, {interval}, no difference", FINDINGS) == stated(
+        output["gain"], 2
+    )
+    _, *alone = stated(output["gain"])
+    assert said(r"zero; alone it would be \[(\S+), (\S+)\]", FINDINGS) == alone
+    more = said(rf"no difference is shown: {interval} more", FINDINGS)
+    assert more == stated(output["gain"] - full["gain"])
+
+    plenty = campaign_tables.of_grid(found.pairs, "lengths")
+    plenty = plenty[plenty["steps"] == 20_000].set_index("seed")
+    other = campaign_tables.of_grid(found.pairs, "ablations").set_index("seed")
+    other = other[other["setting"] == output["setting"].iloc[0]]
+    more = said(rf"same seeds and length: {interval} more", FINDINGS)
+    assert more == stated(full["gain"] - plenty["gain"])
+    costs = said(
+        rf"the same\*\*: {interval} for .*?, {interval} for .*? and {interval} for", FINDINGS
+    )
+    assert costs == [
+        *stated(full["baseline"] - plenty["baseline"]),
+        *stated(full["superposed"] - plenty["superposed"]),
+        *stated(output["superposed"] - other["superposed"]),
+    ]
+    runs = found.eligible[found.eligible["name"].str.startswith("little-text-")]
+    for folder in runs["folder"]:
+        losses = [one["nats_per_token"] for one in read_evaluations(folder)]
+        assert losses[-1] == min(losses)
+    (million,) = set(runs["unique_raw_tokens"] / 1e6)
+    few, many = sorted(set(runs["epochs"]))
+    assert set(runs["epochs"][runs["mode"] == "full"]) == {many}
+    pattern = r"([\d.]+) million tokens, read .* read them (\S+) times, superposition (\S+) times;"
+    stated_epochs = said(pattern, FINDINGS)
+    assert stated_epochs == [f"{million:.2f}", f"{few:.1f}", f"{many:.1f}"]
+    (text,) = said(r"from (\S+) million tokens, which it reads eleven times and the baseline six")
+    assert (text, round(many), round(few)) == (f"{million:.1f}", 11, 6)
 
 
 def test_what_the_arms_make_of_their_context() -> None:
