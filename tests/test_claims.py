@@ -117,7 +117,7 @@ def test_the_larger_size() -> None:
     assert large.max() < 0  # in each of the four seeds
     lost = paired(list(-large), 3)
     before = r"(?:at 10,000 steps|At the larger size superposition loses\*\*)"
-    pattern = before + r", by (\S+) nats \[(\S+), (\S+)\]"
+    pattern = before + r", by (\S+) (?:nats )?\[([\d.]+), ([\d.]+)\]"
     for page, times in ((README, 1), (FINDINGS, 2)):
         found = [list(one.groups()) for one in re.finditer(pattern, page)]
         assert found == [shown(lost.mean, lost.low or 0, lost.high or 0)] * times
@@ -148,7 +148,7 @@ def test_what_the_step_ratio_does_to_the_gain() -> None:
     lost = paired(list(-gains[0.6]), gains.shape[1])
     for page, words in (
         (FINDINGS, r"at r = 0.6 superposition loses, by (\S+) nats \[(\S+), (\S+)\]"),
-        (README, r"at r = 0.6 superposition loses by (\S+) nats \[(\S+), (\S+)\]"),
+        (README, r"at r = 0.6, by (\S+) \[(\S+), (\S+)\]"),
     ):
         assert said(words, page) == shown(lost.mean, lost.low or 0, lost.high or 0)
     grid = loss_grid(4).set_index(["bag_size", "step_ratio"])["loss"]
@@ -235,7 +235,7 @@ def test_little_text() -> None:
     wins = stated(full["gain"], 2)
     assert said(rf"\*\*Superposition wins here\*\*, by {interval} and", FINDINGS) == wins
     assert said(rf"\*\*superposition wins, by {interval}\*\*", FINDINGS) == wins
-    assert said(rf"baseline six times, by {interval} at 20,000") == wins
+    assert said(rf"again and again, superposition wins by {interval}\.") == wins
     assert said(rf"of output only, {interval}, no difference", FINDINGS) == stated(
         output["gain"], 2
     )
@@ -268,7 +268,9 @@ def test_little_text() -> None:
     pattern = r"([\d.]+) million tokens, read .* read them (\S+) times, superposition (\S+) times;"
     stated_epochs = said(pattern, FINDINGS)
     assert stated_epochs == [f"{million:.2f}", f"{few:.1f}", f"{many:.1f}"]
-    (text,) = said(r"from (\S+) million tokens, which it reads eleven times and the baseline six")
+    (text,) = said(
+        r"from (\S+) million tokens, which superposition reads eleven times and the baseline six"
+    )
     assert (text, round(many), round(few)) == (f"{million:.1f}", 11, 6)
 
 
@@ -299,7 +301,7 @@ def test_short_prose_loses() -> None:
     table = of("desktop").table
     (low, high), *_ = table[table["steps"] == 1_500][["low", "high"]].to_numpy()
     assert low < high < 0
-    assert "and at 1,500 superposition loses even to an untuned baseline" in README
+    assert "At 1,500 superposition loses even to an untuned baseline" in README
 
 
 def test_the_lengths_of_the_campaign() -> None:
@@ -317,9 +319,9 @@ def test_the_lengths_of_the_campaign() -> None:
         r"([\d.]+)\] at 28,000"
     )
     assert stated == shown(*(number for interval in intervals if interval for number in interval))
-    wins = said(r"the gain at 20,000 steps is ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
+    wins = said(r"The gain at 20,000 steps is ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
     assert wins == stated[-6:-3]
-    assert said(r"At 28,000 steps it is ([\d.]+) \[([\d.]+), ([\d.]+)\]\.") == stated[-3:]
+    assert said(r"at 28,000 steps the gain is ([\d.]+) \[([\d.]+), ([\d.]+)\] ") == stated[-3:]
     of_four = paired(list(gains[28_000]), 4)
     assert said(r"at 28 thousand by ([\d.]+) \[([\d.]+), ([\d.]+)\];", FINDINGS) == shown(
         of_four.mean, of_four.low or 0, of_four.high or 0
@@ -362,9 +364,9 @@ def test_the_baseline_at_equal_data(at_equal: pd.DataFrame) -> None:
     row = at_equal.loc["equal data"]
     lost = shown(-row["gain"], -row["high"], -row["low"])
     for page, times in ((README, 1), (FINDINGS, 2)):
-        pattern = r"equal data (?:it|superposition) loses\W+by (\S+) nats \[(\S+), (\S+)\]"
+        pattern = r"equal data(?: superposition loses)?\W+by (\S+) nats \[(\S+), (\S+)\]"
         assert [list(one.groups()) for one in re.finditer(pattern, page)] == [lost] * times
-        stated = re.findall(r"([\d.]+) times the (?:steps\.|FLOPs)", page)
+        stated = re.findall(r"([\d.]+) times the (?:steps, is|FLOPs)", page)
         assert f"{row['steps_ratio']:.2f}" in stated
     runs = of("campaign").eligible.set_index("seed")
     longest, superposed, plain = (
@@ -383,7 +385,7 @@ def test_the_gate() -> None:
     pairs = of("gate").pairs
     named = pairs["baseline_folder"].str
     stated = said(
-        r"at 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
+        r"At 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
         r"and with it ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
