@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from analysis.run_table import load
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE
 from tests.analysis.made_runs import config, write_run
+
+COMMITTED = Path(__file__).parents[2] / "docs/reproduction.md"
 
 
 def page(runs: Path | None, to: Path) -> str:
@@ -43,9 +46,22 @@ def test_the_verdict_follows_the_interval(
 
 
 def test_the_committed_page_speaks_of_every_table_and_figure() -> None:
-    """Made by `tst-study figures --runs docs/records --to docs --only reproduction`."""
-    text = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text("utf8")
+    """Made by `tst-study figures --runs docs/records/campaign --to docs --only reproduction`."""
+    text = COMMITTED.read_text("utf8")
     for entry in CATALOGUE:
         if entry.group == "paper":
             kind, number = re.fullmatch(r"(table|figure)(\d+)", entry.name).groups()  # type: ignore[union-attr]
             assert f"| {kind.title()} {number}. " in text, entry.name
+
+
+def test_the_committed_page_has_the_whole_campaign() -> None:
+    text = COMMITTED.read_text("utf8")
+    record = COMMITTED.parent / "records/campaign"
+    trunks = load(record)["role"] == "trunk"
+    assert f"\n{(~trunks).sum()} runs and {trunks.sum()} trunks that they share" in text
+    measured = text[text.index("## Measured") : text.index("## Not measured")]
+    own = re.findall(r"^\| (Table|Figure) (\d+)\. ", measured, re.MULTILINE)
+    assert own == [
+        *(("Table", number) for number in ("1", "2", "4", "7")),
+        *(("Figure", number) for number in ("3", "4", "6", "7", "9", "10", "11")),
+    ]
