@@ -204,7 +204,10 @@ def test_which_part_does_the_work() -> None:
     _, *wider = stated(gains("output only"), 7)
     said_of_it = rf"over it, it gains {interval} at equal FLOPs .* allowed for, \[(\S+), (\S+)\]\)"
     assert said(said_of_it, FINDINGS) == [*stated(gains("output only")), *wider]
-    assert said(rf"differs from the whole method by {interval}") == stated(outputs, 7)
+    lower = [-one for one in outputs]
+    assert said(r"lower in each seed, in the mean by (\S+) nats \[(\S+), (\S+)\]") == stated(
+        lower, 7
+    )
 
     outputs, weights = less_plain(16, "output only"), less_plain(16, "power-law weights")
     assert min(outputs) > 0
@@ -235,10 +238,8 @@ def test_little_text() -> None:
     wins = stated(full["gain"], 2)
     assert said(rf"\*\*Superposition wins here\*\*, by {interval} and", FINDINGS) == wins
     assert said(rf"\*\*superposition wins, by {interval}\*\*", FINDINGS) == wins
-    assert said(rf"again and again, superposition wins by {interval}\.") == wins
-    assert said(rf"of output only, {interval}, no difference", FINDINGS) == stated(
-        output["gain"], 2
-    )
+    assert said(rf"again and again, superposition gains {interval}\.") == wins
+    assert said(rf"no difference is shown, {interval} \|", FINDINGS) == stated(output["gain"], 2)
     _, *alone = stated(output["gain"])
     assert said(r"zero; alone it would be \[(\S+), (\S+)\]", FINDINGS) == alone
     more = said(rf"no difference is shown: {interval} more", FINDINGS)
@@ -269,7 +270,7 @@ def test_little_text() -> None:
     stated_epochs = said(pattern, FINDINGS)
     assert stated_epochs == [f"{million:.2f}", f"{few:.1f}", f"{many:.1f}"]
     (text,) = said(
-        r"from (\S+) million tokens, which superposition reads eleven times and the baseline six"
+        r"From (\S+) million tokens, which superposition reads eleven times and the baseline six"
     )
     assert (text, round(many), round(few)) == (f"{million:.1f}", 11, 6)
 
@@ -279,7 +280,7 @@ def test_what_the_arms_make_of_their_context() -> None:
     rows = re.findall(r"^\| ([^|]+) \| 8 \| (\S+) \| (\S+) \| (\S+) \[", table, re.MULTILINE)
     found = {name: [float(value) for value in values] for name, *values in rows}
     less = {s: -found[f"lost by shuffling within bags of {s}"][2] for s in (2, 4)}
-    pattern = r"lose ([\d.]+) nats less when pairs of tokens are shuffled(?: and|,) ([\d.]+) less"
+    pattern = r"shuffled pairs [^.]*by ([\d.]+) nats [^.]* shuffled fours by ([\d.]+) less"
     matches = list(re.finditer(pattern, FINDINGS))
     assert len(matches) == 2
     assert all(list(one.groups()) == shown(*less.values(), digits=2) for one in matches)
@@ -319,13 +320,14 @@ def test_the_lengths_of_the_campaign() -> None:
         r"([\d.]+)\] at 28,000"
     )
     assert stated == shown(*(number for interval in intervals if interval for number in interval))
-    wins = said(r"The gain at 20,000 steps is ([\d.]+) nats \[([\d.]+), ([\d.]+)\]")
+    *wins, level = said(r"is ([\d.]+) nats per token \[([\d.]+), ([\d.]+)\] of ([\d.]+):")
     assert wins == stated[-6:-3]
-    assert said(r"at 28,000 steps the gain is ([\d.]+) \[([\d.]+), ([\d.]+)\] ") == stated[-3:]
+    assert [level] == shown(pairs["baseline"][gains[20_000].index].mean())
     of_four = paired(list(gains[28_000]), 4)
-    assert said(r"at 28 thousand by ([\d.]+) \[([\d.]+), ([\d.]+)\];", FINDINGS) == shown(
-        of_four.mean, of_four.low or 0, of_four.high or 0
-    )
+    longest = shown(of_four.mean, of_four.low or 0, of_four.high or 0)
+    interval = r"([\d.]+) (?:nats )?\[([\d.]+), ([\d.]+)\]"
+    assert said(rf"at 28 thousand by {interval};", FINDINGS) == longest
+    assert said(rf"at 28,000 steps the gain is {interval} ") == longest
     assert (gains[28_000] > 0).sum() == 7
     assert {len(own) for own in gains.values()} == {8}
     by_seed = pd.DataFrame({k: own.set_axis(pairs["seed"][own.index]) for k, own in gains.items()})
@@ -377,7 +379,7 @@ def test_the_baseline_at_equal_data(at_equal: pd.DataFrame) -> None:
     less = mean_interval((longest - superposed).to_numpy())
     assert less
     assert said(
-        r"35,000, 1.25 times the steps, but by (\S+) nats \[(\S+), (\S+)\]", FINDINGS
+        r"35,000, 1.25 times the steps, [^:]*: (\S+) nats lower \[(\S+), (\S+)\]", FINDINGS
     ) == shown(*less)
 
 
@@ -385,18 +387,30 @@ def test_the_gate() -> None:
     pairs = of("gate").pairs
     named = pairs["baseline_folder"].str
     stated = said(
-        r"At 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
+        r"at 8,000 steps the gain is ([\d.]+) nats \[([\d.]+), ([\d.]+)\] without QK norm, "
         r"and with it ([\d.]+) \[([-\d.]+), ([\d.]+)\]"
     )
     before = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-seed")])
     after = mean_interval(pairs["gain"][named.contains("lr0.002-decay0.3-qknorm-seed")])
+    lost = mean_interval(-pairs["gain"][named.contains("qknorm-lr0.004-seed")])
     assert before
     assert after
+    assert lost
     assert stated == shown(*before, *after)
+    assert said(r"was behind by (\S+) nats \[(\S+), (\S+)\] at 8,000 steps") == shown(*lost)
+    by_seed = pairs.set_index("seed")["gain"]
+    apart = mean_interval(
+        (
+            by_seed[list(named.contains("lr0.002-decay0.3-seed"))]
+            - by_seed[list(named.contains("lr0.002-decay0.3-qknorm-seed"))]
+        ).to_numpy()
+    )
+    assert apart
+    assert said(r"The difference, (\S+) \[(\S+), (\S+)\], would") == shown(*apart)
 
 
 def test_the_law_of_the_published_tables(law: Law) -> None:
-    cells, error = said(r"explains the (\d+) recovered cells of Tables 4–7 to ([\d.]+) nats")
+    cells, error = said(r"explain the (\d+) recovered cells of Tables 4–7 to ([\d.]+) nats")
     assert int(cells) == len(law.rows)
     assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
     advice = recommend(law, 270e6, 20_000 * 2.0**21)
