@@ -237,6 +237,22 @@ def ablations(found: Comparison) -> str:
     return "\n".join(lines)
 
 
+def output_only(found: Comparison) -> str:
+    """The seeds that G4 does not have, against both arms of G1; intervals allow for the two."""
+    own = of_grid(found.pairs, "output-only")
+    main = _main(found.pairs[found.pairs["steps"] == STEPS], beside=own).set_index("seed")
+    losses = own.set_index("seed")["superposed"]
+    lines = ["| held against | seeds | its loss | output only | gain | verdict |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for words, arm in (("the baseline", "baseline"), ("plain superposition", "superposed")):
+        one = paired(list((main[arm] - losses).dropna()), len(ARMS))
+        lines.append(
+            f"| {words} | {one.seeds} | {main[arm].mean():.4f} | {losses.mean():.4f} "
+            f"| {shown(one)} | {one.verdict} |"
+        )
+    return "\n".join(lines)
+
+
 WAYS = {
     "law": "the law",
     "trend": "the trend",

@@ -98,6 +98,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
             campaign_tables.bag_sizes,
             campaign_tables.sizes,
             campaign_tables.ablations,
+            campaign_tables.output_only,
             campaign_tables.little_text,
             campaign_tables.predictions,
         )

@@ -147,6 +147,16 @@ def test_ablations_are_held_against_the_plain_setting(found: Comparison) -> None
     assert table.count("worse than plain") == 7
 
 
+def test_output_only_is_held_against_both_arms_of_other_seeds(found: Comparison) -> None:
+    table = tables.output_only(found)
+    assert table.count("\n") == 1 + 2
+    seeds, _, _, ahead, *_ = numbers(table, "the baseline")
+    assert (seeds, ahead) == (4, pytest.approx(0.008, abs=1e-4))
+    behind, low, high = numbers(table, "plain superposition")[3:6]
+    assert behind == pytest.approx(-0.012, abs=1e-4)
+    assert low < behind < high
+
+
 def committed(what: str, params: float, tokens: float, seeds: range) -> dict[str, object]:
     """By law 0.03 and by trend 0.02 in each seed, the truth; no gain but 0.01 at the nearest."""
     return {

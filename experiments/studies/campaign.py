@@ -36,6 +36,7 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 )
 SMALLER, LARGER, SIZES_STEPS, SWEEP_STEPS = "laptop-32", "laptop-128", 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
+OUTPUT_ONLY = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
 LITTLE_TEXT = BooksPart(9)
 
 
@@ -43,7 +44,7 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     """Every grid at the gate's set-up; what laws have to predict comes after what they are fitted
     to."""
     eight = range(first_seed, first_seed + SEEDS_OF_LENGTHS)
-    four = range(first_seed, first_seed + SEEDS_OF_GRIDS)
+    four, other_four = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
     bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
@@ -60,6 +61,7 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
         Part((at_length.in_grid("ablations"),), tuple(_ablations()), four),
         _little_text(setting, four),
         Part((rates[-1],), (BASELINE, main), four),
+        Part((at_length.in_grid("output-only"),), (OUTPUT_ONLY,), other_four),
     ]
 
 
@@ -94,5 +96,4 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
 
 def _little_text(setting: Setting, seeds: range) -> Part:
     little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
-    output_only = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
-    return against_baseline(little, (SMALL_MAIN, output_only), seeds)
+    return against_baseline(little, (SMALL_MAIN, OUTPUT_ONLY), seeds)

@@ -127,6 +127,8 @@ def test_desktop_is_the_plan_of_runs() -> None:
     for name in ("rates", "bag", "step", "ablations", "little"):
         assert {run.seed for run in grids[name]} == {3, 4, 5, 6}
         assert {run.schedule.steps for run in grids[name]} == {20_000}
+    assert {run.superposition.mode for run in grids["output"]} == {"output_only"}
+    assert {run.seed for run in grids["output"]} == {7, 8, 9, 10}
     little = grids["little"]
     assert {str(run.data.corpora[0].path) for run in little} == {"prepared/books-bpe1024-9MB"}
 
