@@ -59,17 +59,37 @@ def row_of(table: pd.DataFrame, corpus: str, steps: int) -> pd.Series:
 
 def test_what_the_learning_rate_does_to_the_gain() -> None:
     pairs = campaign_tables.with_main(of("campaign").pairs, "rates")
-    arms = pairs.pivot(index="seed", columns="learning_rate", values=["gain", "superposed"])
-    for arm, rate, digits, pattern in (
-        ("gain", 4e-3, 3, r"at 4e-3 it differs from that at 2e-3 by (\S+) \[(\S+), (\S+)\]"),
-        ("superposed", 1e-3, 4, r"as good at 1e-3 as at 2e-3 \((\S+) \[(\S+), (\S+)\]\)"),
-    ):
-        moved = mean_interval((arms[arm, rate] - arms[arm, 2e-3]).to_numpy())
-        assert said(pattern, FINDINGS) == shown(*moved, digits=digits)
-    twice = arms["gain", 4e-3].mean()
-    assert said(r"at 4e-3, the rate that the rule names, the gain is ([\d.]+) ", FINDINGS) == shown(
-        twice, digits=4
+    arms = pairs.pivot(
+        index="seed", columns="learning_rate", values=["gain", "superposed", "baseline"]
     )
+    interval = r"(\S+) \[(\S+), (\S+)\]"
+    for arm, rate, other, digits, pattern in (
+        ("superposed", 1e-3, 2e-3, 4, rf"as good at 1e-3 as at 2e-3 \({interval}\)"),
+        ("superposed", 5e-4, 1e-3, 3, rf"than at 1e-3, the superposed arm by {interval}"),
+        ("baseline", 5e-4, 1e-3, 3, rf"and the baseline by {interval} \(exp"),
+    ):
+        moved = mean_interval((arms[arm, rate] - arms[arm, other]).to_numpy())
+        assert moved
+        assert said(pattern, FINDINGS) == shown(*moved, digits=digits)
+    assert (arms["superposed"].mean().idxmin(), arms["baseline"].mean().idxmin()) == (1e-3, 2e-3)
+    gains = arms["gain"]
+    doubled = np.log2(gains.columns.to_numpy(float))
+    slope = mean_interval(np.polyfit(doubled, gains.T.to_numpy(), 1)[0])
+    assert slope
+    assert said(rf"changes by {interval} with each doubling of the rate", FINDINGS) == shown(*slope)
+    extremes = shown(gains.mean().min(), gains.mean().max())
+    assert said(r"same size at all four rates, (\S+) to (\S+), and", FINDINGS) == extremes
+    assert said(r"gain is (\S+) to (\S+) nats at each of four rates from 5e-4 to 4e-3") == extremes
+    of_four = [paired(list(gains[rate]), 4) for rate in gains]
+    assert {found.verdict for found in of_four} == {"no difference shown"}
+    rule = of_four[-1].mean, of_four[-1].low or 0, of_four[-1].high or 0
+    pattern = rf"4e-3, the rate that the rule names, the gain is {interval}, which"
+    assert said(pattern, FINDINGS) == shown(*rule, digits=4)
+    assert said(rf"At 4e-3 it is {interval}, too wide") == shown(*rule)
+    own = paired(list(arms["baseline", 2e-3] - arms["superposed", 1e-3]), 4)
+    of_own = shown(own.mean, own.low or 0, own.high or 0)
+    assert said(rf"each arm at its own rate, {interval}\.") == of_own
+    assert said(rf"each arm at its own rate {interval} \|", FINDINGS) == of_own
 
 
 def test_what_the_bag_size_does_to_the_gain() -> None:
