@@ -215,6 +215,12 @@ def little_text(found: Comparison) -> str:
     return _by_setting(of_grid(found.pairs, "little-text"))
 
 
+def generated(found: Comparison) -> str:
+    """The generated language."""
+    pairs = of_grid(found.pairs, "generated").sort_values("bag_size")
+    return gains(pairs, "s", "bag_size")
+
+
 def _by_setting(pairs: pd.DataFrame) -> str:
     return gains(pairs.sort_values("setting"), "setting", "setting")
 

@@ -100,6 +100,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
             campaign_tables.ablations,
             campaign_tables.output_only,
             campaign_tables.little_text,
+            campaign_tables.generated,
             campaign_tables.predictions,
         )
     },
