@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -437,6 +438,41 @@ def test_the_baseline_at_equal_loss(at_equal: pd.DataFrame) -> None:
     assert [list(one.groups()) for one in re.finditer(pattern, FINDINGS)] == [factor] * 2
     reached = said(r"it reaches at about ([\d,]+) what superposition", FINDINGS)
     assert reached == [f"{round(row['baseline_steps'], -2):,.0f}"]
+
+
+def test_what_is_saved(at_equal: pd.DataFrame) -> None:
+    row = at_equal.loc["equal loss"]
+    steps = row[["steps_ratio", "low", "high"]].to_numpy(float)
+    saved = said(r"about (\d+)% of the FLOPs \((\d+)% to (\d+)%\)")
+    assert saved == shown(*(100 * (1 - 1 / steps)), digits=0)
+    text = (1 + 0.25 * (4 - 1)) / steps
+    stated = said(r"about ([\d.]+) times the text \(([\d.]+) to ([\d.]+)\)")
+    assert stated == shown(*text[[0, 2, 1]], digits=1)
+
+
+def test_tokens_a_weight() -> None:
+    runs = of("campaign").eligible
+    runs = runs[runs["role"] == "baseline"]
+    larger, main = (
+        runs[runs["name"].str.startswith(name)].iloc[0]
+        for name in ("sizes-laptop-128-10000", "lengths-20000")
+    )
+    stated = said(r"had read (\d+) tokens a weight \((\d+) in the headline\)")
+    assert stated == shown(
+        *(run["raw_tokens"] / run["parameters"] for run in (larger, main)), digits=0
+    )
+
+
+def test_time_of_a_superposed_step() -> None:
+    found = json.loads((ROOT / "benchmarks/records/training-step-cpu-2026-11-21.json").read_text())
+    ratios = [
+        one["ratio"]
+        for result in found["results"]
+        for one in result["comparisons"]
+        if one["what"] == "superposed s=8 / baseline"
+    ]
+    stated = said(r"\(s = 8\) took (\S+) times .* at laptop-64 and (\S+) times at laptop-256")
+    assert stated == shown(*ratios, digits=2)
 
 
 def test_the_baseline_at_equal_data(at_equal: pd.DataFrame) -> None:
