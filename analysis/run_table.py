@@ -127,7 +127,7 @@ def _long(
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
     table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
     for column in columns:
-        values: Any = [row[column] for rows in groups for row in rows]
+        values: Any = [row.get(column) for rows in groups for row in rows]
         # Numbers of FLOPs outgrow 64 bits; on a curve they are a coordinate.
         table[column] = np.array(values, dtype=float) if column == "flops" else values
     return pd.DataFrame(table)

@@ -25,7 +25,9 @@ from experiments.studies.grid import SMALL_MAIN
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run_record import measures, read_task_results
 
-MAIN = SuperpositionSetting.from_config(SMALL_MAIN.model_dump(), STEPS).label
+MAIN = SuperpositionSetting.from_config(
+    {"superposition": SMALL_MAIN.model_dump(), "schedule": {"steps": STEPS}}
+).label
 MIDDLE = "laptop-64"
 PREDICTIONS = Path(__file__).parent / "records/predictions.json"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from analysis.verdict.question import Question
 from experiments.corpora import Recipe
 from tst_study.config import Config
 from tst_study.errors import UserError
@@ -39,6 +40,8 @@ class Study:
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """Where its run folders lie."""
+    questions: Sequence[Question] = ()
+    """What the runs are to answer, declared before them."""
     dead_ends: Callable[[Results], list[str]] = field(default=lambda results: [])
     """A line for each choice that nothing can follow, because all that it had tried diverged."""
     published_gpu_hours: Mapping[str, float] = field(default_factory=dict)

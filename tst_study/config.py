@@ -19,7 +19,13 @@ from tst_study.configuration.keys import problem_of
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.configuration.presets import expand_preset
 from tst_study.errors import UserError
-from tst_study.superposition import BagLossKind, NamedWeighting, check_loss_kind, offset_weights
+from tst_study.superposition import (
+    BagLossKind,
+    NamedWeighting,
+    check_loss_kind,
+    offset_weights,
+    weight_rows,
+)
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -146,12 +152,16 @@ class Superposition(Strict):
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
     loss: BagLossKind = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""
-    weighting: NamedWeighting | tuple[NotNegativeFloat, ...] = Field(
-        default="uniform", union_mode="left_to_right"
-    )
-    """Weights of the s tokens of the next bag in the loss: a name, or s numbers."""
+    weighting: (
+        NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
+    ) = Field(default="uniform", union_mode="left_to_right")
+    """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers
+    that lie evenly over the superposed steps, with straight lines between them."""
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
+    shuffle_targets: Annotated[bool, AddedLater(False)] = False
+    """Control: every position gets the next bag of another position of the step's batch, drawn anew
+    in each step."""
     reinitialize_at_switch: bool = False
     """Ablation (Table 2): new input embedding and output head between the phases."""
     optimizer_at_switch: Literal["keep", "reset"] = "keep"
@@ -169,9 +179,38 @@ class Superposition(Strict):
             raise ValueError(
                 "align_bags_to_documents has no meaning with mode = 'output_only' (tokens in)"
             )
+        if self.mode == "output_only" and self.shuffle_targets:
+            raise ValueError(
+                "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
+            )
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
-            offset_weights(self.weighting, self.bag_size)  # raises where the lengths differ
+            for row in weight_rows(self.weighting):
+                offset_weights(row, self.bag_size)  # raises where the lengths differ
+        return self
+
+
+class LabelSmoothing(Strict):
+    """Soft targets in some next-token steps: the next token keeps 1 − epsilon of the weight, and
+    all words of the vocabulary share epsilon evenly."""
+
+    epsilon: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Weight that the vocabulary shares."""
+    first_step: Positive = 1
+    """The first smoothed step; steps are counted from 1, as in the logs."""
+    last_step: Positive
+    """The last smoothed step."""
+
+    def covers(self, step: int) -> bool:
+        """Whether the step after `step` steps is smoothed."""
+        return self.first_step <= step + 1 <= self.last_step
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.last_step < self.first_step:
+            raise ValueError(
+                f"last_step = {self.last_step} lies before first_step = {self.first_step}"
+            )
         return self
 
 
@@ -192,8 +231,10 @@ class Data(Strict):
     validation: PathText | None = None
     """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
     validation_tokens: Positive | None = None
-    """Held-out tokens to evaluate on, from the first one on; by default 131,072, or all where there
-    are fewer."""
+    """Held-out tokens to evaluate on; by default 131,072, or all where there are fewer."""
+    held_out: Annotated[Literal["spread", "beginning"], AddedLater("beginning")] = "spread"
+    """`spread`: pieces of one sequence, evenly over all documents, with a loss for each document.
+    `beginning`: the first tokens, as runs before this key did."""
 
     @property
     def held_out_tokens(self) -> int:
@@ -433,6 +474,8 @@ class Config(Strict):
     """Seed of the order in which text is read; by default `seed`."""
     model: Model
     superposition: Superposition = Superposition()
+    label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
+    """By default none."""
     data: Data
     batch: Batch
     optimizer: Optimizer
@@ -466,6 +509,18 @@ class Config(Strict):
             raise ValueError(
                 f"superposition.step_ratio = {ratio:g} of schedule.steps = {steps} is less than "
                 "one step: raise it, or leave superposition out for the baseline"
+            )
+        smoothing = self.label_smoothing
+        if smoothing is not None and smoothing.last_step > steps:
+            raise ValueError(
+                f"label_smoothing.last_step = {smoothing.last_step} is more than schedule.steps = "
+                f"{steps}"
+            )
+        bagged = (round(ratio * steps) if superposed is None else superposed) if bags else 0
+        if smoothing is not None and smoothing.first_step <= bagged:
+            raise ValueError(
+                f"label_smoothing.first_step = {smoothing.first_step} lies in the superposed "
+                f"phase, whose targets are bags: begin after step {bagged}"
             )
         parallel = self.execution.parallel
         for key in ("expert", "expert_tensor") if self.model.experts is None else ():

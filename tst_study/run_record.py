@@ -121,6 +121,9 @@ class Evaluation(_Counters):
     standard_error: float
     """Of nats per token, over held-out sequences."""
     tokens: int
+    document_losses: NotRequired[list[float] | None]
+    """Nats per token of each held-out document, in their order; None where pieces straddle them."""
+    document_tokens: NotRequired[list[int] | None]
     annealed: bool
     seconds: float
     training_seconds: float

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from tst_study.configuration.phase_plan import PhasePlan, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut
+from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.huggingface.weights import HuggingFaceWeights, check_initial_weights
@@ -42,13 +44,7 @@ from tst_study.megatron.forward_backward import MicroBatch, forward_backward, mi
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
 from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import (
-    NEXT_TOKEN,
-    Objective,
-    SuperposedGPT,
-    build_model,
-    superposition_objective,
-)
+from tst_study.megatron.model import Objective, SuperposedGPT, build_model, objective_at
 from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import Ranks, choose_device, process_groups, with_layout
 from tst_study.process.memory_reuse import keep_freed_memory
@@ -57,6 +53,7 @@ from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
+from tst_study.superposition import shuffle_bags
 from tst_study.timed_events import TimedEvents
 
 
@@ -178,7 +175,6 @@ class _Trainer:
         self.config, self.ranks, self.log = config, ranks, log
         self.data, self.held_out = data, held_out
         self.plan, execution = plan_phases(config), config.execution
-        self.superposition = superposition_objective(config.superposition)
         self.share = config.batch.sequences // ranks.data_size
         self.micro_batch = execution.micro_batch or self.share
         torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
@@ -223,7 +219,7 @@ class _Trainer:
         return done or 0
 
     def objective(self, step: int) -> Objective:
-        return self.superposition if self.plan.phase(step) == "superposition" else NEXT_TOKEN
+        return objective_at(self.config, self.plan, step)
 
     def learning_rate(self, step: int) -> float:
         peak = self.config.optimizer.learning_rate
@@ -253,9 +249,27 @@ class _Trainer:
     def _read(self, step: int) -> list[Tensor]:
         """Ids and labels on the host, where a GPU can copy them while it computes."""
         start = self.ranks.data_rank * self.share
-        arrays = self.stream.batch(step, start, start + self.share)
-        tensors = [torch.from_numpy(array) for array in arrays]
+        if self._shuffles(step):
+            tensors = [rows[start : start + self.share] for rows in self._shuffled(step)]
+        else:
+            arrays = self.stream.batch(step, start, start + self.share)
+            tensors = [torch.from_numpy(array) for array in arrays]
         return [x.pin_memory() for x in tensors] if self.ranks.device.type == "cuda" else tensors
+
+    def _shuffles(self, step: int) -> bool:
+        superposed = self.plan.phase(step) == "superposition"
+        return superposed and self.config.superposition.shuffle_targets
+
+    def _shuffled(self, step: int) -> list[Tensor]:
+        """All sequences of a step, the bags of their labels in places that depend on seed and step
+        alone: each rank sees the same order."""
+        arrays = self.stream.batch(step, 0, self.config.batch.sequences)
+        ids, labels = (torch.from_numpy(array) for array in arrays)
+        size = self.plan.bag_size
+        bags = labels.shape[0] * (labels.shape[1] // size - 1)
+        key = permutation_key(self.config.order_seed, step)
+        order = torch.from_numpy(permuted(np.arange(bags), bags, key))
+        return [ids, shuffle_bags(labels, size, order)]
 
     def close(self) -> None:
         """End the threads that read ahead and write a checkpoint."""

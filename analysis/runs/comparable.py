@@ -9,7 +9,13 @@ from tst_study.run.identity import digest
 from tst_study.run.identity_form import SEEDS, identity_form
 from tst_study.run_record import RunHeader
 
-VARIED = (*SEEDS, "superposition", "optimizer.learning_rate", "data.validation")
+VARIED = (
+    *SEEDS,
+    "superposition",
+    "label_smoothing",
+    "optimizer.learning_rate",
+    "data.validation",
+)
 """Held-out text is left out on purpose: runs evaluated on different text belong together and are
 then refused by name, which says more than finding no partner."""
 

@@ -48,12 +48,14 @@ class RunRow(TypedDict):
     step_ratio: float
     """r, as the whole number of steps makes it."""
     mode: str | None
-    """This and the next five: None or False for a baseline, which never uses them."""
+    """This and the next seven: None or False for a run that does not use them."""
     loss_kind: str | None
     weighting: str | None
     aligned_bags: bool
+    shuffled_targets: bool
     reinitialized: bool
     optimizer_at_switch: str | None
+    label_smoothing: str | None
 
     corpus: str
     """A label for people: the training folders' own names. What tells data apart is `group`."""
@@ -124,7 +126,7 @@ def run_row(record: RunRecord) -> RunRow:
     header, status = record.header, record.status
     config, plan = header["config"], header["plan"]
     model, order_seed = config["model"], config.get("data_seed")
-    setting = SuperpositionSetting.from_config(config["superposition"], plan["steps"])
+    setting = SuperpositionSetting.from_config(config)
     last = record.metrics[-1] if record.metrics else None
     seconds = last["training_seconds"] if last else None
     final = record.evals[-1] if record.evals else None

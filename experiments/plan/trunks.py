@@ -12,7 +12,7 @@ from math import gcd
 from experiments.plan.planned_run import Identities, PlannedRun, is_over, state
 from experiments.run_process import config_path
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.config import Config, ForkPoint, load
+from tst_study.config import Config, ForkPoint, load, to_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.run.identity import digest
 from tst_study.run.trunk import prefix_form, shared_until
@@ -100,7 +100,5 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
 
 
 def _name(config: Config, steps: int) -> str:
-    method = SuperpositionSetting.from_config(
-        config.superposition.model_dump(), config.schedule.steps
-    )
+    method = SuperpositionSetting.from_config(to_dict(config))
     return f"trunk-{method.trunk_name}-{steps}steps-seed{config.seed}"

@@ -19,10 +19,11 @@ STUDIES: tuple[str, ...] = (
     *("laptop", "gate", "bag-grid", "power-law", "headline", "equal-cost", "input-output"),
     *("weightings", "reinitialise", "optimizer-at-switch", "optimizers", "learning-rates"),
     *("loss-against-compute", "data-constrained", "seed-noise", "mixture-10b-a1b"),
+    "what-does-the-work",
 )
 """Each a module of `experiments.studies`: a title, what it claims to show, and `parts(scale)`, its
 runs as products and choices (`experiments.studies.grid`). `SCALES` names those that it has, where
-it has not all."""
+it has not all; `questions(scale)`, what it asks, where it asks before its runs."""
 
 
 def module_of(name: str) -> ModuleType:
@@ -72,6 +73,7 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
             if isinstance(part, Choice) and (why := part.dead_end(name, _Of(here, results)))
         ],
         folder=runs or usual,
+        questions=module.questions(chosen) if hasattr(module, "questions") else (),
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
 

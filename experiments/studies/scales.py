@@ -18,6 +18,8 @@ from experiments.studies.setting import Setting
 
 GATE_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
 """What the gate chose beside the rate."""
+AS_RECORDED = 'data.held_out="beginning"'
+"""What the committed runs of these scales were evaluated on."""
 SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu", "paper")
 FINEWEB_EDU = HubText(
     "fineweb-edu-llama3",
@@ -41,7 +43,9 @@ class Scale:
         return self.name == "paper"
 
 
-def _prose(steps: int, warmup_steps: int, shards: int | None, validation_tokens: int) -> Setting:
+def _prose(
+    steps: int, warmup_steps: int, shards: int | None, validation_tokens: int, *recorded: str
+) -> Setting:
     """The bundled books, two layers, where the gate found the baseline at its best
     (docs/findings.md, G0).
 
@@ -59,7 +63,7 @@ def _prose(steps: int, warmup_steps: int, shards: int | None, validation_tokens:
         threads=1,
         validation_tokens=validation_tokens,
         device="cpu",  # two layers do not pay on a GPU
-        changes=GATE_CHANGES,
+        changes=(*GATE_CHANGES, *recorded),
     )
 
 
@@ -96,10 +100,16 @@ _SCALES = (
         "are a dozen times longer (docs/findings.md).",
     ),
     # Fresh seeds: 0 to 2 were looked at while the campaign was planned (docs/plan-of-runs.md).
-    Scale("laptop", _prose(5_000, 500, None, 262_144), range(3, 6), (2, 4, 8, 16), TENTHS[:4]),
+    Scale(
+        "laptop",
+        _prose(5_000, 500, None, 262_144, AS_RECORDED),
+        range(3, 6),
+        (2, 4, 8, 16),
+        TENTHS[:4],
+    ),
     Scale(
         "desktop",
-        _prose(10_000, 500, None, 262_144),
+        _prose(10_000, 500, None, 262_144, AS_RECORDED),
         range(3, 7),
         (2, 3, 4, 6, 8, 12, 16),
         TENTHS[:6],

@@ -44,12 +44,8 @@ class Setting:
 
     def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
         length = self.logged_as or self.steps
-        method = SuperpositionSetting.from_config(superposition.model_dump(), self.steps)
-        words = (self.grid or self.model, f"{self.steps}", method.name, *self.tags)
         values: dict[str, Any] = {
             "study": study,
-            "name": f"{'-'.join(words)}-seed{seed}",
-            "role": method.role,
             "seed": seed,
             "model": {"preset": self.model},
             "superposition": superposition.model_dump(),
@@ -73,6 +69,9 @@ class Setting:
         }
         for change in self.changes:
             apply_override(values, change)
+        method = SuperpositionSetting.from_config(values)
+        words = (self.grid or self.model, f"{self.steps}", method.name, *self.tags)
+        values |= {"name": f"{'-'.join(words)}-seed{seed}", "role": method.role}
         return from_dict(values, source="study")
 
     def in_grid(self, grid: str) -> Self:

@@ -17,7 +17,9 @@ from tst_study.configuration.superposition_setting import (
 
 def setting(**values: Any) -> SuperpositionSetting:
     superposition = Superposition(bag_size=4, step_ratio=0.2, **values)
-    return SuperpositionSetting.from_config(superposition.model_dump(mode="json"), 100)
+    return SuperpositionSetting.from_config(
+        {"superposition": superposition.model_dump(mode="json"), "schedule": {"steps": 100}}
+    )
 
 
 DEPARTED = {
@@ -25,6 +27,7 @@ DEPARTED = {
     "loss": "sum_to_one",
     "weighting": "power_law",
     "align_bags_to_documents": True,
+    "shuffle_targets": True,
     "reinitialize_at_switch": True,
     "optimizer_at_switch": "reset",
 }
@@ -32,16 +35,48 @@ DEPARTED = {
 
 def test_every_key_of_superposition_but_s_and_r_is_a_departure() -> None:
     keys = set(Superposition.model_fields) - {"bag_size", "step_ratio", "steps"}
-    assert {one.key for one in DEPARTURES} == keys == set(DEPARTED)
-    for one in DEPARTURES:
-        assert Superposition.model_fields[one.key].default == one.plain
+    of_bags = {one.key.removeprefix("superposition."): one for one in DEPARTURES if one.of_bags}
+    assert set(of_bags) == keys == set(DEPARTED)
+    for key, one in of_bags.items():
+        assert Superposition.model_fields[key].default == one.plain
+
+
+def test_a_smoothed_baseline_is_not_the_baseline() -> None:
+    values = {
+        "superposition": Superposition().model_dump(),
+        "label_smoothing": {"epsilon": 0.25, "first_step": 1, "last_step": 25},
+        "schedule": {"steps": 100},
+    }
+    smoothed = SuperpositionSetting.from_config(values)
+    assert not smoothed.is_baseline
+    assert not smoothed.is_plain
+    assert smoothed.role == "ablation"
+    assert smoothed.name == "label_smoothing"
+    assert smoothed.label == "label smoothing 0.25 in steps 1 to 25"
+    assert SuperpositionSetting.of_row(smoothed.columns()).label == smoothed.label
+    assert smoothed.columns()["mode"] is None
+
+
+def test_weights_that_change_over_the_steps_have_a_label() -> None:
+    falling = SuperpositionSetting.from_config(
+        {
+            "superposition": Superposition(
+                bag_size=2, step_ratio=0.5, weighting=((1.0, 0.5), (1.0, 0.0))
+            ).model_dump(mode="json"),
+            "schedule": {"steps": 100},
+        }
+    )
+    assert falling.label.endswith("weighting 1.0, 0.5 → 1.0, 0.0")
+    assert falling.name == "s2-r0.5-weighting_given"
+    assert SuperpositionSetting.of_row(falling.columns()).label == falling.label
 
 
 def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
     assert setting().is_plain
     assert setting().role == "superposition"
     assert not BASELINE.is_plain
-    assert SuperpositionSetting.from_config(Superposition(bag_size=8).model_dump(), 100) is BASELINE
+    values = {"superposition": Superposition(bag_size=8).model_dump(), "schedule": {"steps": 100}}
+    assert SuperpositionSetting.from_config(values) is BASELINE
 
 
 @pytest.mark.parametrize("key", DEPARTED)

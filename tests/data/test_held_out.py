@@ -30,11 +30,41 @@ def test_every_token_but_the_first_is_predicted_once_and_in_order(prefix):
 
 
 def test_a_limit_takes_the_beginning_and_still_predicts_beyond_it(prefix):
-    evaluation = held_out(TokenFile(prefix), 10, tokens=25)
+    evaluation = held_out(TokenFile(prefix), 10, tokens=25, taken="beginning")
     assert evaluation.ids.shape == (3, 10)
     assert evaluation.predicted_tokens == 25
     assert evaluation.labels.max() == 26
-    assert held_out(TokenFile(prefix), 10, tokens=10**9).predicted_tokens == 102
+    for taken in ("beginning", "spread"):
+        assert held_out(TokenFile(prefix), 10, tokens=10**9, taken=taken).predicted_tokens == 102
+
+
+def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
+    """The first tokens of the bundled held-out text were four of its fifteen books."""
+    lengths = [500, 41, 1, 300, 2]
+    texts = [1000 * (place + 1) + np.arange(length) for place, length in enumerate(lengths)]
+    write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
+    whole = held_out(TokenFile(tmp_path / "validation"), 10)
+    assert whole.predicted_tokens == sum(length - 1 for length in lengths)
+    some = held_out(TokenFile(tmp_path / "validation"), 10, tokens=200)
+    assert some.predicted_tokens == pytest.approx(200, abs=10)
+    for evaluation in (whole, some):
+        counted = evaluation.labels != -100
+        np.testing.assert_array_equal(evaluation.ids[counted] + 1, evaluation.labels[counted])
+        of = evaluation.ids // 1000 - 1
+        assert (of == of[:, :1]).all()  # one document a sequence
+        _, numbers = np.unique(of[:, 0], return_inverse=True)
+        np.testing.assert_array_equal(evaluation.documents, numbers)
+    assert set(whole.ids[:, 0] // 1000 - 1) == {0, 1, 3, 4}
+    assert set(some.ids[:, 0] // 1000 - 1) >= {0, 1, 3}
+    assert whole.fingerprint != some.fingerprint
+
+
+def test_very_many_documents_are_told_apart_in_groups(tmp_path):
+    texts = [np.arange(1, 12)] * 1000
+    write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
+    documents = held_out(TokenFile(tmp_path / "validation"), 10).documents
+    assert (np.diff(documents) >= 0).all()
+    np.testing.assert_array_equal(np.unique(documents), np.arange(256))
 
 
 def test_the_fingerprint_tells_another_set_from_this_one(prefix):
@@ -42,8 +72,9 @@ def test_the_fingerprint_tells_another_set_from_this_one(prefix):
         held_out(TokenFile(prefix), 10).fingerprint,
         held_out(TokenFile(prefix), 20).fingerprint,
         held_out(TokenFile(prefix), 10, tokens=25).fingerprint,
+        held_out(TokenFile(prefix), 10, tokens=25, taken="beginning").fingerprint,
     }
-    assert len(prints) == 3
+    assert len(prints) == 4
     assert held_out(TokenFile(prefix), 10).fingerprint in prints
 
 

@@ -23,7 +23,7 @@ from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
-OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers")
+OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work")
 FIXED = [name for name in catalogue.STUDIES if name not in OTHERS]
 Row = dict[str, str]
 

@@ -62,8 +62,19 @@ def test_two_ranks_have_the_gradient_of_one(
         assert_same_steps(rank, tmp_path / "two", one, tmp_path / "one")
 
 
-def test_a_run_on_two_ranks_is_the_run_on_one(documents: Path, tmp_path: Path) -> None:
-    settings = (*ALIGNED, "execution.evaluate_every=8")
+SMOOTHED = (
+    "model.vocabulary_size=257",
+    "superposition={}",
+    "label_smoothing={epsilon = 0.2, last_step = 10}",
+)
+SHUFFLED = (*ALIGNED, "superposition.shuffle_targets=true")
+
+
+@pytest.mark.parametrize("settings", [ALIGNED, SHUFFLED, SMOOTHED])
+def test_a_run_on_two_ranks_is_the_run_on_one(
+    documents: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    settings = (*settings, "execution.evaluate_every=8")
     two = train_on_two(documents, tmp_path / "two", *settings)
     one = run(documents, tmp_path / "one", *settings)
     assert two.header["fingerprint"] == one.header["fingerprint"]

@@ -13,6 +13,7 @@ from tests.examples import example
 from tst_study import config as configuration
 from tst_study import run_record
 from tst_study.config import AddedLater, Config, from_dict, to_dict
+from tst_study.errors import UserError
 from tst_study.run.identity import digest, fingerprint, run_id
 from tst_study.run.identity_form import identity_form
 
@@ -58,6 +59,7 @@ def test_paths_layout_and_names_are_not_hashed(override: str) -> None:
         "superposition.mode=output_only",
         "superposition.weighting=power_law",
         "superposition.optimizer_at_switch=reset",
+        "superposition.shuffle_targets=true",
         "batch.sequence_length=128",
         "optimizer.learning_rate=1e-3",
         "schedule.steps=101",
@@ -83,6 +85,15 @@ def test_other_data_is_another_run() -> None:
 )
 def test_superposition_without_bags_or_steps_is_the_baseline(override: str) -> None:
     assert identity(override) == identity("superposition={}")
+
+
+def test_a_smoothed_baseline_is_another_run_than_the_baseline() -> None:
+    smoothed = "label_smoothing={epsilon = 0.1, last_step = 20}"
+    assert identity("superposition={}", smoothed) != identity("superposition={}")
+    with pytest.raises(UserError, match=r"label_smoothing\.first_step = 1 lies in the superposed"):
+        identity(smoothed)
+    with pytest.raises(UserError, match=r"label_smoothing\.last_step = 101"):
+        identity("superposition={}", "label_smoothing={epsilon = 0.1, last_step = 101}")
 
 
 def test_identity_never_changes_between_versions() -> None:

@@ -32,6 +32,13 @@ def test_all_step_ratios_of_one_bag_size_share_their_superposed_phase() -> None:
     assert prefix("superposition.reinitialize_at_switch=true") == prefix()
 
 
+def test_weights_that_change_over_the_phase_are_shared_at_one_length_of_it_alone() -> None:
+    falling = "superposition.weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]"
+    shorter, longer = "superposition.step_ratio=0.2", "superposition.step_ratio=0.5"
+    assert prefix(falling, shorter) != prefix(falling, longer)
+    assert prefix(falling, shorter) == prefix(falling, shorter, "schedule.decay_ratio=0.2")
+
+
 def test_all_lengths_of_one_baseline_share_their_stable_phase() -> None:
     assert shared_until(example("superposition={}")) == 90
     assert prefix("superposition={}") == prefix("superposition={}", "schedule.steps=400")

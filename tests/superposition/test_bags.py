@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.superposition.naive import IGNORE, targets_of_labels, targets_of_raw_tokens
-from tst_study.superposition import bag_inputs, bag_targets, count_valid_targets
+from tst_study.superposition import bag_inputs, bag_targets, count_valid_targets, shuffle_bags
 
 
 def next_token_labels(raw: torch.Tensor) -> torch.Tensor:
@@ -64,3 +64,16 @@ def test_labels_are_never_truncated_to_fit(shape):
 def test_a_stride_between_the_two_schemes_is_refused():
     with pytest.raises(ValueError, match="stride must be 1 or bag_size = 4, got 2"):
         bag_targets(torch.zeros(1, 8, dtype=torch.long), bag_size=4, stride=2)
+
+
+def test_shuffled_bags_all_change_places_and_stay_whole():
+    labels = torch.arange(1, 25).view(2, 12)  # of 2 sequences, 4 bags of 3, 3 of them whole
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    shuffled = shuffle_bags(labels, 3, order)
+    before, after = (bag_targets(rows, 3)[:, :-1].flatten(0, 1) for rows in (labels, shuffled))
+    assert (before != after).all()
+    assert sorted(before.tolist()) == sorted(after.tolist())
+    last = bag_targets(labels, 3)[:, -1]
+    assert torch.equal(bag_targets(shuffled, 3)[:, -1], last)
+    with pytest.raises(ValueError, match="permutation of 6 bags"):
+        shuffle_bags(labels, 3, order[:5])

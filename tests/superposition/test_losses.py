@@ -6,7 +6,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.superposition.naive import IGNORE, bag_set_loop, multi_hot_loop
+from tests.superposition.naive import (
+    IGNORE,
+    bag_set_loop,
+    multi_hot_loop,
+    targets_of_labels,
+)
 from tst_study.superposition import (
     BAG_LOSS_KINDS,
     bag_loss,
@@ -270,3 +275,22 @@ def test_megatrons_sequence_first_logits_are_read_in_place(kind):
     expected, expected_grad = value_and_grad(bag_loss(logits, labels, 4, kind=kind), logits)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(grad.transpose(0, 1), expected_grad)
+
+
+@pytest.mark.parametrize("bag_size", [1, 4])
+def test_smoothing_is_that_of_cross_entropy_for_each_target(bag_size):
+    logits, labels = problem(bag_size, ignored=0.2)
+    targets = targets_of_labels(labels, bag_size, bag_size)
+    losses = [
+        F.cross_entropy(logits.flatten(0, 1), targets[..., i].flatten(), label_smoothing=0.3)
+        for i in range(bag_size)
+    ]
+    actual = bag_loss(logits, labels, bag_size, label_smoothing=0.3)
+    assert_same_value_and_grad(actual, torch.stack(losses).mean(), logits, 1e-12)
+
+
+@pytest.mark.parametrize("options", [{"kind": "hinge"}, {"inplace": True}])
+def test_smoothing_is_refused_where_it_has_no_meaning(options):
+    logits, labels = problem(2)
+    with pytest.raises(ValueError, match=r"label_smoothing = 0\.1"):
+        bag_loss(logits, labels, 2, label_smoothing=0.1, **options)

@@ -9,6 +9,7 @@ from tst_study.superposition.weighting import (
     NAMED_WEIGHTINGS,
     mutual_information_weights,
     offset_weights,
+    weighting_at,
 )
 
 
@@ -69,3 +70,15 @@ def test_the_configuration_needs_weights_but_not_torch():
         "import tst_study.superposition as s; s.offset_weights('power_law', 4); s.check_loss_kind"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_weights_lie_evenly_over_the_phase_with_straight_lines_between_them():
+    rows = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
+    assert weighting_at(rows, 0.0) == rows[0]
+    assert weighting_at(rows, 0.25) == (1.0, 0.5, 0.125)
+    assert weighting_at(rows, 0.5) == rows[1]
+    assert weighting_at(rows, 0.75) == (1.0, 0.25, 0.0)
+    assert weighting_at(rows, 1.0) == rows[2]
+    assert weighting_at("power_law", 0.5) == "power_law"
+    assert weighting_at((2.0, 1.0), 0.5) == (2.0, 1.0)
+    assert weighting_at(((2.0, 1.0),), 0.5) == (2.0, 1.0)

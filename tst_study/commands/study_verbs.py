@@ -178,9 +178,12 @@ def retry(
 
 def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
+    from analysis.verdict.question import register
     from experiments.launcher import launcher_of
     from experiments.plan.planner import Planner
+    from tst_study.run.launch_facts import code_version
 
+    register(study.folder, study.questions, code_version())
     status = launcher_of(launcher, options).submit(study, study.folder, *wanted)
     dead_ends = Planner(study, study.folder).dead_ends()
     for line in dead_ends:

@@ -23,22 +23,32 @@ class Departure:
     column: str
     """In the run table."""
     key: str
-    """In the config's `superposition` section."""
+    """In the config, dotted."""
     plain: Any
-    """The paper's own."""
+    """The paper's own, and the baseline's."""
     words: Mapping[Any, str]
-    """What a value is called in a sentence; by its own name otherwise."""
+    """What its named values are called in a sentence; others by the column's name."""
     at_switch: bool = False
     """Without effect before the switch, so that runs which differ here share a trunk."""
 
+    @property
+    def of_bags(self) -> bool:
+        """Without effect where no step is superposed."""
+        return self.key.startswith("superposition.")
+
+    def value(self, config: Mapping[str, Any]) -> Any:
+        """Of a resolved config; a recorded run need not know of what came later."""
+        section, _, key = self.key.rpartition(".")
+        return (config[section] if section else config).get(key, self.plain)
+
     def label(self, value: Any) -> str:
-        if not isinstance(value, str | bool):
-            return f"{self.column} {_cell(value)}"
-        return self.words.get(value, str(value).replace("_", " "))
+        if isinstance(value, str | bool) and value in self.words:
+            return self.words[value]
+        return f"{self.column.replace('_', ' ')} {_cell(value)}"
 
     def name(self, value: Any) -> str:
         """For a run's folder: no spaces, and never long."""
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not self.of_bags:
             return self.column
         if not isinstance(value, str):
             return f"{self.column}_given"
@@ -46,10 +56,15 @@ class Departure:
 
 
 DEPARTURES = (
-    Departure("mode", "mode", "full", {}),
+    Departure(
+        "mode",
+        "superposition.mode",
+        "full",
+        {"input_only": "input only", "output_only": "output only"},
+    ),
     Departure(
         "loss_kind",
-        "loss",
+        "superposition.loss",
         "mce",
         {
             "sum_to_one": "sum-to-one loss",
@@ -59,7 +74,7 @@ DEPARTURES = (
     ),
     Departure(
         "weighting",
-        "weighting",
+        "superposition.weighting",
         "uniform",
         {
             "power_law": "power-law weights",
@@ -68,17 +83,30 @@ DEPARTURES = (
             "mutual_information": "mutual-information weights",
         },
     ),
-    Departure("aligned_bags", "align_bags_to_documents", False, {True: "bags within documents"}),
     Departure(
-        "reinitialized", "reinitialize_at_switch", False, {True: "re-initialised"}, at_switch=True
+        "aligned_bags",
+        "superposition.align_bags_to_documents",
+        False,
+        {True: "bags within documents"},
+    ),
+    Departure(
+        "shuffled_targets", "superposition.shuffle_targets", False, {True: "shuffled targets"}
+    ),
+    Departure(
+        "reinitialized",
+        "superposition.reinitialize_at_switch",
+        False,
+        {True: "re-initialised"},
+        at_switch=True,
     ),
     Departure(
         "optimizer_at_switch",
-        "optimizer_at_switch",
+        "superposition.optimizer_at_switch",
         "keep",
         {"reset": "optimizer reset"},
         at_switch=True,
     ),
+    Departure("label_smoothing", "label_smoothing", None, {}),
 )
 COLUMNS = ("bag_size", "superposed_steps", "step_ratio", *(one.column for one in DEPARTURES))
 """Of the run table: equal in all of these, two runs have the same setting."""
@@ -95,8 +123,9 @@ class SuperpositionSetting:
     """Where it leaves the paper's method, and how."""
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any], steps: int) -> SuperpositionSetting:
-        """Of a config's `superposition` section, in a run of so many steps."""
+    def from_config(cls, config: Mapping[str, Any]) -> SuperpositionSetting:
+        """Of a resolved config, as `config.to_dict` gives it and `run.json` holds it."""
+        values, steps = config["superposition"], config["schedule"]["steps"]
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]
         )
@@ -105,8 +134,7 @@ class SuperpositionSetting:
                 "bag_size": values["bag_size"],
                 "superposed_steps": superposed,
                 "step_ratio": superposed / steps,
-                # A recorded run need not know of what came later.
-                **{one.column: values.get(one.key, one.plain) for one in DEPARTURES},
+                **{one.column: one.value(config) for one in DEPARTURES},
             }
         )
 
@@ -114,15 +142,21 @@ class SuperpositionSetting:
     def of_row(cls, row: Mapping[str, Any]) -> SuperpositionSetting:
         """Of a row of any table that has `COLUMNS`; what it lacks is as in the paper."""
         bag_size, superposed = int(row["bag_size"]), int(row["superposed_steps"])
-        if bag_size == 1 or superposed == 0:
-            return BASELINE
-        values = [(one, row.get(one.column, one.plain)) for one in DEPARTURES]
-        found = tuple((one, value) for one, value in values if value != one.plain)
+        bags = bag_size > 1 and superposed > 0
+        values = [(one, row.get(one.column)) for one in DEPARTURES if bags or not one.of_bags]
+        found = tuple(
+            (one, value)
+            for one, value in values
+            # A table that was read from a file has NaN where it has nothing.
+            if value != one.plain and value is not None and value == value
+        )
+        if not bags:
+            return cls(1, 0, 0.0, found) if found else BASELINE
         return cls(bag_size, superposed, float(row["step_ratio"]), found)
 
     @property
     def is_baseline(self) -> bool:
-        return self.bag_size == 1
+        return self.bag_size == 1 and not self.departures
 
     @property
     def is_plain(self) -> bool:
@@ -132,7 +166,7 @@ class SuperpositionSetting:
     def is_plain_but(self, *columns: str) -> bool:
         """As the paper does it, whatever these columns say."""
         left = [one for one, _ in self.departures if one.column not in columns]
-        return not self.is_baseline and not left
+        return self.bag_size > 1 and not left
 
     @property
     def role(self) -> Role:
@@ -146,7 +180,8 @@ class SuperpositionSetting:
         if self.is_baseline:
             return "baseline"
         words = [one.label(value) for one, value in self.departures]
-        return ", ".join([f"s = {self.bag_size}, r = {self.step_ratio:.3g}", *words])
+        numbers = f"s = {self.bag_size}, r = {self.step_ratio:.3g}"
+        return ", ".join([numbers, *words] if self.bag_size > 1 else words)
 
     @property
     def name(self) -> str:
@@ -154,7 +189,8 @@ class SuperpositionSetting:
         if self.is_baseline:
             return "baseline"
         words = [one.name(value) for one, value in self.departures]
-        return "-".join([f"s{self.bag_size}", f"r{self.step_ratio:.3g}", *words])
+        numbers = [f"s{self.bag_size}", f"r{self.step_ratio:.3g}"] if self.bag_size > 1 else []
+        return "-".join([*numbers, *words])
 
     @property
     def trunk_name(self) -> str:
@@ -168,11 +204,11 @@ class SuperpositionSetting:
         return (bool(self.departures), self.step_ratio, self.bag_size, self.label)
 
     def columns(self) -> dict[str, Any]:
-        """`COLUMNS` of the run table; a baseline has no value where it uses nothing."""
-        values = {one.column: one.plain for one in DEPARTURES}
-        values |= {one.column: _cell(value) for one, value in self.departures}
-        if self.is_baseline:
-            values = {k: False if v is False else None for k, v in values.items()}
+        """`COLUMNS` of the run table; without bags there is no value for what concerns them."""
+        plain = {one.column: one.plain for one in DEPARTURES}
+        if self.bag_size == 1:
+            plain = {k: False if v is False else None for k, v in plain.items()}
+        values = plain | {one.column: _cell(value) for one, value in self.departures}
         return {
             "bag_size": self.bag_size,
             "superposed_steps": self.superposed_steps,
@@ -185,4 +221,9 @@ BASELINE = SuperpositionSetting(1, 0, 0.0)
 
 
 def _cell(value: Any) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, Mapping):  # of label smoothing
+        return f"{value['epsilon']:g} in steps {value['first_step']} to {value['last_step']}"
+    if not isinstance(value, list | tuple):
+        return value
+    rows = bool(value) and isinstance(value[0], list | tuple)
+    return (" → " if rows else ", ").join(str(_cell(inner)) for inner in value)

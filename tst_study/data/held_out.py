@@ -3,6 +3,7 @@
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +14,25 @@ from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.loss_kinds import IGNORE
 
+MOST_DOCUMENTS = 256
+"""Whose losses a row of `evals.jsonl` lists."""
+
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A fixed evaluation set: the beginning of a token file, cut into sequences of L.
+    """A fixed evaluation set: sequences of L tokens of a token file.
 
-    Every token but the first is predicted once, from what precedes it in its own sequence.
+    Every token but a piece's first is predicted once, from what precedes it in its own sequence.
     """
 
     name: str
     ids: NDArray[np.int64]
-    """(N, L); the last sequence is filled up with its own last id."""
+    """(N, L); short sequences are filled up with their own last id."""
     labels: NDArray[np.int64]
     """(N, L) next tokens; −100 where filled up, and after the last token."""
+    documents: NDArray[np.int64] | None
+    """(N,) the document of each sequence, from 0 on without gaps; where there are more than
+    `MOST_DOCUMENTS`, neighbours count as one. None where sequences straddle documents."""
     fingerprint: str
     """Of tokens and cut: two results compare only if it is the same."""
     bytes_per_token: float | None
@@ -53,30 +60,78 @@ class HeldOut:
 
 
 def held_out(
-    file: TokenFile, sequence_length: int, tokens: int | None = None, name: str = "validation"
+    file: TokenFile,
+    sequence_length: int,
+    tokens: int | None = None,
+    name: str = "validation",
+    *,
+    taken: Literal["spread", "beginning"] = "spread",
 ) -> HeldOut:
-    """Cut the first `tokens` tokens (all by default) of a token file into sequences.
+    """Cut `tokens` tokens (all by default) of a token file into sequences of L.
+
+    `spread`: every document is cut from its beginning, and pieces are taken evenly, until about
+    `tokens` tokens are predicted. `beginning`: the first tokens, cut as if they were one text.
 
     Raises `UserError` for a file that is too short for one prediction or is not what its manifest
     describes, and for a damaged manifest.
     """
-    line = file.tokens[: None if tokens is None else tokens + 1].astype(np.int64)
-    # One token more is read than asked for: it is the last one's label.
-    count = line.size if tokens is None else min(tokens, line.size)
+    count = file.token_count if tokens is None else min(tokens, file.token_count)
     if count < 2:
         raise UserError(f"{file.prefix}: {count} tokens are too few to evaluate on")
-    sequences = -(-count // sequence_length)
-    ids = np.full(sequences * sequence_length, line[count - 1], dtype=np.int64)
-    labels = np.full_like(ids, IGNORE)
-    ids[:count] = line[:count]
-    labels[: line[1 : count + 1].size] = line[1 : count + 1]
     manifest = manifest_of(file.prefix)
     split = None if manifest is None else manifest.splits.get(file.prefix.name)
     about = f"{recorded_fingerprint(file.prefix, split)},{count},{sequence_length}"
+    documents = None
+    if taken == "beginning":
+        starts = np.arange(0, count, sequence_length)
+        ends, last_labels = np.full_like(starts, count), np.full_like(starts, count + 1)
+    else:
+        about += ",spread"
+        starts, ends, documents = _spread(file, sequence_length, count)
+        last_labels = ends
+    ids, labels = _cut(file, sequence_length, starts, ends, last_labels)
     return HeldOut(
         name=name,
-        ids=ids.reshape(sequences, sequence_length),
-        labels=labels.reshape(sequences, sequence_length),
+        ids=ids,
+        labels=labels,
+        documents=documents,
         fingerprint=hashlib.sha256(about.encode()).hexdigest(),
         bytes_per_token=None if split is None else split.bytes_per_token,
     )
+
+
+def _spread(
+    file: TokenFile, length: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where each piece begins, where its document ends, and which document that is: (N,) each."""
+    bounds = file.document_starts(0, file.document_count + 1)
+    predicted = np.maximum(np.diff(bounds) - 1, 0)
+    pieces = -(-predicted // length)
+    before = np.concatenate([[0], np.cumsum(pieces)])
+    total = int(before[-1])
+    if total == 0:
+        raise UserError(f"{file.prefix}: no document has two tokens to evaluate on")
+    wanted = min(total, -(-count * total // int(predicted.sum())))  # short pieces predict less
+    taken = (np.arange(wanted) * total + total // 2) // wanted
+    document = np.searchsorted(before, taken, side="right") - 1
+    starts = bounds[document] + (taken - before[document]) * length
+    numbers = np.unique(document, return_inverse=True)[1]
+    groups = min(int(numbers[-1]) + 1, MOST_DOCUMENTS)
+    return starts, bounds[document + 1], numbers * groups // (int(numbers[-1]) + 1)
+
+
+def _cut(
+    file: TokenFile,
+    length: int,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    last_labels: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ids and labels (N, L) of the pieces at `starts`: ids before `ends`, and labels before
+    `last_labels` and the end of the file."""
+    places = starts[:, None] + np.arange(length)
+    ids = file.tokens[np.minimum(places, ends[:, None] - 1)].astype(np.int64)
+    limit = np.minimum(last_labels, file.token_count)[:, None]
+    after = file.tokens[np.minimum(places + 1, limit - 1)].astype(np.int64)
+    known = (places < ends[:, None]) & (places + 1 < limit)
+    return ids, np.where(known, after, IGNORE)

@@ -105,7 +105,10 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
 
 
 def _held_out(config: Config, split: _Split) -> HeldOut:
-    held = held_out(split.file, config.batch.sequence_length, config.data.held_out_tokens)
+    data = config.data
+    held = held_out(
+        split.file, config.batch.sequence_length, data.held_out_tokens, taken=data.held_out
+    )
     held.check_vocabulary(config.model.vocabulary_size)
     return held
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ class HeldOutLoss:
     standard_error: float
     """Of nats per token, over held-out sequences (tokens of one sequence are not independent)."""
     tokens: int
+    document_losses: list[float] | None = None
+    """Nats per token of each document of the held-out text."""
+    document_tokens: list[int] | None = None
 
 
 @torch.no_grad()
@@ -77,4 +81,10 @@ def evaluate(
     # Ratio estimator: sequences are the sampling units.
     deviations = losses - mean * tokens
     variance = float(deviations.square().sum()) * count / max(count - 1, 1)
-    return HeldOutLoss(mean, math.sqrt(variance) / total, int(total))
+    by_document: dict[str, list[Any]] = {}
+    if held_out.documents is not None:
+        of = np.bincount(held_out.documents, losses.numpy())
+        counts = np.bincount(held_out.documents, tokens.numpy())
+        by_document["document_losses"] = [float(nats) for nats in of / counts]
+        by_document["document_tokens"] = [int(n) for n in counts]
+    return HeldOutLoss(mean, math.sqrt(variance) / total, int(total), **by_document)

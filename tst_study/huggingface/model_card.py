@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.config import to_toml
+from tst_study.config import to_dict, to_toml
 from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import manifest_of, token_prefix
@@ -157,9 +157,7 @@ def _superposed(run: TrainedRun) -> str:
 
 
 def _setting(run: TrainedRun) -> SuperpositionSetting:
-    return SuperpositionSetting.from_config(
-        run.config.superposition.model_dump(), run.config.schedule.steps
-    )
+    return SuperpositionSetting.from_config(to_dict(run.config))
 
 
 def _losses(run: TrainedRun, record: RunRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config import Config, Superposition
+from tst_study.configuration.phase_plan import PhasePlan
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.arriving_weights import AwaitsWeights
 from tst_study.megatron.cpu_backend import cuda_means_cpu
@@ -42,6 +43,7 @@ from tst_study.superposition import (
     bag_loss,
     count_valid_targets,
     linear_bag_loss,
+    weighting_at,
 )
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
@@ -59,6 +61,8 @@ class Objective:
     """Raw tokens per latent position: what the input fold averages."""
     kind: BagLossKind = "mce"
     weighting: Weighting = "uniform"
+    label_smoothing: float = 0.0
+    """Of the target's weight, what the whole vocabulary shares."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """(b, l·stride) token ids -> (b, l, stride) bags."""
@@ -72,8 +76,18 @@ class Objective:
 NEXT_TOKEN = Objective("next_token", bag_size=1, stride=1)
 
 
-def superposition_objective(superposition: Superposition) -> Objective:
-    """Section 3 of the paper, and its ablations: input-only and output-only superposition."""
+def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
+    """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
+    if plan.phase(step) == "superposition":
+        return superposition_objective(config.superposition, step / plan.superposed_steps)
+    smoothing = config.label_smoothing
+    if smoothing is not None and smoothing.covers(step):
+        return replace(NEXT_TOKEN, name="smoothed_token", label_smoothing=smoothing.epsilon)
+    return NEXT_TOKEN
+
+
+def superposition_objective(superposition: Superposition, progress: float = 0.0) -> Objective:
+    """Section 3 of the paper, and its ablations, after the share `progress` of its steps."""
     size = superposition.bag_size
     if superposition.mode == "input_only":
         # Bags in, the one next token out: the bag loss with all weight on the first offset.
@@ -83,7 +97,7 @@ def superposition_objective(superposition: Superposition) -> Objective:
         bag_size=size,
         stride=1 if superposition.mode == "output_only" else size,
         kind=superposition.loss,
-        weighting=superposition.weighting,
+        weighting=weighting_at(superposition.weighting, progress),
     )
 
 
@@ -159,7 +173,8 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
 
     def _fits_one_pass(self, objective: Objective) -> bool:
         """Head and loss in one pass over rows: where this rank has the whole vocabulary."""
-        return self.tp_group.size() == 1 and objective.kind in LINEAR_KINDS
+        whole = self.tp_group.size() == 1 and not objective.label_smoothing
+        return whole and objective.kind in LINEAR_KINDS
 
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
@@ -174,7 +189,8 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
             valid_counts=labels.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=True,  # nothing reads the logits after the loss
+            inplace=not objective.label_smoothing,  # which alone reads the logits once more
+            label_smoothing=objective.label_smoothing,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.errors import UserError
 from tst_study.run.identity_form import identity_form
 from tst_study.run_record import RunHeader
+from tst_study.superposition import weight_rows
 
 AFTER_THE_TRUNK = (
     "schema_version",
-    "superposition.steps",
-    *(f"superposition.{one.key}" for one in DEPARTURES if one.at_switch),
+    *(one.key for one in DEPARTURES if one.at_switch),
     *(f"schedule.{key}" for key in ("steps", "kind", "decay_ratio", "decay_shape", "final_ratio")),
     "schedule.stop_after",
 )
@@ -39,7 +39,9 @@ def shared_until(config: Config) -> int:
 
 def prefix_form(config: Config, data_fingerprints: dict[str, Any]) -> dict[str, Any]:
     """All that the state after any step up to `shared_until` depends on, as plain JSON values."""
-    return identity_form(to_dict(config), data_fingerprints, AFTER_THE_TRUNK)
+    # Weights that change over the superposed steps depend on how many there are.
+    steps = () if len(weight_rows(config.superposition.weighting)) > 1 else ("superposition.steps",)
+    return identity_form(to_dict(config), data_fingerprints, (*AFTER_THE_TRUNK, *steps))
 
 
 def check_fork(

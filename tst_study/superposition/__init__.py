@@ -22,10 +22,22 @@ from tst_study.superposition.loss_kinds import (
     BagLossKind,
     check_loss_kind,
 )
-from tst_study.superposition.weighting import NamedWeighting, Weighting, offset_weights
+from tst_study.superposition.weighting import (
+    NamedWeighting,
+    Weighting,
+    WeightingOverSteps,
+    offset_weights,
+    weight_rows,
+    weighting_at,
+)
 
 if TYPE_CHECKING:
-    from tst_study.superposition.bags import bag_inputs, bag_targets, count_valid_targets
+    from tst_study.superposition.bags import (
+        bag_inputs,
+        bag_targets,
+        count_valid_targets,
+        shuffle_bags,
+    )
     from tst_study.superposition.embedding import bag_embedding
     from tst_study.superposition.linear_loss import linear_bag_loss
     from tst_study.superposition.log_probabilities import bag_log_probabilities
@@ -37,6 +49,7 @@ __all__ = [
     "BagLossKind",
     "NamedWeighting",
     "Weighting",
+    "WeightingOverSteps",
     "bag_embedding",
     "bag_inputs",
     "bag_log_probabilities",
@@ -46,6 +59,9 @@ __all__ = [
     "count_valid_targets",
     "linear_bag_loss",
     "offset_weights",
+    "shuffle_bags",
+    "weight_rows",
+    "weighting_at",
 ]
 
 _MODULE_OF_TORCH_NAME = {
@@ -56,6 +72,7 @@ _MODULE_OF_TORCH_NAME = {
     "bag_targets": "bags",
     "count_valid_targets": "bags",
     "linear_bag_loss": "linear_loss",
+    "shuffle_bags": "bags",
 }
 
 

@@ -58,6 +58,39 @@ def count_valid_targets(labels: Tensor, bag_size: int, stride: int | None = None
     return (bag_targets(labels, bag_size, stride) != IGNORE).sum(dim=(0, 1))
 
 
+def shuffle_bags(labels: Tensor, bag_size: int, order: Tensor) -> Tensor:
+    """Labels whose bags have changed places: a control, for bags that tell a position nothing.
+
+    Position k of a sequence gets, whole, the next bag of another position of the batch; the labels
+    before the first bag and behind the last whole one stay.
+
+    Args:
+        labels: (B, l·s) next-token labels of the raw sequence.
+        bag_size: s; of `bag_targets` with `stride = s`.
+        order: (B·(l - 1),) a permutation; the bag at each place of this cycle goes to the next, so
+            none stays where it was.
+
+    Returns:
+        (B, l·s), a copy.
+
+    Raises:
+        ValueError: labels that are not whole bags, or an order of another length.
+    """
+    _check_rows(labels, "labels", bag_size, bag_size)
+    batch, length = labels.shape
+    bags = length // bag_size - 1
+    if order.shape != (batch * bags,):
+        raise ValueError(
+            f"order must be a permutation of {batch * bags} bags, got {tuple(order.shape)}"
+        )
+    shuffled = labels.clone()
+    whole = labels[:, bag_size - 1 : length - 1].reshape(-1, bag_size)
+    moved = torch.empty_like(whole)
+    moved[order] = whole[order.roll(1)]
+    shuffled[:, bag_size - 1 : length - 1] = moved.view(batch, -1)
+    return shuffled
+
+
 def distinct_members(targets: Tensor, valid: Tensor) -> Tensor:
     """The bag as a set: True at the first valid occurrence of each token in its bag.
 

@@ -5,7 +5,7 @@ A new one is a name here, its kernel and a line of `SET_LOSSES` in `losses.py`.
 
 from typing import Literal, TypeAlias, get_args
 
-from tst_study.superposition.weighting import Weighting
+from tst_study.superposition.weighting import WeightingOverSteps
 
 BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"]
 
@@ -19,7 +19,7 @@ IGNORE = -100
 """The label that no loss counts; torch's own."""
 
 
-def check_loss_kind(kind: str, weighting: Weighting = "uniform") -> None:
+def check_loss_kind(kind: str, weighting: WeightingOverSteps = "uniform") -> None:
     """Refuse an unknown kind, and a weighting where the loss has no term per offset to weight.
 
     Raises `ValueError`, which names the value and what would be accepted.

@@ -12,7 +12,7 @@ from tst_study.superposition.bags import bag_targets, distinct_members
 from tst_study.superposition.log_probabilities import bag_log_probabilities
 from tst_study.superposition.loss_kinds import IGNORE, BagLossKind, check_loss_kind
 from tst_study.superposition.one_vs_rest import one_vs_rest_means
-from tst_study.superposition.vocabulary_shard import VocabularyShard
+from tst_study.superposition.vocabulary_shard import VocabularyShard, sum_over_group
 from tst_study.superposition.weighting import Weighting, offset_weights
 
 
@@ -28,6 +28,7 @@ def bag_loss(
     vocabulary_start: int = 0,
     group: ProcessGroup | None = None,
     inplace: bool = False,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Mean loss, in nats, of predicting the next bag from one set of logits per position.
 
@@ -70,6 +71,8 @@ def bag_loss(
             same loss; each gets the gradient of its own columns.
         inplace: let the backward pass overwrite `logits` by their gradient, which saves a buffer
             of their size. Only where nothing else reads them after the loss.
+        label_smoothing: as of `F.cross_entropy`: each target keeps 1 − ε of its weight, and the
+            whole vocabulary shares ε. Of `mce` only, and not with `inplace`.
 
     Returns:
         A scalar, float32 (float64 for float64 logits).
@@ -94,10 +97,20 @@ def bag_loss(
     )
 
     shard = VocabularyShard.of(vocabulary_start, logits.shape[1], group)
+    if label_smoothing and (kind != "mce" or inplace):
+        raise ValueError(
+            f"label_smoothing = {label_smoothing} needs kind 'mce' and inplace = False, "
+            f"got {kind!r} and {inplace}"
+        )
     if kind == "mce":
         log_probabilities = bag_log_probabilities(logits, targets, shard=shard, inplace=inplace)
         means = _negative_sum_per_offset(log_probabilities, valid) / counts
-        return means[0] * share[0] if means.shape[0] == 1 else torch.dot(means, share)
+        loss = means[0] * share[0] if means.shape[0] == 1 else torch.dot(means, share)
+        if label_smoothing:
+            row_weights = torch.where(valid, share / counts, 0.0)
+            above = _above_mean(logits, targets, shard).to(row_weights.dtype)
+            loss = loss + label_smoothing * (row_weights * above).sum()
+        return loss
     row_losses = SET_LOSSES[kind](logits, targets, distinct_members(targets, valid), shard, inplace)
     row_weights = torch.where(valid, share / counts, 0.0).sum(dim=1)
     return torch.dot(row_losses, row_weights) + 0.0 * share.sum()  # nan without a valid target
@@ -139,6 +152,17 @@ def weighted_targets(
     g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for the device
     g = torch.where(counts > 0, g, 0.0)
     return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
+
+
+def _above_mean(logits: Tensor, targets: Tensor, shard: VocabularyShard | None) -> Tensor:
+    """The logits (N, s) of the targets less the mean over the vocabulary: what smoothing adds to
+    -log P of a target, per unit of ε."""
+    if shard is None:
+        return logits.gather(1, targets) - logits.mean(dim=1, keepdim=True)
+    local, here = shard.to_local(targets)
+    of_targets = torch.where(here, logits.gather(1, local), 0.0)
+    of_all = logits.sum(dim=1, keepdim=True) / shard.vocabulary_size
+    return sum_over_group(of_targets - of_all, shard.group)
 
 
 def _negative_sum_per_offset(log_probabilities: Tensor, valid: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ NamedWeighting: TypeAlias = Literal[
 ]
 Weighting: TypeAlias = NamedWeighting | Sequence[float]
 """A name, or the s weights g(1) … g(s) themselves."""
+WeightingOverSteps: TypeAlias = Weighting | Sequence[Sequence[float]]
+"""Also rows of s weights that lie evenly over the superposed steps: a weighting that changes."""
 
 NAMED_WEIGHTINGS: tuple[NamedWeighting, ...] = get_args(NamedWeighting)
 
@@ -76,3 +78,29 @@ def offset_weights(weighting: Weighting, bag_size: int) -> tuple[float, ...]:
     if not all(math.isfinite(g) and g >= 0.0 for g in weights) or not any(weights):
         raise ValueError(f"weighting {weights} must be finite, not negative and not all zero")
     return weights
+
+
+def weight_rows(weighting: WeightingOverSteps) -> tuple[Sequence[float], ...]:
+    """The rows of weights that a weighting given as numbers has; of a name none."""
+    if isinstance(weighting, str) or not weighting:
+        return ()
+    if isinstance(weighting[0], Sequence):
+        return tuple(weighting)  # type: ignore[arg-type]  # rows alone, as its first one is
+    return (weighting,)  # type: ignore[return-value]
+
+
+def weighting_at(weighting: WeightingOverSteps, progress: float) -> Weighting:
+    """The weights in force after the share `progress`, 0 … 1, of the superposed steps.
+
+    Rows of weights lie evenly over the phase, the first at its beginning and the last at its end;
+    between two of them each weight is on a straight line. Any other weighting does not change.
+    """
+    rows = weight_rows(weighting)
+    if len(rows) < 2:
+        return rows[0] if rows else weighting  # type: ignore[return-value]
+    place = progress * (len(rows) - 1)
+    before = min(int(place), len(rows) - 2)
+    share = place - before
+    return tuple(
+        (1 - share) * a + share * b for a, b in zip(rows[before], rows[before + 1], strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Who won: questions declared before their runs (`question`), and what the runs answer."""

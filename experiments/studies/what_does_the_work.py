@@ -1,0 +1,168 @@
+"""Which part of superposition does the work, and does anything simpler do it as well?
+
+docs/research/plan-of-runs-2.md registers the questions, the predictions and the rules. First the
+gate: at which batch is the baseline at its best? Its winner is a second baseline of the study.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from analysis.verdict.question import Arm, Question
+from experiments.studies.grid import SMALL_MAIN, Choice, Part
+from experiments.studies.scales import Scale
+from experiments.studies.setting import BASELINE, Setting
+from tst_study.config import Superposition
+from tst_study.configuration.superposition_setting import SuperpositionSetting
+
+TITLE = "Which part of superposition does the work"
+CLAIMS = (
+    "Which of bags in, bags out, their weights, soft targets or look-ahead brings the gain, and "
+    "whether a better batch does."
+)
+SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu")
+STEPS = {"laptop": 20_000, "desktop": 20_000}
+"""Of the study, where they are not the scale's; the gate's are two fifths of them."""
+SEEDS = {"laptop": range(11, 14), "desktop": range(11, 23)}
+GATE_SEEDS = {"laptop": range(23, 24), "desktop": range(23, 27)}
+"""Fresh ones: the study's own are not looked at before it begins."""
+GATE_SHARE = 0.4
+BATCH_FACTORS = (0.5, 2.0)
+EVALUATIONS = 16
+SMOOTHING = 0.1414
+"""ε: at 1,024 words a smoothed target has the entropy of a bag of four different tokens, log 4."""
+FALLING_WEIGHTS = ((1.0, 0.5, 0.25), (1.0, 0.5, 0.0), (1.0, 0.0, 0.0))
+"""Of the next three tokens: the third one's goes to none, then the second one's (modded-nanogpt's
+record of 2025-12-22 has such weights)."""
+
+
+def _arm(**more: object) -> Superposition:
+    return Superposition.model_validate({**SMALL_MAIN.model_dump(), **more})
+
+
+ARMS = {
+    "superposition": SMALL_MAIN,
+    "superposition, power law": _arm(weighting="power_law"),
+    "output only": _arm(mode="output_only"),
+    "output only, power law": _arm(mode="output_only", weighting="power_law"),
+    "input only": _arm(mode="input_only"),
+    "shuffled targets": _arm(shuffle_targets=True),
+    "falling look-ahead": _arm(bag_size=3, mode="output_only", weighting=FALLING_WEIGHTS),
+}
+PREDICTED = {
+    "superposition": (0.004, 0.018),
+    "superposition, power law": (0.015, 0.032),
+    "output only": (0.012, 0.030),
+    "output only, power law": (0.010, 0.032),
+    "input only": (0.005, 0.025),
+    "shuffled targets": (-0.060, -0.005),
+    "falling look-ahead": (0.005, 0.025),
+    "label smoothing": (-0.010, 0.005),
+    "baseline at its best batch": (0.000, 0.030),
+}
+"""Gains over the baseline in nats, said before the first run."""
+FAMILY_1, FAMILY_2 = "every arm against the baseline", "superposition against its parts"
+
+
+def parts(scale: Scale) -> Sequence[Part | Choice]:
+    seeds, gate_seeds = SEEDS.get(scale.name, scale.seeds), GATE_SEEDS.get(scale.name, scale.seeds)
+    setting = _setting(scale)
+    smoothed = setting.changed(
+        "",
+        f"label_smoothing.epsilon={SMOOTHING}",
+        f"label_smoothing.last_step={_superposed(setting)}",
+    )
+
+    def at_best_batch(best: Setting) -> list[Part]:
+        whole = replace(best, steps=round(best.steps / GATE_SHARE), evaluations=EVALUATIONS)
+        return [Part((whole.in_grid("batch"),), (BASELINE,), seeds)]
+
+    return [
+        Choice(_gate(setting), at_best_batch, (BASELINE, SMALL_MAIN), gate_seeds),
+        Part((setting,), (BASELINE, *ARMS.values()), seeds),
+        Part((smoothed,), (BASELINE,), seeds),
+    ]
+
+
+def questions(scale: Scale) -> list[Question]:
+    """Primary: power-law weights. Family 1: every arm against the baseline. Family 2: the whole
+    method against its parts and against smoothing."""
+    setting = _setting(scale)
+    where: dict[str, Any] = {"steps": setting.steps, "sequences": setting.sequences}
+    settings = {name: _label(setting, arm) for name, arm in ARMS.items()}
+    smoothed = f"label smoothing {SMOOTHING} in steps 1 to {_superposed(setting)}"
+    settings["label smoothing"] = smoothed
+    arms = {name: Arm(name=name, setting=label, where=where) for name, label in settings.items()}
+    others = [_batch(setting, factor) for factor in BATCH_FACTORS]
+    arms["baseline at its best batch"] = Arm(
+        name="baseline at its best batch",
+        setting="baseline",
+        where={
+            "steps": tuple(other.steps for other in others),
+            "sequences": tuple(other.sequences for other in others),
+        },
+    )
+    baseline = Arm(name="baseline", setting="baseline", where=where)
+
+    def asked(name: str, against: str, family: str, **more: object) -> Question:
+        return Question.model_validate(
+            {
+                "name": f"{name} against {against}",
+                "arm": arms[name],
+                "against": arms.get(against, baseline),
+                "family": family,
+                **more,
+            }
+        )
+
+    main = "superposition, power law"
+    return [
+        asked(main, "baseline", "primary", primary=True, predicted=PREDICTED[main]),
+        *(asked(name, "baseline", FAMILY_1, predicted=PREDICTED[name]) for name in arms),
+        asked("superposition", "output only", FAMILY_2, predicted=(-0.018, 0.002)),
+        asked(main, "output only, power law", FAMILY_2, predicted=(-0.010, 0.010)),
+        asked("superposition", "label smoothing", FAMILY_2, predicted=(0.005, 0.025)),
+    ]
+
+
+def _setting(scale: Scale) -> Setting:
+    steps = STEPS.get(scale.name, scale.setting.steps)
+    return replace(
+        scale.setting.changed("", 'data.held_out="spread"'),
+        steps=steps,
+        evaluations=EVALUATIONS,
+        grid="arms",
+    )
+
+
+def _superposed(setting: Setting) -> int:
+    return round(SMALL_MAIN.step_ratio * setting.steps)
+
+
+def _batch(setting: Setting, factor: float) -> Setting:
+    """As many FLOPs, as much text, in other batches; the warm-up reads as much text, too."""
+    return replace(
+        setting,
+        sequences=round(setting.sequences * factor),
+        steps=round(setting.steps / factor),
+        warmup_steps=round(setting.warmup_steps / factor),
+    )
+
+
+def _gate(setting: Setting) -> tuple[Setting, ...]:
+    """The usual batch first, which wins a tie; other batches at the same rate, and at one that goes
+    with the root of the batch."""
+    short = replace(setting, steps=round(GATE_SHARE * setting.steps), evaluations=4, grid="gate")
+    tried = [short]
+    for factor in BATCH_FACTORS:
+        other = _batch(short, factor)
+        tag = f"batch{other.sequences}"
+        scaled = replace(other, learning_rate=round(other.learning_rate * math.sqrt(factor), 7))
+        tried += [other.changed(tag), scaled.changed(f"{tag}-scaled")]
+    return tuple(tried)
+
+
+def _label(setting: Setting, arm: Superposition) -> str:
+    values = {"superposition": arm.model_dump(), "schedule": {"steps": setting.steps}}
+    return SuperpositionSetting.from_config(values).label
