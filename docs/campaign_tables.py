@@ -1,7 +1,7 @@
 """Tables of the campaign's grids for docs/findings.md.
 
 Written before the outcomes were looked at. Every grid is a question of its own, so an interval
-allows for the rows of its table and for nothing else (docs/plan-of-runs.md).
+allows for the rows of its table and for nothing else (docs/research/plan-of-runs.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What the law and the trends say of runs that are not trained yet, beside two nulls
-(docs/plan-of-runs.md, G7).
+(docs/research/plan-of-runs.md, G7).
 
     python -m docs.predictions docs/records/campaign --to docs/records/predictions.json
 

@@ -1,4 +1,4 @@
-"""The campaign's grids, question by question, as `docs/plan-of-runs.md` has them.
+"""The campaign's grids, question by question, as `docs/research/plan-of-runs.md` has them.
 
 All stand in one study, so that they share baselines and trunks; a run's name begins with the grid
 that asked for it first.

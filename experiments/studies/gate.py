@@ -2,7 +2,7 @@
 
 First rate and decay, then, at the better of these, one at a time: more and smaller heads, and
 normed queries and keys, these at twice the rate as well. Both arms throughout, so that the spread
-of a pair's difference is known before a study is paid for (docs/plan-of-runs.md, G0).
+of a pair's difference is known before a study is paid for (docs/research/plan-of-runs.md, G0).
 """
 
 from dataclasses import replace

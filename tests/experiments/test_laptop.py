@@ -100,7 +100,7 @@ def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
 
 
 def test_desktop_is_the_plan_of_runs() -> None:
-    """docs/plan-of-runs.md, G1 to G6: arms, lengths and numbers of seeds."""
+    """docs/research/plan-of-runs.md, G1 to G6: arms, lengths and numbers of seeds."""
     runs = catalogue.load("laptop", "desktop").runs(Known(2e-3))
     grids: dict[str, list[Config]] = defaultdict(list)
     for run in prose(runs):
@@ -166,7 +166,7 @@ def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
 
 
 def test_the_campaign_stands_where_the_gate_chose() -> None:
-    """docs/records/gate and the rule of docs/plan-of-runs.md."""
+    """docs/records/gate and the rule of docs/research/plan-of-runs.md."""
     table = set_ups(compare(load(Path(__file__).parents[2] / "docs/records/gate")))
     (chosen,) = rows_of(table[table["chosen"]])
     of_gate = read_header(chosen["baselines"][0])["config"]
