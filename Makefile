@@ -6,6 +6,7 @@
 #   make test-input  hundreds of bad inputs and damaged files, each with its answer
 #   make check     ruff and mypy             make figures    figures of SCALE again, from its runs
 #   make docs      docs/config.md and the list of studies again, from the code
+#   make sizes     how large the house is, against its ceilings
 #   make gpu       checks and measurements on a machine with one GPU
 #   make test-fake-cuda PYTHON=…  forward passes on CUDA tensors without numbers, kernels unrun
 #   make clean     caches of the tools; runs/ and prepared/ stay
@@ -19,8 +20,9 @@ run := .venv/bin/python
 # Set-up is done once per content of the lock file.
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
 ready := .venv/installed-$(lock)
+pip := $(run) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup
+.PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup sizes
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -64,6 +66,9 @@ test-fake-cuda:
 
 setup: $(ready)
 
+sizes:
+	@.ci/sizes
+
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -80,9 +85,11 @@ $(ready):
 	    "install one (Debian: apt install python3.11-venv) or say: make PYTHON=/path/to/python" \
 	    >&2; exit 1; }; \
 	  "$$found" -m venv --clear .venv; }
-	@echo 'Setting up .venv (once, 2 GB, some minutes): torch, then what requirements.lock names'
-	$(run) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(run) -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(run) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo 'Setting up .venv (once, 2 GB, a minute or two): torch, then what requirements.lock names'
+	$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
+	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) -r requirements.lock; \
+	  else $(pip) --no-compile -r requirements.lock; fi
+	$(pip) --no-deps --no-build-isolation -e .
+	@nice $(run) -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 &  # beside what comes next
 	@rm -f .venv/installed-*
 	@touch $@
