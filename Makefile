@@ -86,10 +86,10 @@ $(ready):
 	    >&2; exit 1; }; \
 	  "$$found" -m venv --clear .venv; }
 	@echo 'Setting up .venv (once, 2 GB, a minute or two): torch, then what requirements.lock names'
-	$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
+	@$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
 	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) -r requirements.lock; \
 	  else $(pip) --no-compile -r requirements.lock; fi
-	$(pip) --no-deps --no-build-isolation -e .
+	@$(pip) --no-deps --no-build-isolation -e .
 	@nice $(run) -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 &  # beside what comes next
 	@rm -f .venv/installed-*
 	@touch $@
