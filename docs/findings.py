@@ -27,7 +27,7 @@ def compared(record: str) -> Comparison:
 
 
 def gate() -> str:
-    """Set-ups of docs/research/plan-of-runs.md, G0: where the baseline is at its best, and who lags."""
+    """Set-ups of plan-of-runs.md, G0: where the baseline is at its best, and who lags."""
     found = compared("gate")
     table = set_ups(found).sort_values("baseline", ignore_index=True)
     lines = [

@@ -1,6 +1,6 @@
 """At which set-up is the baseline at its best, which runs lag, and where is a pair freest of noise?
 
-Asked before a study is paid for (docs/research/plan-of-runs.md, G0): of baselines and superposed runs that
+Asked before a study is paid for (plan-of-runs.md, G0): of baselines and superposed runs that
 differ in rate, schedule or model, at one length and on one text. It says where arms should be
 compared; it makes no claim about superposition.
 """

@@ -42,7 +42,8 @@ GENERATED_RATIO = 0.3
 def parts(scale: Scale) -> Sequence[Part | Choice]:
     """Prose first: its runs are the longer ones, and the short ones fill the gaps.
 
-    `desktop` is the campaign of docs/research/plan-of-runs.md, `laptop` the first seeds of its headline.
+    `desktop` is the campaign of docs/research/plan-of-runs.md, `laptop` the first seeds of its
+    headline.
     """
     return [*_prose(scale), _generated(scale)]
 

@@ -99,7 +99,7 @@ _SCALES = (
         "A first look: on prose as short as this superposition loses, and pays only in runs that "
         "are a dozen times longer (docs/findings.md).",
     ),
-    # Fresh seeds: 0 to 2 were looked at while the campaign was planned (docs/research/plan-of-runs.md).
+    # Fresh seeds: 0 to 2 were looked at while the campaign was planned.
     Scale(
         "laptop",
         _prose(5_000, 500, None, 262_144, AS_RECORDED),
