@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.data.token_files import write_token_file
+from tests.data.token_files import describe, write_token_file
 from tst_study.data.held_out import held_out
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
@@ -16,6 +16,7 @@ from tst_study.errors import UserError
 @pytest.fixture
 def prefix(tmp_path):
     write_token_file(tmp_path / "validation", [np.arange(1, 104)], np.dtype(np.uint16))
+    describe(tmp_path / "validation")
     return tmp_path / "validation"
 
 
@@ -43,6 +44,7 @@ def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
     lengths = [500, 41, 1, 300, 2]
     texts = [1000 * (place + 1) + np.arange(length) for place, length in enumerate(lengths)]
     write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
+    describe(tmp_path / "validation")
     whole = held_out(TokenFile(tmp_path / "validation"), 10)
     assert whole.predicted_tokens == sum(length - 1 for length in lengths)
     some = held_out(TokenFile(tmp_path / "validation"), 10, tokens=200)
@@ -62,6 +64,7 @@ def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
 def test_very_many_documents_are_told_apart_in_groups(tmp_path):
     texts = [np.arange(1, 12)] * 1000
     write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
+    describe(tmp_path / "validation")
     documents = held_out(TokenFile(tmp_path / "validation"), 10).documents
     assert (np.diff(documents) >= 0).all()
     np.testing.assert_array_equal(np.unique(documents), np.arange(256))
@@ -79,7 +82,7 @@ def test_the_fingerprint_tells_another_set_from_this_one(prefix):
 
 
 def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
-    by_megatron = held_out(TokenFile(prefix), 10)  # without a manifest
+    by_megatron = held_out(TokenFile(prefix), 10)  # whose manifest knows of no text
     assert by_megatron.bits_per_byte(1.0) is None
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("four words of text\n" * 9)

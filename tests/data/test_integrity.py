@@ -15,9 +15,10 @@ import pytest
 
 from tests.data.token_files import write_token_file
 from tests.tiny_runs import run, tiny
-from tst_study.data import integrity, token_file
+from tst_study.data import integrity
 from tst_study.data.integrity import check_sample, fingerprint, verify
 from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation.adopt import adopt
 from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
@@ -40,11 +41,6 @@ def edit_manifest(folder: Path, change) -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
 
 
-def without_blocks(manifest) -> None:
-    for split in manifest["splits"].values():
-        del split["blocks"]
-
-
 @pytest.mark.parametrize("file", ["train.bin", "train.idx", "validation.bin", "validation.idx"])
 def test_a_flipped_bit_keeps_a_run_from_its_start(corpus: Path, tmp_path: Path, file: str) -> None:
     flip(corpus / file, (corpus / file).stat().st_size // 2)
@@ -57,7 +53,7 @@ def test_a_flipped_bit_keeps_a_run_from_its_start(corpus: Path, tmp_path: Path, 
 
 def test_a_manifest_that_counts_otherwise_is_found(corpus: Path) -> None:
     edit_manifest(corpus, lambda manifest: manifest["splits"]["validation"].update(tokens=19))
-    with pytest.raises(UserError, match=r"manifest\.json: validation: says 19 tokens in"):
+    with pytest.raises(UserError, match="validation: its tokens is not what"):
         verify(corpus)
 
 
@@ -78,9 +74,8 @@ def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -
         run(corpus, tmp_path / "run")
 
 
-@pytest.mark.parametrize("older", [False, True])
 def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large file the fingerprint knows 256 parts alone: here, of 4 bytes each."""
     monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
@@ -90,8 +85,6 @@ def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
         manifest["splits"]["train"]["fingerprint"] = fingerprint(prefix)
 
     edit_manifest(corpus, update)
-    if older:
-        edit_manifest(corpus, without_blocks)
     record = read_manifest(corpus).splits["train"]
     flip(corpus / "train.bin", 60)
     assert fingerprint(prefix) == record.fingerprint
@@ -106,11 +99,8 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(integrity, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(token_file, "BLOCK_BYTES", 1000)
-    digests = token_file.ContentDigests()
-    digests.update(TokenFile(corpus / "train").tokens)
-    record = read_manifest(corpus).splits["train"].model_copy(update={"blocks": digests.blocks})
-    assert len(record.block_crcs) == 40
+    record = integrity.record_of(corpus / "train", 64)
+    assert len(record.blocks) == 40 * 8
     flip(corpus / "train.bin", 21_500)
     file = TokenFile(corpus / "train")
     said = []
@@ -127,13 +117,12 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     }
 
 
-def test_ids_outside_the_vocabulary_are_named(tmp_path: Path, words: Path) -> None:
+def test_ids_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 64, size=40_000).astype(np.int32)
     ids[[17, 30_000]] = 64, -3
     write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
-    config = tiny(tmp_path / "megatron", f"data.validation={words}")
     with pytest.raises(UserError, match=r"megatron\.bin: token 17 is 64, outside the vocabulary"):
-        open_stream(config)
+        adopt([tmp_path / "megatron"], 64)
 
 
 @pytest.mark.parametrize("bad", [64, -3])
@@ -141,8 +130,10 @@ def test_ids_that_no_sample_saw_are_named_where_they_are_read(
     tmp_path: Path, words: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
     ids = np.random.default_rng(0).integers(0, 64, size=4_000).astype(np.int32)
-    ids[1234] = bad
     write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
+    adopt([tmp_path / "megatron"], 64)
+    ids[1234] = bad
+    ids.tofile(tmp_path / "megatron.bin")
     monkeypatch.setattr(integrity, "BLOCKS_AT_A_START", 0)
     config = tiny(tmp_path / "megatron", f"data.validation={words}")
     stream = open_stream(config)
@@ -186,6 +177,56 @@ def test_every_byte_of_a_folder_counts(words: Path, corpus: Path) -> None:
             assert "\n" not in str(raised.value)
             shutil.copy(words / name, corpus / name)
     verify(corpus)
+
+
+@pytest.mark.parametrize("splits", [None, {}])
+def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) -> None:
+    """Else nothing would tell that they were flipped."""
+    if splits is None:
+        (corpus / "manifest.json").unlink()
+    else:
+        edit_manifest(corpus, lambda manifest: manifest.update(splits=splits))
+    said = r"words/manifest\.json: .*tst-study data adopt .*words/train\.bin"
+    for check in (open_stream, fingerprints):
+        with pytest.raises(UserError, match=said):
+            check(tiny(corpus))
+    with pytest.raises(UserError, match=r"words/manifest\.json: "):
+        verify(corpus)
+
+
+def test_files_made_elsewhere_are_described_where_they_lie(words: Path, tmp_path: Path) -> None:
+    """nanoGPT's have no index."""
+    ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
+    ids[[99, 5_000, 8_999]] = 63
+    ids.tofile(tmp_path / "train.bin")
+    ids[:5_200].tofile(tmp_path / "val.bin")
+    files = [tmp_path / "train.bin", tmp_path / "val.bin"]
+    with pytest.raises(UserError, match=r"train\.idx: is missing; .*--dtype"):
+        adopt(files, 64)
+    with pytest.raises(UserError, match="--vocabulary-size"):
+        adopt(files, dtype="uint16")
+    manifest = adopt(files, 64, dtype="uint16", end_of_document=63)
+    assert verify(tmp_path) == manifest == adopt(files, 64, end_of_document=63)
+    ends = np.flatnonzero(ids == 63) + 1
+    train, held = TokenFile(tmp_path / "train"), TokenFile(tmp_path / "val")
+    assert train.document_starts(1, train.document_count + 1).tolist() == ends.tolist()
+    assert held.document_count == (ids[:5_200] == 63).sum() + 1
+    config = tiny(tmp_path / "train", f"data.validation={tmp_path / 'val'}")
+    assert fingerprints(config)["tokenizer"] is None
+    flip(tmp_path / "train.bin", 7_000)
+    with pytest.raises(UserError, match=r"train\.bin: .*is not what"):
+        open_stream(config)
+    with pytest.raises(UserError, match=r"manifest\.json: is of a prepared folder"):
+        adopt([words / "train"], 64)
+
+
+def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Path) -> None:
+    for ending in (".bin", ".idx"):
+        shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
+    made = adopt([tmp_path / "text_document"], tokenizer=documents / "tokenizer.json")
+    before = read_manifest(documents).tokenizer
+    assert made.tokenizer.model_copy(update={"kind": before.kind}) == before
+    assert verify(tmp_path) == made
 
 
 def test_a_sampled_fingerprint_sees_a_shift_anywhere(tmp_path: Path) -> None:

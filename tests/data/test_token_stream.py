@@ -106,6 +106,20 @@ def test_a_stream_reads_each_token_once_per_epoch(
         assert sorted(real) == list(range(file.token_count))
 
 
+def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_label(tmp_path):
+    file = token_file(tmp_path, [40])
+    size = {"sequences_per_step": 1, "sequence_length": 4}
+    batches = [np.maximum(*TokenStream([Corpus(file)], **size).batch(step)) for step in range(10)]
+    for vocabulary in range(1, 40):
+        stream = TokenStream([Corpus(file)], vocabulary_size=vocabulary, **size)
+        for step, batch in enumerate(batches):
+            if batch.max() < vocabulary:
+                stream.batch(step)
+            else:
+                with pytest.raises(UserError, match=f"outside the vocabulary of {vocabulary}"):
+                    stream.batch(step)
+
+
 def test_any_split_over_ranks_and_micro_batches_reads_the_same(tmp_path):
     stream = TokenStream(
         [Corpus(token_file(tmp_path, [500, 700]))],

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tst_study.data.preparation.adopt import adopt
 from tst_study.data.token_file import TokenFile, writing_tokens
 
 
@@ -16,6 +17,11 @@ def write_token_file(
     with writing_tokens(prefix, dtype) as writer:
         for document in documents:
             writer.add_documents(np.asarray(document), [len(document)])
+
+
+def describe(prefix: str | Path, vocabulary_size: int = 2**31 - 1) -> None:
+    """Write the manifest that any reader of a token file asks for."""
+    adopt([prefix], vocabulary_size)
 
 
 def documents_of(file: TokenFile) -> list[NDArray[Any]]:

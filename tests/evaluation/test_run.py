@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tst_study.evaluation
-from tests.data.token_files import documents_of
+from tests.data.token_files import describe, documents_of
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run, tiny
 from tst_study import run_record
@@ -95,6 +95,7 @@ def test_a_pair_of_token_files_is_never_its_own_held_out_text(
     for ending in (".bin", ".idx"):
         shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
     pair = tmp_path / "text_document"
+    describe(pair, 257)
     with pytest.raises(UserError, match=r"text_document: no held-out text lies beside it; name"):
         fingerprints_and_held_out(tiny(pair, *BYTES))
     run(pair, tmp_path / "run", *BYTES, f"data.validation={documents}")

@@ -19,6 +19,7 @@ from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.data.integrity import verify
 from tst_study.data.manifest import read_manifest
+from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
@@ -187,6 +188,11 @@ def test_a_manifest_that_holds_something_else_is_named(tmp_path: Path, content: 
     assert said.startswith("manifest.json: ")
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(corpus: Path) -> None:
+    said = refusal(["data", "verify", "words/train.bin"], corpus.parent)
+    assert said.startswith("words/train.bin: is a file; ")
+
+
 @UNKNOWN
 @given(st.binary(max_size=120))
 def test_any_bytes_are_a_manifest_or_a_line(tmp_path: Path, content: bytes) -> None:
@@ -231,7 +237,7 @@ TEXTS = {
     "deep.jsonl": (b'{"text": ' + b"[" * 50_000 + b"\n", "deep.jsonl"),
     "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl"),
     "empty.txt": (b"", "no document is left for train"),
-    "empty.jsonl.gz": (b"", "no document is left for train"),
+    **{f"empty.jsonl{end}": (b"", f"empty.jsonl{end}: is empty") for end in PACKED},
     "no.gz.jsonl.gz": (b"plain", "no.gz.jsonl.gz: cannot be unpacked"),
     "no.xz.jsonl.xz": (b"plain", "no.xz.jsonl.xz: cannot be unpacked"),
     "no.zst.jsonl.zst": (b"plain", "no.zst.jsonl.zst: cannot be unpacked"),

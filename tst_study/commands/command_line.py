@@ -272,6 +272,35 @@ def data_generate(
     _say_prepared(to, generate(to, tokens, validation_tokens, language))
 
 
+@data.command("adopt")
+def data_adopt(
+    files: Annotated[list[Path], typer.Argument(help="Token files (.bin) of one folder.")],
+    vocabulary_size: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Of what made the ids.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The tokenizer.json that made them, if there is one.")
+    ] = None,
+    end_of_document: Annotated[
+        int | None, typer.Option(min=0, help="The id that ends a document.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of files without .idx, such as nanoGPT's: uint16, int32, …")
+    ] = None,
+) -> None:
+    """Write the manifest of token files made elsewhere: Megatron's, nanoGPT's."""
+    from tst_study.data.preparation.adopt import adopt
+
+    made = adopt(
+        files,
+        vocabulary_size,
+        tokenizer=tokenizer,
+        end_of_document=end_of_document,
+        dtype=dtype,
+    )
+    _say_prepared(files[0].parent, made)
+
+
 @data.command("verify")
 def data_verify(
     folder: Annotated[list[Path], typer.Argument(help="Prepared folders.")],

@@ -36,7 +36,7 @@ class HeldOut:
     fingerprint: str
     """Of tokens and cut: two results compare only if it is the same."""
     bytes_per_token: float | None
-    """UTF-8 bytes per token of the whole file, from its manifest; None without one."""
+    """UTF-8 bytes per token of the whole file, from its manifest; None where it has no text."""
 
     @property
     def predicted_tokens(self) -> int:
@@ -78,8 +78,7 @@ def held_out(
     count = file.token_count if tokens is None else min(tokens, file.token_count)
     if count < 2:
         raise UserError(f"{file.prefix}: {count} tokens are too few to evaluate on")
-    manifest = manifest_of(file.prefix)
-    split = None if manifest is None else manifest.splits.get(file.prefix.name)
+    split = manifest_of(file.prefix).splits[file.prefix.name]
     about = f"{recorded_fingerprint(file.prefix, split)},{count},{sequence_length}"
     documents = None
     if taken == "beginning":
@@ -96,7 +95,7 @@ def held_out(
         labels=labels,
         documents=documents,
         fingerprint=hashlib.sha256(about.encode()).hexdigest(),
-        bytes_per_token=None if split is None else split.bytes_per_token,
+        bytes_per_token=split.bytes_per_token,
     )
 
 

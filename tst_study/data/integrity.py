@@ -11,16 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, SplitRecord, read_manifest
-from tst_study.data.token_file import (
-    BLOCK_BYTES,
-    ContentDigests,
-    TokenFile,
-    TokenWriter,
-    bin_path,
-    idx_path,
-)
+from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 
+BLOCK_BYTES = 1 << 22
 BLOCKS_AT_A_START = 16
 FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
@@ -52,15 +46,11 @@ def fingerprint(prefix: str | Path) -> str:
     return digest.hexdigest()
 
 
-def recorded_fingerprint(prefix: Path, record: SplitRecord | None) -> str:
-    """`fingerprint`. Raises `UserError` where there is a record, and it says another one."""
+def recorded_fingerprint(prefix: Path, record: SplitRecord) -> str:
+    """`fingerprint`. Raises `UserError` where the record says another one."""
     found = fingerprint(prefix)
-    if record is not None and record.fingerprint != found:
-        folder = prefix.parent
-        raise UserError(
-            f"{prefix}: is not what {folder / MANIFEST} describes; restore its .bin and .idx, or "
-            f"delete {folder} and prepare it again"
-        )
+    if record.fingerprint != found:
+        raise _changed(prefix)
     return found
 
 
@@ -70,16 +60,29 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def record_of(prefix: Path, writer: TokenWriter, text_bytes: int | None = None) -> SplitRecord:
-    """What a manifest says of a token file that has just been written."""
+def record_of(
+    prefix: Path, vocabulary_size: int, text_bytes: int | None = None, **known: Any
+) -> SplitRecord:
+    """What a manifest says of a token file as it lies on disk.
+
+    Raises `UserError` where the file is damaged, or has ids outside the vocabulary.
+    """
+    file = TokenFile(prefix)
+    file.check_index()
+    whole, crcs = hashlib.sha256(), []
+    for number in _blocks(file):
+        ids = _block_within(file, number, vocabulary_size)
+        whole.update(ids.data)
+        crcs.append(f"{zlib.crc32(ids.data):08x}")
     return SplitRecord(
-        documents=writer.lengths.size,
-        tokens=writer.token_count,
+        documents=file.document_count,
+        tokens=file.token_count,
         text_bytes=text_bytes,
-        dtype=str(writer.dtype),
+        dtype=str(file.dtype),
         fingerprint=fingerprint(prefix),
-        sha256=writer.digests.sha256,
-        blocks=writer.digests.blocks,
+        sha256=whole.hexdigest(),
+        blocks="".join(crcs),
+        **known,
     )
 
 
@@ -93,86 +96,79 @@ def is_intact(folder: Path, manifest: Manifest) -> bool:
     )
 
 
-def check_sample(
-    file: TokenFile, record: SplitRecord | None, vocabulary_size: int, sample: str
-) -> None:
+def check_sample(file: TokenFile, record: SplitRecord, vocabulary_size: int, sample: str) -> None:
     """Compare some 64 MiB of a token file, so all of a small one, with its record.
 
     Args:
-        record: of its manifest; without one only the ids are looked at.
         vocabulary_size: ids must be smaller.
         sample: which blocks; different texts pick different ones.
 
     Raises:
         UserError: bytes have changed, or an id lies outside the vocabulary.
     """
-    chosen = random.Random(sample).sample(_blocks(file), min(len(_blocks(file)), BLOCKS_AT_A_START))
-    crcs = record.block_crcs if record else None
-    if record and crcs is None and len(chosen) == len(_blocks(file)):  # from before there were any
-        digests = ContentDigests()
-        digests.update(file.tokens)
-        if digests.sha256 != record.sha256:
-            raise _changed(bin_path(file.prefix))
+    blocks = _blocks(file)
+    chosen = random.Random(sample).sample(blocks, min(len(blocks), BLOCKS_AT_A_START))
     for number in sorted(chosen):
-        _checked_block(file, number, crcs, vocabulary_size)
+        _check_block(file, number, record)
+        _block_within(file, number, vocabulary_size)
+
+
+def verify(folder: str | Path) -> Manifest:
+    """Compare every byte of a prepared folder with its manifest.
+
+    Raises `UserError` where a file is missing, has changed, or holds ids outside the vocabulary,
+    and where the manifest describes no token files.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if not manifest.splits:
+        raise UserError(f"{folder / MANIFEST}: describes no token files; restore it")
+    for split, record in manifest.splits.items():
+        file = TokenFile(folder / split)
+        for number in _blocks(file):
+            _check_block(file, number, record)
+        found = record_of(folder / split, manifest.tokenizer.vocabulary_size)
+        for name in ("sha256", "blocks", "fingerprint", "tokens", "documents", "dtype"):
+            if getattr(found, name) != getattr(record, name):
+                raise _changed(folder / split, f"its {name} ")
+    path = folder / TOKENIZER
+    fingerprinted = manifest.tokenizer.fingerprint
+    if fingerprinted and not (path.exists() and file_sha256(path) == fingerprinted):
+        raise _changed(path)
+    return manifest
 
 
 def _blocks(file: TokenFile) -> range:
     return range(-(-file.tokens.nbytes // BLOCK_BYTES))
 
 
-def _checked_block(
-    file: TokenFile, number: int, crcs: list[int] | None, vocabulary_size: int
-) -> NDArray[Any]:
-    ids_per_block = BLOCK_BYTES // file.dtype.itemsize
-    first = number * ids_per_block
-    ids = file.tokens[first : first + ids_per_block]
-    if crcs is not None and crcs[number : number + 1] != [zlib.crc32(ids.data)]:
+def _block(file: TokenFile, number: int) -> NDArray[Any]:
+    ids = BLOCK_BYTES // file.dtype.itemsize
+    return file.tokens[number * ids : (number + 1) * ids]
+
+
+def _check_block(file: TokenFile, number: int, record: SplitRecord) -> None:
+    crc = f"{zlib.crc32(_block(file, number).data):08x}"
+    if record.blocks[8 * number : 8 * number + 8] != crc:
         place = f"what lies at bytes {number * BLOCK_BYTES:,} to {(number + 1) * BLOCK_BYTES:,} "
         raise _changed(bin_path(file.prefix), place)
+
+
+def _block_within(file: TokenFile, number: int, vocabulary_size: int) -> NDArray[Any]:
+    ids = _block(file, number)
     if ids.size and (ids.max() >= vocabulary_size or ids.min() < 0):
         at = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
+        place = number * (BLOCK_BYTES // file.dtype.itemsize) + at
         raise UserError(
-            f"{bin_path(file.prefix)}: token {first + at:,} is {ids[at]}, outside the vocabulary "
-            f"of {vocabulary_size}; another tokenizer made it, or the file is damaged: prepare it "
+            f"{bin_path(file.prefix)}: token {place:,} is {ids[at]}, outside the vocabulary of "
+            f"{vocabulary_size}; another tokenizer made it, or the file is damaged: prepare it "
             "again"
         )
     return ids
 
 
-def verify(folder: str | Path) -> Manifest:
-    """Compare every byte of a prepared folder with its manifest.
-
-    Raises `UserError` where a file is missing, has changed, or holds ids outside the vocabulary.
-    """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    for split, record in manifest.splits.items():
-        file = TokenFile(folder / split)
-        digests = ContentDigests()
-        for number in _blocks(file):
-            vocabulary = manifest.tokenizer.vocabulary_size
-            digests.update(_checked_block(file, number, record.block_crcs, vocabulary))
-        if digests.sha256 != record.sha256:
-            raise _changed(bin_path(file.prefix))
-        file.check_index()
-        if (file.token_count, file.document_count) != (record.tokens, record.documents):
-            raise UserError(
-                f"{folder / MANIFEST}: {split}: says {record.tokens:,} tokens in "
-                f"{record.documents:,} documents, there are {file.token_count:,} in "
-                f"{file.document_count:,}; restore it, or delete {folder} and prepare it again"
-            )
-        if fingerprint(file.prefix) != record.fingerprint:
-            raise _changed(idx_path(file.prefix))
-    if manifest.tokenizer.fingerprint is not None:
-        path = folder / TOKENIZER
-        if not path.exists() or file_sha256(path) != manifest.tokenizer.fingerprint:
-            raise _changed(path)
-    return manifest
-
-
-def _changed(path: Path, where: str = "") -> UserError:
+def _changed(path: Path, what: str = "") -> UserError:
     return UserError(
-        f"{path}: {where}is not what {path.with_name(MANIFEST)} describes; restore the file, or "
+        f"{path}: {what}is not what {path.with_name(MANIFEST)} describes; restore the file, or "
         f"delete {path.parent} and prepare it again"
     )

@@ -39,7 +39,7 @@ class SourceRecord(Strict):
 
 class TokenizerRecord(Strict):
     kind: str
-    """"bytes", "bpe", "huggingface", or "generated" where words are numbers."""
+    """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
     fingerprint: str | None
     """sha256 of `tokenizer.json`."""
     vocabulary_size: int
@@ -61,8 +61,8 @@ class SplitRecord(Strict):
     """See `integrity.fingerprint`."""
     sha256: str
     """Of the whole `.bin`."""
-    blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")] | None = None
-    """CRC-32 of each 4 MiB of the `.bin`, 8 hex digits each; older folders have none."""
+    blocks: Annotated[str, Field(pattern="^([0-9a-f]{8})+$")]
+    """CRC-32 of each 4 MiB of the `.bin`, 8 hex digits each."""
     text_sha256: str | None = None
     """sha256 over the documents' own sha256 digests, in order."""
     empty_documents: Count = 0
@@ -72,13 +72,6 @@ class SplitRecord(Strict):
     def bytes_per_token(self) -> float | None:
         """UTF-8 bytes of text per token: turns nats per token into bits per byte."""
         return None if self.text_bytes is None else self.text_bytes / self.tokens
-
-    @property
-    def block_crcs(self) -> list[int] | None:
-        """`blocks` as numbers."""
-        if self.blocks is None:
-            return None
-        return [int(self.blocks[at : at + 8], 16) for at in range(0, len(self.blocks), 8)]
 
 
 class Manifest(Strict):
@@ -111,6 +104,8 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises `UserError` where there is none, or it is damaged or from another version.
     """
     path = Path(folder) / MANIFEST
+    if Path(folder).is_file():
+        raise UserError(f"{folder}: is a file; give the folder that {MANIFEST} lies in")
     try:
         content = json.loads(path.read_bytes())
         version = content.get("schema_version")
@@ -165,12 +160,11 @@ def held_out_prefix(corpus: str | Path) -> Path:
     return prefix
 
 
-def manifest_of(prefix: str | Path) -> Manifest | None:
-    """The manifest beside a token file, or None where Megatron's own tools made the file.
+def folder_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder, or None where there is none.
 
     Raises `UserError` where it is damaged, or the folder's preparation has not ended.
     """
-    folder = Path(prefix).parent
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
     if (folder / UNFINISHED).exists():
@@ -179,3 +173,21 @@ def manifest_of(prefix: str | Path) -> Manifest | None:
             " began it"
         )
     return None
+
+
+def manifest_of(prefix: str | Path) -> Manifest:
+    """The manifest beside a token file.
+
+    Raises `UserError` where there is none that describes the file, or it is damaged, or the
+    folder's preparation has not ended: nothing would tell whether the ids are what they were.
+    """
+    prefix = Path(prefix)
+    manifest = folder_manifest(prefix.parent)
+    if manifest is None or prefix.name not in manifest.splits:
+        path = prefix.parent / MANIFEST
+        raise UserError(
+            f"{path}: {'is missing' if manifest is None else f'does not describe {prefix.name}'};"
+            " restore it, or describe files made elsewhere with `tst-study data adopt"
+            f" {prefix}.bin --vocabulary-size V`"
+        )
+    return manifest

@@ -23,18 +23,18 @@ from tst_study.errors import UserError
 
 @dataclass(frozen=True)
 class _Split:
-    """A token file, and the manifest beside it if there is one."""
+    """A token file, and the manifest beside it."""
 
     file: TokenFile
-    manifest: Manifest | None
+    manifest: Manifest
 
     @property
-    def record(self) -> SplitRecord | None:
-        return self.manifest.splits.get(self.file.prefix.name) if self.manifest else None
+    def record(self) -> SplitRecord:
+        return self.manifest.splits[self.file.prefix.name]
 
     @property
     def tokenizer(self) -> str | None:
-        return self.manifest.tokenizer.fingerprint if self.manifest else None
+        return self.manifest.tokenizer.fingerprint
 
 
 def open_stream(config: Config) -> TokenStream:
@@ -46,12 +46,11 @@ def open_stream(config: Config) -> TokenStream:
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        tokenizer = split.manifest.tokenizer if split.manifest else None
-        words = tokenizer.vocabulary_size if tokenizer else config.model.vocabulary_size
+        tokenizer = split.manifest.tokenizer
         # Runs look at different parts, so that together they look at all.
-        check_sample(split.file, split.record, words, f"{config.study}/{config.name}/{config.seed}")
-        end = tokenizer.end_of_document if tokenizer else None
-        corpora.append(Corpus(split.file, corpus.weight, end))
+        sample = f"{config.study}/{config.name}/{config.seed}"
+        check_sample(split.file, split.record, tokenizer.vocabulary_size, sample)
+        corpora.append(Corpus(split.file, corpus.weight, tokenizer.end_of_document))
     return TokenStream(
         corpora,
         sequences_per_step=plan.sequences,
@@ -115,7 +114,7 @@ def _held_out(config: Config, split: _Split) -> HeldOut:
 
 def _tokenizer_of(splits: list[_Split]) -> str | None:
     """The fingerprint that all have in common; None where no manifest knows one."""
-    ones = {s.tokenizer: s.manifest for s in splits if s.manifest is not None and s.tokenizer}
+    ones = {s.tokenizer: s.manifest for s in splits if s.tokenizer}
     if len(ones) < 2:
         return next(iter(ones), None)
     names = {mark: manifest.tokenizer_name for mark, manifest in ones.items()}
@@ -129,9 +128,9 @@ def _tokenizer_of(splits: list[_Split]) -> str | None:
     )
 
 
-def _known_optimum(manifest: Manifest | None) -> dict[str, float]:
+def _known_optimum(manifest: Manifest) -> dict[str, float]:
     """The loss that nothing can beat, where the language was generated and so is known."""
-    if manifest is None or manifest.generated is None:
+    if manifest.generated is None:
         return {}
     return {"optimal_nats_per_token": manifest.generated["entropies"]["optimal_validation_loss"]}
 
@@ -145,8 +144,7 @@ def _open_validation(config: Config) -> _Split:
 
 def _open(config: Config, prefix: Path) -> _Split:
     split = _Split(TokenFile(prefix), manifest_of(prefix))
-    words = config.model.vocabulary_size
-    known = split.manifest.tokenizer.vocabulary_size if split.manifest else words
+    words, known = config.model.vocabulary_size, split.manifest.tokenizer.vocabulary_size
     if known > words:
         raise UserError(
             f"data: {prefix}: has token ids up to {known - 1}, but model.vocabulary_size = "

@@ -11,10 +11,8 @@ feed Megatron's own tools and files made by its `preprocess_data.py` are read he
 Everything is memory-mapped: opening a file costs the same memory whatever its size.
 """
 
-import hashlib
 import os
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +26,6 @@ from tst_study.errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
-BLOCK_BYTES = 1 << 22
 HEADER = struct.Struct("<9sQBQQ")
 DTYPE_OF_CODE: dict[int, type[np.integer[Any]]] = {
     1: np.uint8,
@@ -177,49 +174,13 @@ class TokenFile:
             )
 
 
-class ContentDigests:
-    """sha256 of ids as they lie on disk, and CRC-32 of each 4 MiB of them."""
-
-    def __init__(self) -> None:
-        self._whole = hashlib.sha256()
-        self._blocks: list[int] = []
-        self._size = 0
-
-    def update(self, ids: NDArray[Any]) -> None:
-        """The next ids, contiguous and in the type that they have on disk."""
-        data = ids.data.cast("B") if ids.size else memoryview(b"")
-        self._whole.update(data)
-        while data:
-            if self._size % BLOCK_BYTES == 0:
-                self._blocks.append(0)
-            part = data[: BLOCK_BYTES - self._size % BLOCK_BYTES]
-            self._blocks[-1] = zlib.crc32(part, self._blocks[-1])
-            self._size += len(part)
-            data = data[len(part) :]
-
-    @property
-    def sha256(self) -> str:
-        return self._whole.hexdigest()
-
-    @property
-    def blocks(self) -> str:
-        return "".join(f"{crc:08x}" for crc in self._blocks)
-
-
 class TokenWriter:
     """Takes documents for a token file; see `writing_tokens`."""
 
     def __init__(self, file: BinaryIO, dtype: np.dtype[Any]) -> None:
-        self.dtype = np.dtype(dtype)
-        self.digests = ContentDigests()
-        self.token_count = 0
+        self.lengths: list[NDArray[np.int32]] = []
+        self._dtype = np.dtype(dtype)
         self._file = file
-        self._lengths: list[NDArray[np.int32]] = []
-
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each document so far, (documents,)."""
-        return np.concatenate([np.zeros(0, dtype=np.int32), *self._lengths])
 
     def add_documents(self, tokens: NDArray[Any], lengths: Sequence[int] | NDArray[Any]) -> None:
         """Append documents: their ids one after the other, and how many ids each one has.
@@ -230,15 +191,11 @@ class TokenWriter:
         counts = np.asarray(lengths, dtype=np.int32)
         if int(counts.sum(dtype=np.int64)) != tokens.size:
             raise ValueError(f"lengths add up to {counts.sum()}, got {tokens.size} ids")
-        if tokens.size and not np.can_cast(tokens.dtype, self.dtype, "safe"):
-            limits = np.iinfo(self.dtype)
-            if tokens.min() < limits.min or tokens.max() > limits.max:
-                raise ValueError(f"an id up to {tokens.max()} does not fit {self.dtype}")
-        ids = np.ascontiguousarray(tokens, dtype=self.dtype)
-        self._file.write(ids.data)
-        self.digests.update(ids)
-        self._lengths.append(counts)
-        self.token_count += tokens.size
+        limits = np.iinfo(self._dtype)
+        if tokens.size and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
+            raise ValueError(f"an id up to {tokens.max()} does not fit {self._dtype}")
+        self._file.write(np.ascontiguousarray(tokens, dtype=self._dtype).data)
+        self.lengths.append(counts)
 
 
 @contextmanager
@@ -255,13 +212,13 @@ def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWr
     with written_atomically(binary) as file:
         writer = TokenWriter(file, dtype)
         yield writer
-        if writer.token_count == 0:
+        if file.tell() == 0:
             raise UserError(f"{prefix}: nothing to write; the source is empty")
         file.flush()
         os.fsync(file.fileno())
         # A stale index must not vouch for the new ids if we die between the two renames.
         index.unlink(missing_ok=True)
-    write_index(prefix, writer.lengths, dtype)
+    write_index(prefix, np.concatenate(writer.lengths), dtype)
 
 
 def write_index(prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:

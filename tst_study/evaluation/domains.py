@@ -87,8 +87,8 @@ def evaluate_domains(
 def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
     """Where both are known: ids of another tokenizer may all lie in the run's vocabulary."""
     manifest, ours = manifest_of(file.prefix), run.header["data"]["tokenizer"]
-    theirs = manifest.tokenizer.fingerprint if manifest else None
-    if manifest and ours and theirs and theirs != ours:
+    theirs = manifest.tokenizer.fingerprint
+    if ours and theirs and theirs != ours:
         raise UserError(
             f"{name}: was prepared with another tokenizer ({manifest.tokenizer_name}, sha256 "
             f"{theirs[:12]}; the run's is {ours[:12]}); prepare the text with the run's "

@@ -89,6 +89,6 @@ def _place(run: TrainedRun) -> tuple[Path, str, str | None]:
         ) from None
     manifest = manifest_of(prefix)
     path = prefix.parent / TOKENIZER
-    if manifest is None or not path.exists():
+    if not path.exists():
         raise UserError(f"{path}: missing; name the run's tokenizer.json with --tokenizer")
     return path, manifest.tokenizer.kind, manifest.tokenizer.end_of_document_token

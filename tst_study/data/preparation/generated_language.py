@@ -249,7 +249,7 @@ def _generate(
         text, lengths = language.text(tokens, part)
         with writing_tokens(folder / split, dtype_for_vocabulary(parameters.words)) as writer:
             writer.add_documents(text, lengths)
-        splits[split] = record_of(folder / split, writer)
+        splits[split] = record_of(folder / split, parameters.words)
     losses = language.optimal_losses(text)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,

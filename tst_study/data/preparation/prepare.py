@@ -290,4 +290,4 @@ def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokeniz
             text_bytes += part.text_bytes
             empty += part.empty
     of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
-    return record_of(folder / split, writer, text_bytes).model_copy(update=of_the_text)
+    return record_of(folder / split, tokenizer.vocabulary_size, text_bytes, **of_the_text)

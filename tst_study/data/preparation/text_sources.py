@@ -264,6 +264,8 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
             yield content
             packed = frame.unused_data if frame.eof else b""
             frame = None if frame.eof else frame
+    if end == 0:
+        raise UserError(f"{path}: is empty, so no packed file; get it again or leave it out")
     if frame is not None:
         raise UserError(
             f"{path}: is cut off: it ends at byte {end:,}, inside what is packed from byte "

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tst_study.data.manifest import manifest_of
+from tst_study.data.manifest import folder_manifest
 from tst_study.data.preparation.word_cache import CachedWords, splits_at_spaces
-from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError, first_line
 
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -188,9 +187,8 @@ def _end_beside(path: Path) -> str | None:
     """What ends the documents of the prepared folder that a `tokenizer.json` is from, or else the
     `eos_token` of the `tokenizer_config.json` that usually lies beside one.
     Raises `UserError` where that is damaged."""
-    if idx_path(path.with_name("train")).exists():
-        manifest = manifest_of(path)
-        return None if manifest is None else manifest.tokenizer.end_of_document_token
+    if (manifest := folder_manifest(path.parent)) is not None:
+        return manifest.tokenizer.end_of_document_token
     config = path.with_name("tokenizer_config.json")
     if not config.exists():
         return None
