@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import is_number
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import left_out
 from tst_study.atomic_files import write_json
 

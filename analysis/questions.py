@@ -19,13 +19,13 @@ from analysis.law.answer import law_answer, law_on_runs
 from analysis.law.data_constrained import data_answer, published_data_answer
 from analysis.paper.disagreements import disagreements_answer
 from analysis.paper.mutual_information import mutual_information_answer
-from analysis.run_table import Tables, read_tables
-from analysis.runs.eligible import eligible
 from analysis.scaling.chinchilla import points_of
 from analysis.scaling.chinchilla_answer import chinchilla_answer
 from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log
-from analysis.schema import checked, fingerprint_of_file, read_frame, tables_of
 from analysis.summary import summarise
+from analysis.tables.eligible import eligible
+from analysis.tables.source import Tables, read_tables
+from analysis.tables.table_of_runs import checked, fingerprint_of_file, read_frame, tables_of
 from tst_study.errors import UserError, one_of
 
 Inputs = dict[str, str]

@@ -26,7 +26,7 @@ from analysis.fitting import bootstrap
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.scaling.loss_curve import Schedule, fit_loss_curve
 from analysis.scaling.scaling_laws import Base
-from analysis.schema import runs_of
+from analysis.tables.table_of_runs import runs_of
 from tst_study.errors import UserError
 
 Random = np.random.Generator

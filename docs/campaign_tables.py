@@ -18,12 +18,11 @@ from analysis.bag_size.optimum import Along, optimum
 from analysis.compare.comparison import Comparison
 from analysis.compare.matched import matched
 from analysis.compare.paired import Paired, paired
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import bounds
 from experiments.studies.campaign import HELD_OUT_STEPS, LARGER, LENGTHS, SMALLER, STEPS
 from experiments.studies.grid import SMALL_MAIN
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.run_record import measures, read_task_results
 
 MAIN = SuperpositionSetting.from_config(
     {"superposition": SMALL_MAIN.model_dump(), "schedule": {"steps": STEPS}}
@@ -121,11 +120,13 @@ def primary(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def context(found: Comparison) -> str:
+def context(found: Comparison, evaluations: pd.DataFrame) -> str:
     """What `tst-study evaluate --context` found in both arms at the main length; not planned."""
     pairs = of_grid(found.pairs, "lengths")
     pairs = pairs[pairs["steps"] == STEPS]
-    measured = {arm: [_measured(one) for one in pairs[f"{arm}_folder"]] for arm in ARMS}
+    measured = {
+        arm: [_measured(evaluations, one) for one in pairs[f"{arm}_folder"]] for arm in ARMS
+    }
     lines = ["| | seeds | baseline | superposed | superposed less baseline | verdict |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for key, (words, verdicts) in CONTEXT.items():
@@ -140,12 +141,9 @@ def context(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _measured(folder: str) -> dict[tuple[str, str], float]:
-    return {
-        (row["task"], name): value
-        for row in read_task_results(folder)
-        for name, value, _ in measures(row["metrics"])
-    }
+def _measured(evaluations: pd.DataFrame, folder: str) -> dict[tuple[str, str], float]:
+    own = evaluations[(evaluations["folder"] == folder) & evaluations["task"].notna()]
+    return {(row["task"], row["metric"]): row["value"] for row in rows_of(own)}
 
 
 def with_main(pairs: pd.DataFrame, grid: str) -> pd.DataFrame:

@@ -12,8 +12,8 @@ import pandas as pd
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
 from analysis.compare.set_ups import LAG, set_ups
-from analysis.run_table import load
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
+from analysis.tables.source import Tables, read_tables
 from docs import campaign_tables
 from docs.campaign_tables import shown, with_interval
 
@@ -21,9 +21,14 @@ RECORDS = Path(__file__).parent / "records"
 
 
 @cache
+def recorded(record: str) -> Tables:
+    """Read once for all that is said of it."""
+    return read_tables(RECORDS / record)
+
+
+@cache
 def compared(record: str) -> Comparison:
-    """The runs of one record, read once for all its tables."""
-    return compare(load(RECORDS / record))
+    return compare(recorded(record).runs)
 
 
 def gate() -> str:
@@ -87,12 +92,14 @@ def _of_campaign(table: Callable[[Comparison], str]) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "gate": gate,
     "gate_changes": gate_changes,
+    "context": lambda: campaign_tables.context(
+        compared("campaign"), recorded("campaign").evaluations
+    ),
     **{
         table.__name__: partial(_of_campaign, table)
         for table in (
             campaign_tables.lengths,
             campaign_tables.primary,
-            campaign_tables.context,
             campaign_tables.rates,
             campaign_tables.step_ratios,
             campaign_tables.bag_sizes,

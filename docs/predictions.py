@@ -23,7 +23,7 @@ from analysis.compare.paired import mean_interval
 from analysis.law.held_out import observed_gains
 from analysis.law.rows import rows_of_runs, settings
 from analysis.law.superposition_law import BOX, LINEAR, Law, fit_law, published_law
-from analysis.run_table import load
+from analysis.tables.source import load
 from experiments.studies import campaign
 from experiments.studies.campaign import HELD_OUT_STEPS, LARGER, LENGTHS, SIZES_STEPS, SMALLER
 from experiments.studies.grid import SMALL_MAIN

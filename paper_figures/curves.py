@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import published
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
 from paper_figures.drawing import (
     DOTTED,
     is_baseline,

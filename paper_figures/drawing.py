@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures.picture import say
 from paper_figures.style import (

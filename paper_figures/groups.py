@@ -12,8 +12,8 @@ import pandas as pd
 
 from analysis import published
 from analysis.compare.comparison import SAME
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big

@@ -17,7 +17,7 @@ import pandas as pd
 
 import tst_study
 from analysis import published
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from tst_study.atomic_files import written_atomically
 from tst_study.text import in_csv
 

@@ -1,18 +1,18 @@
 """What items are made from: the runs of a folder, read once and only where an item asks."""
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.published import TASKS
-from analysis.run_table import read_tables
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, summarise
+from analysis.tables.columns import rows_of
+from analysis.tables.source import Tables, read_tables
 from paper_figures.groups import Group, all_groups
 from tst_study.errors import UserError
-from tst_study.run_record import read_task_results
 
 METRICS = ("acc_norm", "acc")
 """The first that a task reports. (The paper does not say which of them it prints.)"""
@@ -66,22 +66,22 @@ class Sources:
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        return accuracies(self.runs)
+        return accuracies(self.summary.tables)
 
 
-def accuracies(runs: pd.DataFrame) -> pd.DataFrame:
+def accuracies(tables: Tables) -> pd.DataFrame:
     """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a fraction.
 
     On all questions and without examples in the context, as the paper's are.
     """
-    rows: list[dict[str, Any]] = []
-    for run in rows_of(runs[runs["state"] == "done"]):
-        found = {}
-        for row in read_task_results(run["folder"]):
-            whole = row["details"].get("shots") == 0 and row["details"].get("limit") is None
-            if row["task"] in TASKS and row["step"] == run["steps"] and whole:
-                known = (name for name in METRICS if row["metrics"].get(name) is not None)
-                if metric := next(known, None):
-                    found[row["task"]] = (row["task"], row["metrics"][metric], metric)
-        rows += [dict(zip(COLUMNS, (run["folder"], *found[task]), strict=True)) for task in found]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
+    found: dict[tuple[str, str], tuple[Any, ...]] = {}
+    measured = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
+    for row in rows_of(measured.astype({"folder": str}).merge(done, on="folder")):
+        details, key = json.loads(row["details"]), (row["folder"], row["task"])
+        whole = details.get("shots") == 0 and details.get("limit") is None
+        if row["metric"] in METRICS and row["step"] == row["steps"] and whole:
+            place = METRICS.index(row["metric"])
+            if place <= METRICS.index(found.get(key, (METRICS[-1],))[-1]):
+                found[key] = (*key, row["value"], row["metric"])
+    return pd.DataFrame(list(found.values()), columns=list(COLUMNS))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures.item import Item
 from tst_study.text import in_markdown

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.compare.comparison import Comparison, compare
-from analysis.run_table import load
+from analysis.tables.source import load, read_tables
 from docs import campaign_tables as tables
 from docs.predictions import targets
 from experiments.studies import catalogue
@@ -100,7 +100,9 @@ def test_context_says_which_arm_leans_more_on_what(found: Comparison) -> None:
             (pair["superposed_folder"], 2.0 - less),
         ):
             append_task_results(folder, [context_row(task, value) for task in tasks])
-    table = tables.context(found)
+    table = tables.context(
+        found, read_tables(found.pairs["superposed_folder"].iloc[0].rpartition("/")[0]).evaluations
+    )
     # Seeds 3 to 10: 0.00245 from seed to seed, and Student's t of 7 degrees for ten rows is 4.03.
     assert numbers(table, "loss on Python code") == [8, 2, 1.4935, -0.5065, -0.51, -0.503]
     assert numbers(table, "lost by shuffling within bags of 4")[-1] == -0.503

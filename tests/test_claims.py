@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis import published as paper
-from analysis.compare.comparison import Comparison, compare
+from analysis.compare.comparison import Comparison
 from analysis.compare.matched import matched
 from analysis.compare.paired import mean_interval, paired
 from analysis.law.advice import recommend
@@ -21,9 +21,9 @@ from analysis.law.held_out import CHOSEN_FROM, predictions, splits
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import Law, published_law
 from analysis.published import loss_grid
-from analysis.run_table import load
 from docs import campaign_tables
-from tst_study.run_record import read_evaluations
+from docs.findings import compared as of
+from docs.findings import recorded
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,10 +39,6 @@ def said(pattern: str, page: str = README) -> list[str]:
     """The groups of the one place on the page where the pattern stands."""
     (match,) = re.finditer(pattern, page)
     return list(match.groups())
-
-
-def of(record: str) -> Comparison:
-    return compare(load(ROOT / "docs/records" / record))
 
 
 @pytest.fixture(scope="module")
@@ -311,8 +307,9 @@ def test_little_text() -> None:
         *stated(output["superposed"] - other["superposed"]),
     ]
     runs = found.eligible[found.eligible["name"].str.startswith("little-text-")]
+    logged = recorded("campaign").held_out
     for folder in runs["folder"]:
-        losses = [one["nats_per_token"] for one in read_evaluations(folder)]
+        losses = logged[logged["folder"] == folder]["nats_per_token"].tolist()
         assert losses[-1] == min(losses)
     (million,) = set(runs["unique_raw_tokens"] / 1e6)
     few, many = sorted(set(runs["epochs"]))
@@ -327,7 +324,9 @@ def test_little_text() -> None:
 
 
 def test_what_the_arms_make_of_their_context() -> None:
-    table = campaign_tables.context(of("campaign")).replace("−", "-")
+    table = campaign_tables.context(of("campaign"), recorded("campaign").evaluations).replace(
+        "−", "-"
+    )
     rows = re.findall(r"^\| ([^|]+) \| 8 \| (\S+) \| (\S+) \| (\S+) \[", table, re.MULTILINE)
     found = {name: [float(value) for value in values] for name, *values in rows}
     less = {s: -found[f"lost by shuffling within bags of {s}"][2] for s in (2, 4)}

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.law.superposition_law import published_law
-from analysis.run_table import load
+from analysis.tables.source import load
 from benchmarks.prediction_coverage import RECORD
 from docs import predictions
 from docs.predictions import ABOUT, BASED_ON, main, predict, rows_to_fit, targets

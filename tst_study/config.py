@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, assert_never
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tst_study.configuration.keys import problem_of
+from tst_study.configuration.keys import problem_of, section_of
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.configuration.presets import expand_preset
 from tst_study.errors import UserError
@@ -559,6 +559,36 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         raise UserError(f"{source}: a value has no JSON form: {error}") from None
 
 
+def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recorded config as its run had them: keys that came later as their
+    `AddedLater` marks say, whatever the defaults are by now; without keys of `execution` that are
+    no more."""
+    values = _with_later(config, Config)
+    values["execution"] = _of_today(values.get("execution", {}), Execution)
+    return values
+
+
+def _with_later(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    filled = dict(values)
+    for key, field in kind.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, AddedLater):
+                filled.setdefault(key, mark.default)
+        section = section_of(field.annotation)
+        if section is not None and isinstance(filled.get(key), Mapping):
+            filled[key] = _with_later(filled[key], section)
+    return filled
+
+
+def _of_today(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if key in kind.model_fields}
+    for key, value in kept.items():
+        section = section_of(kind.model_fields[key].annotation)
+        if section is not None and isinstance(value, Mapping):
+            kept[key] = _of_today(value, section)
+    return kept
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The values of a TOML file. Raises `UserError`."""
     try:
@@ -569,13 +599,24 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
+def _read_recorded(path: Path) -> dict[str, Any]:
+    try:
+        return of_record(json.loads(path.read_bytes())["config"])
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a run.json") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a run.json ({error!r}); restore it") from None
+
+
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file and apply overrides such as `model.hidden_size=256`, in order.
+    """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
 
     An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
     is taken as a string. Raises `UserError`.
     """
-    values = {} if path is None else read_toml(path)
+    values = {}
+    if path is not None:
+        values = _read_recorded(Path(path)) if Path(path).suffix == ".json" else read_toml(path)
     for override in overrides:
         apply_override(values, override)
     return from_dict(values, source=str(path) if path is not None else "--set")

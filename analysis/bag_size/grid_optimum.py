@@ -15,8 +15,8 @@ from analysis.bag_size.optimum import FORM_NAMES, LEAST_VALUES, Along, Asked, op
 from analysis.bag_size.trends import GROUP, TREND_RATIOS, trends, weights_compared
 from analysis.checks import needs_columns
 from analysis.compare.comparison import Comparison
-from analysis.runs.run_row import rows_of
-from analysis.runs.shared_seeds import over_shared_seeds
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import over_shared_seeds
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 

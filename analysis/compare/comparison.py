@@ -1,6 +1,6 @@
 """Superposition against the baseline at equal FLOPs, paired by seed.
 
-Only what may be compared is (`analysis.runs.eligible`), both arms evaluated on the same held-out
+Only what may be compared is (`analysis.tables.eligible`), both arms evaluated on the same held-out
 tokens. Whatever is left out is returned with the reason. One question is which settings gain on
 one data, model and length: intervals and verdicts allow for all settings and learning rates that
 were tried on it.
@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.paired import paired
-from analysis.runs.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def compare(runs: pd.DataFrame) -> Comparison:
-    """Compare all superposed runs of a run table (`run_table.load`) with their baselines.
+    """Compare all superposed runs of a run table (`source.load`) with their baselines.
 
     Raises `UserError` where the table lacks a column.
     """

@@ -13,8 +13,6 @@ from analysis.checks import needs_columns, positive
 from analysis.compare.comparison import SAME_BUT_LENGTH
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.fitting import bootstrap
-from analysis.runs.eligible import eligible
-from analysis.runs.run_row import rows_of
 from analysis.scaling.chinchilla import (
     Frontier,
     alike_in_kind,
@@ -28,6 +26,8 @@ from analysis.scaling.chinchilla import (
     points_of,
 )
 from analysis.scaling.power_law import fit_power_law
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible
 from analysis.wording import told_apart_by_set_up
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting

@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.checks import positive
 from analysis.compare.comparison import SAME, SAME_BUT_LENGTH, Comparison, alike
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 
 

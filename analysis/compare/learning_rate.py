@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.compare.comparison import Comparison
-from analysis.runs.shared_seeds import over_shared_seeds
+from analysis.tables.eligible import over_shared_seeds
 from analysis.wording import number
 
 

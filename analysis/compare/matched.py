@@ -24,8 +24,8 @@ from analysis.compare.comparison import SAME_BUT_LENGTH, alike, paired_once
 from analysis.compare.crossings import published_crossings
 from analysis.compare.equal_loss import speed_up
 from analysis.compare.paired import paired
-from analysis.runs.eligible import eligible
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
@@ -65,7 +65,7 @@ def ledger(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched(runs: pd.DataFrame) -> Matches:
-    """All matches among a run table (`run_table.load`, `published.runs`).
+    """All matches among a run table (`source.load`, `published.runs`).
 
     Columns of the table: family, learning_rate, eval_set, setting, kind, steps, baseline_steps,
     seeds; for equal FLOPs and equal data gain, low, high, smallest_detectable, verdict; for equal

@@ -17,7 +17,7 @@ from analysis.answer import Answer
 from analysis.compare.comparison import SAME, Comparison
 from analysis.compare.comparison import alike as one_question
 from analysis.compare.paired import mean_interval
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import told_apart
 from tst_study.errors import UserError
 

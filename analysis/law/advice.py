@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.law.held_out import nearest, observed_gains
 from analysis.law.rows import settings
 from analysis.law.superposition_law import Law
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 
 _NEAR = 0.02

@@ -14,8 +14,8 @@ from analysis.law.advice import outside, recommend
 from analysis.law.held_out import copied, held_out, observed_gains
 from analysis.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from analysis.law.superposition_law import Law, fit_law, published_law
-from analysis.runs.run_row import rows_of
 from analysis.scaling.scaling_laws import Base
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.units import big
 

@@ -24,9 +24,9 @@ from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
-from analysis.runs.run_row import rows_of
 from analysis.scaling.scaling_laws import Base, repetition
 from analysis.scaling.scaling_laws import worth as worth_of
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]

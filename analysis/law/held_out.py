@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.checks import Floats
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import fit_law
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.units import big
 

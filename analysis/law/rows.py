@@ -13,8 +13,8 @@ import pandas as pd
 from analysis import published
 from analysis.checks import Floats, needs_columns, numbers, positive
 from analysis.compare.comparison import pair_key
-from analysis.runs.eligible import eligible, excluded_row
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible, excluded_row
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
@@ -89,7 +89,7 @@ def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows of a law, runs left out with their reason) from a run table (`run_table.load`).
+    """(rows of a law, runs left out with their reason) from a run table (`source.load`).
 
     A level is a baseline (group, learning rate, held-out text, seeds). `kind`: what one law may be
     fitted to. Ablations are left out: the law has none.

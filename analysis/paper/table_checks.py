@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis import published
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 
 ROUNDING = 0.0005
 """Nats: Table 1 has three digits."""

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.published.files import headline_runs, loss_grid
 from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
-from analysis.runs.run_row import COLUMNS, SHAPE, finished, rows_of
+from analysis.tables.columns import RUN_COLUMNS, SHAPE, finished, rows_of
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 EVAL_SET = "published training loss"
@@ -29,7 +29,7 @@ def runs() -> pd.DataFrame:
     source = again.map({True: "Table 2", False: "Table 1"})
     single = single.assign(source=source, reinitialized=again, weighting="uniform")
     rows = [_row(row) for part in (grids, single) for row in rows_of(part)]
-    table = pd.DataFrame(rows, columns=[*COLUMNS, "gpu_hours", "source"])
+    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "gpu_hours", "source"])
     table.attrs["problems"] = []
     return table
 

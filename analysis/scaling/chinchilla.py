@@ -21,8 +21,8 @@ from scipy.interpolate import Akima1DInterpolator
 
 from analysis.checks import Floats, positive, truths
 from analysis.fitting import Bootstrap, Fit, Huber, Problem, fit, grid_of_starts, leave_one_out
-from analysis.runs.shared_seeds import over_shared_seeds
 from analysis.scaling.scaling_laws import Base, chinchilla
+from analysis.tables.eligible import over_shared_seeds
 from analysis.wording import number, told_apart
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import table_lines
-from analysis.checks import Floats, needs_columns, positive
+from analysis.checks import Floats, positive
 from analysis.fitting import Bootstrap, Fit, Model, bootstrap
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
 from analysis.scaling.chinchilla import allocation, annealed_points, parametric
 from analysis.scaling.power_law import fit_power_law as fit_power_law_of
 from analysis.scaling.scaling_laws import chinchilla, power_law
-from tst_study.errors import UserError
+from analysis.tables.table_of_runs import with_tokens
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,6 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
         return power_law(rows[along].to_numpy(dtype=float) / law.unit)
 
     return FrameFit(law.fit, bootstrap(law.fit, draws), names, model)
-
-
-def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
-    """The frame with tokens and flops, either from the other by C = 6 N D."""
-    if "tokens" not in frame and "flops" not in frame:
-        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
-    known = "tokens" if "tokens" in frame else "flops"
-    positive(frame, ("params", known, *others), "frame")
-    if "flops" not in frame:
-        return frame.assign(flops=6.0 * frame["params"] * frame["tokens"])
-    if "tokens" not in frame:
-        return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
-    needs_columns(frame, ("flops",), "frame")
-    return frame
 
 
 def _printed(parameter: str, values: Floats) -> Floats:

@@ -11,11 +11,11 @@ import pandas as pd
 from analysis.answer import Answer
 from analysis.checks import needs_columns
 from analysis.fitting.shared_errors import Spread
-from analysis.run_table import Tables
-from analysis.runs.eligible import eligible
-from analysis.runs.run_row import rows_of
 from analysis.scaling.loss_curve import fit_loss_curve
 from analysis.scaling.power_law import fit_power_law
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible
+from analysis.tables.source import Tables
 from analysis.wording import told_apart_by_set_up
 from tst_study.errors import UserError
 
@@ -60,7 +60,7 @@ def log_of(tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
             table.loc[table["folder"] == folder, columns]
             for table, columns in (
                 (tables.curves, ["step", "learning_rate"]),
-                (tables.evaluations, ["step", "nats_per_token"]),
+                (tables.held_out, ["step", "nats_per_token"]),
             )
         )
         parts.append(rates.merge(losses, on="step", how="outer").assign(run=folder))

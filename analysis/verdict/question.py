@@ -41,7 +41,7 @@ class Arm(_Strict):
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """The arm's rows of a run table. Raises `UserError` for a column that it lacks."""
-        from analysis.runs.run_row import rows_of  # pandas, which planning a study does not need
+        from analysis.tables.columns import rows_of  # pandas, which planning a study does not need
 
         labels = [SuperpositionSetting.of_row(row).label for row in rows_of(table)]
         kept = table[[label == self.setting for label in labels]]

@@ -35,7 +35,7 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
     `rows`: of the study's own list of runs, where it is known; else runs that never began are not
     missed.
     """
-    from analysis.run_table import load
+    from analysis.tables.source import load
     from paper_figures.build import build
     from paper_figures.item import csv_bytes, write_bytes
 

@@ -14,7 +14,7 @@ from analysis import published
 from analysis.law.advice import Recommendation, recommend
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group, folders_of

@@ -12,8 +12,8 @@ from analysis.compare.compute_multiplier import compute_multiplier as multiplier
 from analysis.compare.compute_multiplier import multipliers_of
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
 from paper_figures.drawing import lines
 from paper_figures.item import Finding

@@ -1,7 +1,7 @@
 """Where the paper disagrees with itself: its tables against its curves, grids and trends."""
 
 from analysis.paper.disagreements import disagreements as find_disagreements
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.item import Finding
 from paper_figures.registration import figure

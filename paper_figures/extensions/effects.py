@@ -3,8 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
+from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
 from paper_figures.drawing import forest
 from paper_figures.groups import Group

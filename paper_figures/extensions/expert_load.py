@@ -3,6 +3,7 @@
 Drawn from the `moe` rows of `metrics.jsonl`: 1 is an even share of the assignments.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.compare.comparison import alike
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import group_details, number
 from paper_figures.drawing import heat_map, key_above, lines, step_axis, switch_line
 from paper_figures.item import Finding, Item
@@ -19,7 +20,6 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows, setting_marks
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.run_record import Metrics, read
 
 SHOWS = "not shown"
 PANELS = {
@@ -32,6 +32,8 @@ DATA += ["router_entropy", "dropped", "balance_loss"]
 """Loads are means over the layers of each layer's busiest, idlest and standard deviation."""
 Maps = dict[str, list[list[float]]]
 """Load by layer and expert, by when."""
+Rows = list[tuple[int, dict[str, Any]]]
+"""Step, and routing in it."""
 
 
 @figure(
@@ -43,7 +45,12 @@ Maps = dict[str, list[list[float]]]
 def expert_load(sources: Sources) -> list[Item]:
     """The longest superposed run of a mixture of experts, and its baseline beside it."""
     chosen = _chosen(sources.runs)
-    logged = [(run, read(run["folder"]).metrics) for run in chosen]
+    curves = sources.summary.tables.curves.dropna(subset="moe")
+    logged = [
+        (run, [(row["step"], json.loads(row["moe"])) for row in rows_of(own)])
+        for run in chosen
+        for own in [curves[curves["folder"] == run["folder"]]]
+    ]
     data = pd.DataFrame([row for run, rows in logged for row in _of_run(run, rows)], columns=DATA)
     if data.empty:
         return []
@@ -79,29 +86,29 @@ def _chosen(runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [*list(rows_of(same))[:1], run]
 
 
-def _of_run(run: dict[str, Any], rows: list[Metrics]) -> list[dict[str, Any]]:
+def _of_run(run: dict[str, Any], rows: Rows) -> list[dict[str, Any]]:
     named = {"label": SuperpositionSetting.of_row(run).label, "bag_size": run["bag_size"]}
     columns = {"busiest": "max", "idlest": "min", "deviation": "deviation"}
     return [
         {
             **named,
             "switch": run["superposed_steps"],
-            "step": row["step"],
-            **{name: float(np.mean(row["moe"]["load"][key])) for name, key in columns.items()},
-            **{key: row["moe"].get(key) for key in DATA[-3:]},
+            "step": step,
+            **{name: float(np.mean(moe["load"][key])) for name, key in columns.items()},
+            **{key: moe.get(key) for key in DATA[-3:]},
         }
-        for row in rows
-        if "load" in row.get("moe", {})
+        for step, moe in rows
+        if "load" in moe
     ]
 
 
-def _maps(switch: int, rows: list[Metrics]) -> Maps:
+def _maps(switch: int, rows: Rows) -> Maps:
     """At the last row before the switch, at the next, and at the end."""
-    loads = [row for row in rows if "expert_load" in row.get("moe", {})]
-    before = [row for row in loads if row["step"] <= switch]
-    after = [row for row in loads if row["step"] > switch]
+    loads = [(step, moe["expert_load"]) for step, moe in rows if "expert_load" in moe]
+    before = [row for row in loads if row[0] <= switch]
+    after = [row for row in loads if row[0] > switch]
     found = [*before[-1:], *after[:1], *after[1:][-1:]]
-    return {f"step {row['step']:,}": row["moe"]["expert_load"] for row in found}
+    return {f"step {step:,}": load for step, load in found}
 
 
 def _figure(data: pd.DataFrame, maps: Maps) -> Figure:

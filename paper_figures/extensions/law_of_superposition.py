@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.law.held_out import held_out, observed_gains, predictions, splits
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import Law, published_law
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import rows_below
 from paper_figures.item import Finding

@@ -2,6 +2,7 @@
 lengths of one baseline through the same stable phase, until their learning rates decay.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import key, rows_below
 from paper_figures.item import Finding
@@ -20,7 +21,6 @@ from paper_figures.style import COLUMN, FAINT, INK, MUTED, new_figure
 from tst_study.config import Schedule
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import DEPARTURES
-from tst_study.run_record import read_header
 from tst_study.units import big
 
 DECAY = 0.1
@@ -112,8 +112,7 @@ def _measured(runs: pd.DataFrame) -> list[Row]:
     """One row per family of runs (one model, text and batch, whatever the length)."""
     rows = []
     counted = runs[runs["state"].isin(["done", "diverged"]) & (runs["role"] != "trunk")]
-    headers = [read_header(folder) for folder in counted["folder"]]
-    schedules = [Schedule(**header["config"]["schedule"]) for header in headers]
+    schedules = [Schedule(**json.loads(text)["schedule"]) for text in counted["config"]]
     counted = counted.assign(
         warmup=[schedule.warmup_steps for schedule in schedules],
         stable=[schedule.steps - schedule.decay_steps for schedule in schedules],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures import curves
 from paper_figures.drawing import end_labels

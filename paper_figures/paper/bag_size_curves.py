@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis.bag_size.optimum import optimum
 from analysis.compare.comparison import SAME
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
 from paper_figures.groups import Group

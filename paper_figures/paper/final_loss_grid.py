@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import published
-from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
+from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged

@@ -6,8 +6,8 @@ Hours from the cost model stand beside the published ones, with the MFU that tho
 import pandas as pd
 
 from analysis import published
-from analysis.runs.run_row import rows_of
 from analysis.summary import counts_in_words, verdict_counts
+from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, judged

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.runs.run_row import rows_of
-from analysis.runs.shared_seeds import over_shared_seeds
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import over_shared_seeds
 from analysis.wording import group_label, number, told_apart
 from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from analysis.compare.comparison import SAME_BUT_LENGTH, alike
 from analysis.compare.matched import matched
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
 from analysis.wording import bounds, gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.drawing import is_baseline, key_above

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure

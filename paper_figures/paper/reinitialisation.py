@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis import published
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import signed
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, Verdict

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.published import TASKS
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding

@@ -4,8 +4,8 @@ it is; at its end what the numbers cannot say.
 
 import pandas as pd
 
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
+from analysis.tables.columns import rows_of
 from analysis.wording import gain_sentence, number, signed, told_apart
 from paper_figures.groups import Group, all_groups, span
 from paper_figures.report.html_parts import paragraph, text

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary, counts_in_words, verdict_counts
+from analysis.tables.columns import rows_of
 from analysis.wording import bounds, gain_sentence, number, signed
 from paper_figures.report.answer import by_text
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text

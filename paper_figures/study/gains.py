@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.compare.comparison import SAME
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
 from paper_figures import curves
 from paper_figures.drawing import forest

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.comparison import SAME, Comparison, alike
-from analysis.runs.run_row import rows_of
 from analysis.summary import Summary
+from analysis.tables.columns import rows_of
 from paper_figures.item import Item
 from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources

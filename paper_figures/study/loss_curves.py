@@ -89,7 +89,7 @@ def _in_common(group: Group) -> str:
 def held_out_data(group: Group) -> pd.DataFrame:
     """Held-out loss of the recovery phase by setting and step, at the baseline's mean less the
     paired gain; during superposition a model does not predict next tokens."""
-    table, rows = group.summary.tables.evaluations, []
+    table, rows = group.summary.tables.held_out, []
     table = table[(table["phase"] == "recovery") & table["eval_set"].isin(group.rows["eval_set"])]
     table = table[table["folder"].isin(group.folders)].astype({"folder": str})
     losses = table.pivot(index="step", columns="folder", values="nats_per_token")

@@ -13,8 +13,8 @@ from scipy import stats
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
 from analysis.law.rows import rows_of_runs
-from analysis.run_table import load, read_tables
 from analysis.summary import summarise
+from analysis.tables.source import load, read_tables
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
 from tst_study.statistics import smallest_detectable

@@ -17,7 +17,7 @@ from analysis.law.data_constrained import (
     shares_of_full,
     win_map,
 )
-from analysis.run_table import load
+from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
 from tests.analysis.published_fits import REPETITION_BASE, SCALING
 from tst_study.errors import UserError

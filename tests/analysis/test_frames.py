@@ -15,7 +15,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.matched import matched
 from analysis.questions import ask
 from analysis.scaling.chinchilla import at_best_rates
-from analysis.schema import SCHEMA
+from analysis.tables.table_of_runs import SCHEMA
 from tst_study.commands.command_line import app
 from tst_study.errors import UserError
 

@@ -12,8 +12,8 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.compare.equal_loss import equal_loss, speed_up
 from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.run_table import load, read_tables
 from analysis.summary import summarise
+from analysis.tables.source import load, read_tables
 from paper_figures.report import study_sections
 from tests.analysis.made_runs import config, write_run, write_study
 

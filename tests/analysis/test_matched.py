@@ -13,7 +13,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.crossings import crossings, published_crossings
 from analysis.compare.matched import matched
 from analysis.paper.disagreements import disagreements, exponent_needed
-from analysis.run_table import load
+from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
 

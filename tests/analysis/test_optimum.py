@@ -126,7 +126,7 @@ def test_published_noise_is_shared_by_the_r_of_one_s() -> None:
 
 
 def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from analysis.run_table import load
+    from analysis.tables.source import load
     from tests.analysis.made_runs import config, write_run
 
     random = np.random.default_rng(0)

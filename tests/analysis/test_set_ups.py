@@ -9,7 +9,7 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.compare.set_ups import set_ups, set_ups_answer
-from analysis.run_table import load
+from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,16 @@ def test_training_goes_on_while_a_checkpoint_is_written_on_gpus_unless_said_othe
     asked = [Execution(asynchronous_checkpoints=value) for value in ("auto", True, False)]
     assert [one.trains_while_saving(on_gpu=True) for one in asked] == [True, True, False]
     assert [one.trains_while_saving(on_gpu=False) for one in asked] == [False, True, False]
+
+
+def test_a_run_json_is_a_config_with_later_keys_as_its_run_had_them(tmp_path: Path) -> None:
+    values = to_dict(example("optimizer.learning_rate=0.125"))
+    del values["data"]["held_out"], values["label_smoothing"]
+    values["execution"]["a_key_of_old"] = True
+    (tmp_path / "run.json").write_text(json.dumps({"config": values}))
+    again = load(tmp_path / "run.json", ["seed=7"])
+    assert (again.optimizer.learning_rate, again.seed) == (0.125, 7)
+    assert again.data.held_out == "beginning"  # not today's default
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"run\.json"):
+        load(tmp_path / "run.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,15 @@ import pytest
 
 from analysis.compare.comparison import compare
 from analysis.compare.set_ups import set_ups
-from analysis.run_table import load
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
+from analysis.tables.source import load
 from experiments.corpora import TopicalLanguage
 from experiments.studies import catalogue, gate, laptop
 from experiments.studies.scales import scale_of
-from tst_study.config import Config
+from tst_study.config import Config, of_record
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
-from tst_study.run_record import read_header
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,11 @@ def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
 
 def test_the_campaign_stands_where_the_gate_chose() -> None:
     """docs/records/gate and the rule of docs/research/plan-of-runs.md."""
-    table = set_ups(compare(load(Path(__file__).parents[2] / "docs/records/gate")))
+    runs = load(Path(__file__).parents[2] / "docs/records/gate")
+    table = set_ups(compare(runs))
     (chosen,) = rows_of(table[table["chosen"]])
-    of_gate = read_header(chosen["baselines"][0])["config"]
+    (text,) = runs[runs["folder"] == chosen["baselines"][0]]["config"]
+    of_gate = of_record(json.loads(text))
     campaign = catalogue.load("laptop", "desktop").runs(NothingYet())[0].model_dump(mode="json")
     for section in ("model", "optimizer", "batch", "data", "numerics"):
         assert campaign[section] == of_gate[section], section

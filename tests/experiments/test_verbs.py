@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import run_table
+from analysis.tables import source
 from experiments.plan.planner import Planner
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
@@ -115,8 +115,8 @@ def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Pat
     assert 100 <= len(record.metrics) <= 104
     assert [row for row in whole.metrics if row in record.metrics] == record.metrics
     assert {1, 77, 500} <= {row["step"] for row in record.metrics}
-    before = run_table.load(runs / "a").drop(columns="folder")
-    pd.testing.assert_frame_equal(run_table.load(kept).drop(columns="folder"), before)
+    before = source.load(runs / "a").drop(columns="folder")
+    pd.testing.assert_frame_equal(source.load(kept).drop(columns="folder"), before)
 
 
 def test_a_run_that_diverged_before_its_first_evaluation_has_a_record(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_run_that_diverged_before_its_first_evaluation_has_a_record(tmp_path: 
     finished(tmp_path / "runs" / "b", "seed=1")
     kept = tmp_path / "kept"
     assert keep(tmp_path / "runs", kept) == [kept / "a", kept / "b"]
-    assert list(run_table.load(kept)["state"]) == ["diverged", "done"]
+    assert list(source.load(kept)["state"]) == ["diverged", "done"]
 
 
 def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis.runs.comparable import training_group
+from analysis.tables.run_folders import training_group
 from tests.distributed import run_ranks
 from tests.huggingface.trained import KINDS, train_and_export
 from tests.tiny_runs import TINY, checkpoint_folders
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
-from tst_study.config import load, to_toml
+from tst_study.config import load, to_dict, to_toml
 from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
 from tst_study.evaluation.trained_model import trained_model
-from tst_study.run.identity import canonical_form, fingerprint, header_of
+from tst_study.run.identity import canonical_form, fingerprint
 from tst_study.run.trunk import prefix_form
 from tst_study.train import train
 
@@ -114,7 +114,7 @@ def test_the_weights_are_part_of_the_identity_their_place_is_not(
     drawn = config.model_copy(update={"initial_weights": None})
     assert fingerprint(config, data) != fingerprint(drawn, data)
     assert prefix_form(config, data) == prefix_form(same, data) != prefix_form(drawn, data)
-    groups = [training_group(header_of(each, data)) for each in (config, same, drawn)]
+    groups = [training_group(to_dict(each), data) for each in (config, same, drawn)]
     assert groups[0] == groups[1] != groups[2]
     # Runs without imported weights are the ones they were before there were any.
     assert "initial_weights" not in canonical_form(drawn, data)

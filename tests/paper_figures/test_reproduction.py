@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.run_table import load
+from analysis.tables.source import load
 from paper_figures.build import build
 from paper_figures.catalogue import CATALOGUE
 from tests.analysis.made_runs import config, write_run

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from analysis.runs.comparable import training_group, training_group_of_any_length
+from analysis.tables.run_folders import of_config
 from tests.examples import example
 from tst_study import config as configuration
 from tst_study import run_record
-from tst_study.config import AddedLater, Config, from_dict, to_dict
+from tst_study.config import AddedLater, Config, from_dict, of_record, to_dict
 from tst_study.errors import UserError
 from tst_study.run.identity import digest, fingerprint, run_id
 from tst_study.run.identity_form import identity_form
@@ -122,7 +122,7 @@ def test_there_are_committed_records() -> None:
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
 def test_a_committed_record_keeps_its_id(folder: Path) -> None:
     header = run_record.read_header(folder)
-    again = from_dict(header["config"])
+    again = from_dict(of_record(header["config"]))
     assert fingerprint(again, header["data"]) == header["fingerprint"]
     assert run_id(again, header["fingerprint"]) == header["run_id"] == folder.name
 
@@ -138,7 +138,7 @@ def test_a_section_that_nobody_thought_of_counts() -> None:
 def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a new version would: one key in an old section, one section that did not exist."""
     headers = [run_record.read_header(folder) for folder in RECORDS]
-    groups = [(training_group(h), training_group_of_any_length(h)) for h in headers]
+    groups = [of_config(h["config"], h["data"]) for h in headers]
 
     class LaterOptimizer(configuration.Optimizer):
         kind: Annotated[str, AddedLater("adamw")] = "muon"  # whatever its default is by then
@@ -159,7 +159,7 @@ def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.Monk
         assert "dropout" in to_dict(later)
         assert fingerprint(later, header["data"]) == header["fingerprint"]
         new = {**header, "config": to_dict(later)}
-        assert (training_group(new), training_group_of_any_length(new)) == known
+        assert of_config(new["config"], new["data"]) == known
         values["optimizer"]["kind"] = "muon"
         other = configuration.from_dict(values)
         assert fingerprint(other, header["data"]) != header["fingerprint"]

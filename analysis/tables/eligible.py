@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import is_number, needs_columns
-from analysis.runs.run_row import rows_of
+from analysis.tables.columns import rows_of
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
@@ -69,3 +69,12 @@ def excluded_row(run: dict[str, Any], reason: str) -> dict[str, Any]:
         "reason": reason,
         "folder": run["folder"],
     }
+
+
+def over_shared_seeds(runs: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
+    """`value` by `by` (rows) and seed (columns), of the seeds that all rows have: over different
+    seeds a comparison would be one of luck. Of every seed, with gaps, where they share none. Runs
+    of one place in the table are averaged."""
+    table = runs.astype({value: float}).pivot_table(value, index=by, columns="seed")
+    shared = table.dropna(axis=1)
+    return table if shared.empty else shared

@@ -11,10 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.checks import needs_columns, numbers, truths
-from analysis.run_table import CURVE_COLUMNS, EVALUATION_COLUMNS, Tables
-from analysis.runs.run_row import COLUMNS, finished, rows_of
-from analysis.scaling.frames import with_tokens
+from analysis.checks import needs_columns, numbers, positive, truths
+from analysis.tables.columns import (
+    CURVE_COLUMNS,
+    EVALUATION_COLUMNS,
+    RUN_COLUMNS,
+    finished,
+    rows_of,
+)
+from analysis.tables.source import Tables
 from tst_study.errors import UserError
 from tst_study.run.identity import digest
 
@@ -106,7 +111,7 @@ def _superposed(rows: pd.DataFrame) -> pd.Series:
 
 
 def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table of runs (`SCHEMA`) in the columns of the run table (`run_table.load`): what
+    """A table of runs (`SCHEMA`) in the columns of the run table (`source.load`): what
     `comparison.compare`, `matched.matched` and every question of `tst-study analyse` take."""
     rows_checked = checked(frame)
     if "step_ratio" not in frame and (rows_checked["bag_size"] > 1).any():
@@ -118,7 +123,7 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
             "its own"
         )
     rows = [_run(row) for row in rows_of(rows_checked)]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     table.attrs["problems"] = []
     return table
 
@@ -170,3 +175,17 @@ def _run(row: dict[str, Any]) -> dict[str, Any]:
 _FAMILY = ("corpus", "params", "batch")
 _NUMBERS = ("training_seconds", "device_count", "epochs")
 """Used as numbers wherever they are known."""
+
+
+def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
+    """The frame with tokens and flops, either from the other by C = 6 N D."""
+    if "tokens" not in frame and "flops" not in frame:
+        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
+    known = "tokens" if "tokens" in frame else "flops"
+    positive(frame, ("params", known, *others), "frame")
+    if "flops" not in frame:
+        return frame.assign(flops=6.0 * frame["params"] * frame["tokens"])
+    if "tokens" not in frame:
+        return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
+    needs_columns(frame, ("flops",), "frame")
+    return frame

@@ -1,0 +1,204 @@
+"""Run folders as tables: one row a run, its curve and its evaluations.
+
+Nothing is guessed and no name is parsed. A run that cannot be read is a problem that is reported;
+the others are read all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.columns import CURVE_COLUMNS, EVALUATION_COLUMNS, RUN_COLUMNS, SHAPE
+from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.errors import UserError
+from tst_study.run.identity import digest
+from tst_study.run.identity_form import SEEDS, identity_form
+from tst_study.run_record import RunRecord, measures, read
+
+VARIED = (
+    *SEEDS,
+    "superposition",
+    *(one.key for one in DEPARTURES if not one.of_bags),
+    "optimizer.learning_rate",
+    "data.validation",
+)
+"""What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
+belong together and are then refused by name, which says more than finding no partner."""
+FACTS = ("resumed_from", "ended", "code", "versions", "python", "devices", "forked_from")
+"""Of a launch: what a result may depend on, and nothing of whose machine it was."""
+
+
+def read_folders(
+    folders: Sequence[Path],
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
+    """Runs, curves, evaluations, and one sentence per run that could not be read."""
+    records: list[RunRecord] = []
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for folder in folders:
+        try:
+            record = read(folder)
+            rows.append(run_row(record))
+            records.append(record)
+        except (UserError, OSError, ValueError) as error:
+            problems.append(str(error))
+        except (KeyError, TypeError, IndexError) as error:
+            problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
+    runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+    names = [str(record.folder) for record in records]
+    curves = _long(names, map(_curve, records), CURVE_COLUMNS)
+    evaluations = _long(names, map(_evaluations, records), EVALUATION_COLUMNS)
+    return runs, curves, evaluations, problems
+
+
+def _long(
+    names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Rows of many runs in one table, built column by column."""
+    groups = list(rows_by_run)
+    codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
+    table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
+    for column in columns:
+        values: Any = [row.get(column) for rows in groups for row in rows]
+        # Numbers of FLOPs outgrow 64 bits; on a curve they are a coordinate.
+        table[column] = np.array(values, dtype=float) if column == "flops" else values
+    return pd.DataFrame(table)
+
+
+def run_row(record: RunRecord) -> dict[str, Any]:
+    """In `RUN_COLUMNS`. Raises KeyError or TypeError where the record lacks something."""
+    header, status = record.header, record.status
+    config, plan = header["config"], header["plan"]
+    model, order_seed = config["model"], config.get("data_seed")
+    last = record.metrics[-1] if record.metrics else None
+    seconds = last["training_seconds"] if last else None
+    final = record.evals[-1] if record.evals else None
+    used = [row["devices"] for row in record.segments if row.get("devices")]
+    validation = header["data"].get("validation")
+    optimum = validation.get("optimal_nats_per_token") if isinstance(validation, dict) else None
+    row: dict[str, Any] = {
+        **of_config(config, header["data"]),
+        **{name: header[name] for name in ("run_id", "study", "name", "role", "fingerprint")},
+        **{name: model[name] for name in SHAPE},
+        "state": record.state,
+        "message": status["message"] if status else "",
+        "step": status["step"] if status else 0,
+        "seed": config["seed"],
+        "data_seed": config["seed"] if order_seed is None else order_seed,
+        "experts": (model["experts"] or {}).get("count"),
+        "parameters": header["parameters"]["total"],
+        "active_parameters": header["parameters"]["active"],
+        "steps": plan["steps"],
+        "corpus": _corpus(config, generated=optimum is not None),
+        "learning_rate": config["optimizer"]["learning_rate"],
+        "schedule": config["schedule"]["kind"],
+        "sequences": config["batch"]["sequences"],
+        "sequence_length": config["batch"]["sequence_length"],
+        "raw_tokens": header["raw_tokens"],
+        "latent_tokens": header["latent_tokens"],
+        "unique_raw_tokens": header["unique_raw_tokens"],
+        "data_multiplier": header["raw_tokens"] / header["latent_tokens"],
+        "flops": float(header["flops"]["total"]),
+        "training_seconds": seconds,
+        "tokens_per_second": last["raw_tokens"] / seconds if last and seconds else None,
+        "epochs": last["epochs"] if last else None,
+        "last_train_loss": last["loss"] if last else None,
+        "last_train_loss_name": last["loss_name"] if last else None,
+        "eval_set": final["eval_set"] if final else None,
+        "nats_per_token": final["nats_per_token"] if final else None,
+        "standard_error": final["standard_error"] if final else None,
+        "bits_per_byte": final["bits_per_byte"] if final else None,
+        "eval_tokens": final["tokens"] if final else None,
+        "evaluated_step": final["step"] if final else None,
+        "evaluated_phase": final["phase"] if final else None,
+        "annealed": bool(final and final["annealed"]),
+        "optimal_nats_per_token": optimum,
+        "exclusion": "",
+        "dropped_rows": record.dropped_rows,
+        "segments": len(record.segments),
+        "code": ", ".join(_distinct(map(_code, record.segments))),
+        "devices": ", ".join(_distinct(f"{some['count']} × {some['name']}" for some in used)),
+        "device_count": used[-1]["count"] if used else None,
+        "config": _text(config),
+        "data": _text(header["data"]),
+        "launches": _text([{k: one.get(k) for k in FACTS} for one in record.segments]),
+        "folder": str(record.folder),
+    }
+    return {name: row[name] for name in RUN_COLUMNS}
+
+
+def of_config(config: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that follow from what the run is: its setting, and what it may be compared with. An
+    archive's are computed anew, so that its runs stand beside those of a later version."""
+    setting = SuperpositionSetting.from_config(config)
+    return {
+        **setting.columns(),
+        "method": "baseline" if setting.is_baseline else "superposition",
+        "arm": setting.label,
+        "group": training_group(config, data),
+        "family": training_group_of_any_length(config, data),
+    }
+
+
+def training_group(config: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Key (12 hex digits) of runs that differ at most in what a comparison varies."""
+    return digest(identity_form(config, data, VARIED))[:12]
+
+
+def training_group_of_any_length(config: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Like `training_group`, whatever the number of steps and of warm-up steps."""
+    varied = (*VARIED, "schedule.steps", "schedule.warmup_steps")
+    return digest(identity_form(config, data, varied))[:12]
+
+
+def _curve(record: RunRecord) -> list[Mapping[str, Any]]:
+    return [{**row, "moe": _text(row.get("moe"))} for row in record.metrics]
+
+
+def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:
+    by_document = ("document_losses", "document_tokens")
+    found: list[Mapping[str, Any]] = [
+        {**one, **{name: _text(one.get(name)) for name in by_document}} for one in record.evals
+    ]
+    for task in record.tasks:
+        details = _text(task["details"])
+        for name, value, error in measures(task["metrics"]):
+            measured = {"metric": name, "value": value, "standard_error": error}
+            found.append({**task, **measured, "eval_set": task["data"], "details": details})
+    return found
+
+
+def _text(value: Any) -> str | None:
+    """JSON, without the places where files lay."""
+    return None if value is None else json.dumps(_without_places(value), separators=(",", ":"))
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_places(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_places(inner) for inner in value]
+    is_place = isinstance(value, str) and value.startswith(("/", "~", ".."))
+    return Path(value).name if is_place else value
+
+
+def _code(segment: dict[str, Any]) -> str:
+    code = segment.get("code") or {}
+    changed = "+" if code.get("dirty") else ""
+    return f"{code['commit'][:12]}{changed}" if code.get("commit") else ""
+
+
+def _corpus(config: dict[str, Any], generated: bool) -> str:
+    if generated:
+        return "generated language"
+    return " + ".join(_distinct(Path(corpus["path"]).name for corpus in config["data"]["corpora"]))
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(value for value in values if value))
