@@ -2,9 +2,9 @@
 
 `tables/` reads runs from wherever they were trained;
 `compare/`, `scaling/`, `law/` and `bag_size/` answer the `questions` with the help of `fitting/`;
-`paper/` and `published/` are the paper's own numbers; `summary`, `answer` and `wording` say it. For
-a DataFrame of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`,
-`fit_loss_curve`, and `runs_of` for everything that compares runs.
+`published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
+of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`, and `runs_of` for
+everything that compares runs.
 """
 
 from importlib import import_module
@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from analysis.law.superposition_law import fit_superposition_law
     from analysis.scaling.frames import fit_chinchilla, fit_power_law
-    from analysis.scaling.loss_curve import fit_loss_curve
     from analysis.tables.table_of_runs import runs_of
 
 _HOME = {
     "fit_chinchilla": "scaling.frames",
     "fit_power_law": "scaling.frames",
     "fit_superposition_law": "law.superposition_law",
-    "fit_loss_curve": "scaling.loss_curve",
     "runs_of": "tables.table_of_runs",
 }
-__all__ = ["fit_chinchilla", "fit_loss_curve", "fit_power_law", "fit_superposition_law", "runs_of"]
+__all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law", "runs_of"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,9 @@ from analysis.compare.matched import matched_answer
 from analysis.compare.set_ups import set_ups_answer
 from analysis.law.answer import law_answer, law_on_runs
 from analysis.law.data_constrained import data_answer, published_data_answer
-from analysis.paper.disagreements import disagreements_answer
-from analysis.paper.mutual_information import mutual_information_answer
+from analysis.mutual_information import mutual_information_answer
 from analysis.scaling.chinchilla import points_of
 from analysis.scaling.chinchilla_answer import chinchilla_answer
-from analysis.scaling.loss_curve_answer import loss_curve_answer, loss_curve_of_log
 from analysis.summary import summarise
 from analysis.tables.eligible import eligible
 from analysis.tables.source import Tables, read_tables
@@ -75,8 +73,6 @@ def ask(
         raise UserError(f"{question} compares the paper with itself: give --published")
     if table is not None:
         frame, inputs = read_frame(table), fingerprint_of_file(table)
-        if question == "loss-curve":
-            return loss_curve_of_log(frame, inputs)
         if question == "chinchilla":
             return chinchilla_answer(checked(frame), inputs)
         return of_runs(tables_of(frame), inputs, **more)
@@ -142,13 +138,11 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
     "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
-    "loss-curve": (loss_curve_answer, "the paper states no learning rates"),
     "data": (
         lambda of, inputs: data_answer(compare(of.runs), of.runs, inputs),
         published_data_answer,
     ),
     "mutual-information": (None, mutual_information_answer),
-    "disagreements": (None, disagreements_answer),
 }
 """How each is answered of runs (their tables and the fingerprints of what was read), and of the
 published numbers, or why these do not answer it."""

@@ -24,7 +24,6 @@ from analysis.compare.compute_multiplier import compute_multiplier
 from analysis.compare.equal_loss import speed_up
 from analysis.fitting import bootstrap
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
-from analysis.scaling.loss_curve import Schedule, fit_loss_curve
 from analysis.scaling.scaling_laws import Base
 from analysis.tables.table_of_runs import runs_of
 from tst_study.errors import UserError
@@ -234,37 +233,6 @@ def _gains(settings: int, best: bool = False) -> Callable[[Random, int], Iterato
     return of
 
 
-def _longer_run(lengths: tuple[int, ...]) -> Callable[[Random, int], Iterator[Shown]]:
-    """Held-out losses along runs (warm-up, stable, decay), asked of 8,000 steps; what the points of
-    a run share is as large as what each has of its own."""
-
-    def schedule(steps: int) -> pd.DataFrame:
-        at = np.arange(10, steps + 1, 10)
-        rate = 2e-3 * np.minimum(1.0, np.minimum(at / 50, (steps - at) / (0.2 * steps)))
-        return pd.DataFrame({"step": at, "learning_rate": rate})
-
-    def loss(log: pd.DataFrame) -> Any:
-        area, annealed = Schedule.of(log).areas(log["step"].to_numpy(dtype=float))
-        return 3.0 + 0.9 * (area / 2.0) ** -0.5 - 60.0 * annealed
-
-    clean = {steps: schedule(steps).assign(loss=loss) for steps in lengths}
-    asked = schedule(8000)
-
-    def of(random: Random, seeds: int, noise: float = 0.003) -> Iterator[Shown]:
-        parts = []
-        for steps in lengths:
-            for seed in range(seeds):
-                own = clean[steps].assign(run=f"{steps}, seed {seed}")
-                error = noise * (random.standard_normal() + random.standard_normal(len(own)))
-                own["loss"] = (own["loss"] + error).where(own["step"] % 100 == 0)
-                parts.append(own)
-        curve = fit_loss_curve(pd.concat(parts, ignore_index=True))
-        said = curve.predict([8000], Schedule.of(asked)).iloc[0]
-        yield float(said["low"]), float(said["high"]), float(loss(asked)[-1])
-
-    return of
-
-
 def _end(value: Any) -> float | None:
     return None if value is None or pd.isna(value) else float(value)
 
@@ -286,7 +254,6 @@ def circumstances() -> list[Circumstance]:
         Circumstance("best s", "4 values of s", _optimum("parabola", (2, 4, 8, 16)), (1, *SEEDS)),
         Circumstance("gain", "one setting", _gains(1)),
         Circumstance("gain", "the best of ten settings", _gains(10, best=True)),
-        Circumstance("loss curve", "4 times the longest run", _longer_run((500, 1000, 2000))),
         Circumstance("IsoFLOP", "3 budgets", _frontier(isoflop, 3), one),
         Circumstance("IsoFLOP", "7 budgets", _frontier(isoflop, 7), one),
         Circumstance("IsoFLOP", "7 budgets, rows by model", _frontier(isoflop, 7, 10, 0.001), one),

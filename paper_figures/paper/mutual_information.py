@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from analysis import published
 from analysis.checks import Floats
-from analysis.paper.mutual_information import fit_decay
+from analysis.mutual_information import fit_decay
 from paper_figures.drawing import log_axis
 from paper_figures.item import Finding
 from paper_figures.picture import Picture

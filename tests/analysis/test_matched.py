@@ -1,4 +1,4 @@
-"""Matches are found by the ledger, crossings where the curves cross, and contradictions by code."""
+"""Matches are found by the ledger, crossings where the curves cross."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from analysis import published
 from analysis.compare.comparison import compare
 from analysis.compare.crossings import crossings, published_crossings
 from analysis.compare.matched import matched
-from analysis.paper.disagreements import disagreements, exponent_needed
 from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
@@ -127,30 +126,3 @@ def test_published_curves_cross_soon_after_the_switch() -> None:
     assert table.loc[["3a", "3b", "3c"], "at"].between(7_050, 7_150).all()
     assert table.loc["3a", "below_at_its_end"] == pytest.approx(0.073, abs=0.001)
     assert list(table["baseline_annealed_there"]) == [False, True, False, False]
-
-
-def test_the_exponent_of_a_power_law_through_three_points() -> None:
-    steps = (20.0, 36.0, 50.0)
-    losses = tuple(2.0 + 3.0 * step**-0.4 for step in steps)
-    assert exponent_needed(steps, losses) == pytest.approx(0.4)
-    assert np.isnan(exponent_needed(steps, (1.0, 2.0, 3.0)))
-
-
-def test_the_papers_contradictions_are_found_and_nothing_else() -> None:
-    table = disagreements()
-    found = " ".join(table[table["verdict"] != "agree"]["note"])
-    for part in (
-        "2.755 in Figure 3a, 2.808 in Table 1",
-        "only with exponent 1.44",
-        "2.256 in Figure 1, 2.236 in Table 1",
-        "before its decay (2.811)",
-        "0.132 by Table 1 and 0.073 by Figure 3a",
-        "2.943 in Table 1, 2.944 in Table 6",
-        "r = 1, s = 2 (3.067) is no loss of bags",
-        "Figures 6 and 9 ends at 3.087",
-    ):
-        assert part in found
-    assert (table["verdict"] == "agree").sum() == 16
-    closely = table[table["verdict"] == "agree too closely"]
-    assert closely["difference"].abs().max() < 0.004
-    assert closely["note"].str.contains("may be a checkpoint that was not annealed").all()

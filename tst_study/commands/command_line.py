@@ -172,8 +172,8 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, set-ups, bag-size, law, compute, chinchilla, loss-curve, "
-            "data, mutual-information or disagreements."
+            help="comparison, matched, set-ups, bag-size, law, compute, chinchilla, data "
+            "or mutual-information."
         ),
     ] = "comparison",
     runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
