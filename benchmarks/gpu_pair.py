@@ -67,7 +67,7 @@ def books(request: Request, scale: Scale) -> Path:
         limit_bytes=scale.text_bytes,
     )
     folder = request.work / f"books-{scale.tokenizer.replace(':', '-')}"
-    prepare(wanted, folder, workers=1 if scale is SMALL else None, progress=False)
+    prepare(wanted, folder, progress=False)
     return folder
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tst_study.data.manifest import read_manifest
-from tst_study.data.preparation import word_cache
+from tst_study.data.preparation import text_tokenizers
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
@@ -33,11 +33,14 @@ PROSE = (
 
 @pytest.fixture(scope="module")
 def trained():
-    return train_byte_pair_tokenizer([PROSE], 300)
+    """As on a machine with few cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_tokenizers, "cores", lambda: 2)
+        return train_byte_pair_tokenizer([PROSE], 300)
 
 
 def ids_by_the_library(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer._encode_text(text)
+    return next(iter(tokenizer._encoded([text])))
 
 
 def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -58,13 +61,14 @@ any_text = st.text(max_size=60) | st.text(
 @example(text="a\xa0  b \x1c!\x1c it's  'll")
 @example(text="<|endoftext|>")
 def test_remembered_words_give_the_ids_of_the_library_and_decode_to_the_text(trained, text):
+    assert trained._remembers
     ids = trained.encode_batch([text])[0]
     assert ids.tolist() == ids_by_the_library(trained, text)
     assert decoded(trained, ids.tolist()) == text
 
 
 def test_a_full_memory_of_words_changes_nothing(trained, monkeypatch):
-    monkeypatch.setattr(word_cache, "MOST_REMEMBERED", 8)
+    monkeypatch.setattr(text_tokenizers, "MOST_REMEMBERED", 8)
     forgetful = Tokenizer(trained.json)
     texts = [PROSE[k : k + 60] for k in range(0, 400, 20)]
     for one, other in zip(forgetful.encode_batch(texts), trained.encode_batch(texts), strict=True):
@@ -160,7 +164,7 @@ def test_a_corpus_ends_its_documents_as_the_one_whose_tokenizer_it_takes(sentenc
     for tokenizer, folder, end in (sentence_piece_like, one, "<stop>"), (one, other, None):
         sources = [str(sentence_piece_like / "a.txt")]
         request = Request(sources, str(tokenizer), end_of_document=end, **texts)
-        prepare(request, folder, workers=1, progress=False)
+        prepare(request, folder, progress=False)
     assert read_manifest(one).tokenizer == read_manifest(other).tokenizer
     assert read_manifest(other).tokenizer.end_of_document_token == "<stop>"
 

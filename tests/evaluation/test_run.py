@@ -173,7 +173,7 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     """Its ids lie inside the run's vocabulary, where they mean other words."""
     run(documents, tmp_path / "run", "model.vocabulary_size=300", "schedule.steps=4")
     texts = [str(documents.with_name("texts.jsonl"))]
-    prepare(Request(texts, "bpe:270"), tmp_path / "other", workers=1, progress=False)
+    prepare(Request(texts, "bpe:270"), tmp_path / "other", progress=False)
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
     with pytest.raises(
         UserError, match=r"other: was prepared with another tokenizer \(bpe of 270 tokens, sha256"

@@ -7,25 +7,18 @@ the file is named in one line. There is no third outcome.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import json
-import lzma
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiny_runs import last_tensors, run
 from tst_study.checkpoints.pickles import read_description
 from tst_study.checkpoints.places import checkpoint_place
-from tst_study.data.preparation.text_sources import Reading, find_sources, records
 from tst_study.errors import UserError
 
 SETTINGS = ("schedule.steps=6", "execution.checkpoint_every=2", "execution.keep_checkpoints=3")
@@ -108,31 +101,3 @@ def test_any_bytes_are_no_description_of_a_checkpoint(
     (tmp_path / ".metadata").write_bytes(whole[:middle] + content if behind else content)
     with pytest.raises(UserError, match=r"\.metadata: "):
         read_description(tmp_path)
-
-
-TEXT = b"".join(
-    json.dumps({"text": f"document {number} says {number * number}"}).encode() + b"\n"
-    for number in range(400)
-)
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".bz2": bz2.compress,
-    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
-}
-
-
-@pytest.mark.parametrize("ending", PACKERS)
-def test_a_damaged_packed_text_is_named_or_changes_nothing(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"text.jsonl{ending}"
-    for seed in range(50):
-        path.write_bytes(PACKERS[ending](TEXT))
-        what = damage(path, random.Random(seed))
-        (source,) = find_sources([str(path)])
-        try:
-            read = b"".join(records(source, Reading(), "text"))
-        except UserError as error:
-            named = str(error).startswith(str(path))
-            assert named, what
-        else:
-            assert read == TEXT, what

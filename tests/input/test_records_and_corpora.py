@@ -232,6 +232,8 @@ TEXTS = {
     "text.txt": (b"\xff\xfe", "text.txt"),
     "cut.jsonl": (b'{"text": "a', "cut.jsonl"),
     "list.jsonl": (b"[1]\n", "name the field with --text-field"),
+    "second.jsonl": (b'{"text": "fine"}\n{', "second.jsonl, line 2: is not JSON"),
+    "blank.jsonl": (b'\n\n{"text": ""}\n', "no document is left for train"),
     "number.jsonl": (b'{"text": 3}\n', "name the field with --text-field"),
     "other.jsonl": (b'{"body": "a"}\n', "it has: body"),
     "deep.jsonl": (b'{"text": ' + b"[" * 50_000 + b"\n", "deep.jsonl"),
@@ -251,7 +253,7 @@ def test_a_text_that_is_none_is_named(tmp_path: Path, name: str) -> None:
     content, expected = TEXTS[name]
     (tmp_path / name).write_bytes(content)
     command = ["data", "prepare", "--source", name, "--to", "out", "--tokenizer", "bytes"]
-    assert expected in refusal([*command, "--workers", "1"], tmp_path)
+    assert expected in refusal(command, tmp_path)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -275,7 +277,11 @@ REQUESTS = [
     (["--source", "good.txt", "--validation-share", "2"], "validation share 2"),
     (["--source", "good.txt", "--validation-share", "nan"], "validation share nan"),
     (["--source", "good.txt", "--limit-bytes", "0"], "--limit-bytes"),
-    (["--source", "good.txt", "--workers", "0"], "--workers"),
+    (["--source", "good.txt"], "no document is left for validation"),
+    (["--source", "ids.bin"], "tst-study data adopt ids.bin"),
+    (["--source", "good.txt", "--validation-share", "0.1", "--validation", "good.txt"], "one of"),
+    (["--source", "good.txt", "--end-of-document", "x"], "x: has no meaning with the tokenizer b"),
+    (["--source", "odd"], "its name is not UTF-8; rename it"),
     (["--source", "good.txt", "--to", "good.txt"], "good.txt: is a file; choose a folder"),
     (["--source", "good.txt", "--to", "full"], "full: holds files that are"),
 ]  # fmt: skip
@@ -288,9 +294,12 @@ def test_a_request_that_makes_no_sense_is_named(
     os.mkfifo(tmp_path / "fifo.txt")
     (tmp_path / "zero.txt").symlink_to("/dev/zero")
     (tmp_path / "good.txt").write_text("a good text " * 20)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).write_text("x")
+    (tmp_path / "ids.bin").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
-    usual = {"--to": "out", "--tokenizer": "bytes", "--workers": "1"}
+    usual = {"--to": "out", "--tokenizer": "bytes"}
     more = [word for key, value in usual.items() if key not in words for word in (key, value)]
     assert expected in refusal(["data", "prepare", *words, *more], tmp_path)

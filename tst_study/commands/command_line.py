@@ -233,9 +233,6 @@ def data_prepare(
     limit_bytes: Annotated[
         int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; one per core by default.")
-    ] = None,
 ) -> None:
     """Turn text into token files. Goes on where an interrupted call left off."""
     from tst_study.data.preparation.prepare import prepare
@@ -250,7 +247,7 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to, workers=workers))
+    _say_prepared(to, prepare(request, to))
 
 
 @data.command("generate")

@@ -1,22 +1,24 @@
 """From text to token files: `tst-study data prepare`.
 
 The folder that is written holds `train.bin/.idx`, `validation.bin/.idx`, `tokenizer.json` and, as
-the last file, `manifest.json`: a folder with a manifest is complete. Until then finished shards
-lie in `.unfinished/`; the same call continues from them, and gives the same bytes as one that was
-never interrupted, whatever the number of workers.
+the last file, `manifest.json`: a folder with a manifest is complete. Until then the documents lie
+in `.unfinished/`, tokenised, in shards of some megabytes. They are cut by the text alone, so the
+same call continues after the last one, and gives the same bytes as if it had not been interrupted.
 """
 
-import functools
 import hashlib
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import file_sha256, record_of
@@ -34,183 +36,231 @@ from tst_study.data.manifest import (
 from tst_study.data.preparation import text_tokenizers
 from tst_study.data.preparation.prepared_folder import finished, held, open_unfinished
 from tst_study.data.preparation.request import Job, Request
-from tst_study.data.preparation.shards import (
-    SHARD_BYTES,
-    Work,
-    count_documents,
-    is_held_out,
-    lowest_hash,
-    read_counts,
-    read_part,
-)
-from tst_study.data.preparation.text_sources import Reading, Source, records, text_of_record
+from tst_study.data.preparation.text_sources import Source, records, text_of_record
 from tst_study.data.preparation.text_tokenizers import Tokenizer
-from tst_study.data.preparation.workers import Submit, shard_workers
 from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
 from tst_study.errors import UserError
-from tst_study.process.cores import cores
 
+SHARD_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
 MOST_WORDS = 1_000_000
 
 
-def prepare(
-    request: Request, to: str | Path, *, workers: int | None = None, progress: bool = True
-) -> Manifest:
+def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files; says what is there then.
 
-    `workers`: processes; by default one per core. Raises `UserError` where an input cannot be
-    read, the folder holds something else, the disk is full, or no document is left for one of the
-    splits. Finished shards are kept. Of two calls at once the second waits for the first.
+    Raises `UserError` where an input cannot be read, the folder holds something else, the disk is
+    full, or no document is left for one of the splits. Finished shards are kept. Of two calls at
+    once the second waits for the first.
     """
     request, to = request.resolved(), Path(to)
     # A folder of text may be where it is prepared; what that writes is no text.
     jobs = [job for job in request.jobs() if not job[1].lies_in(to)]
-    with held(to):
-        return _prepare(request, jobs, to, workers or cores(), progress)
-
-
-def _prepare(
-    request: Request, jobs: Sequence[Job], folder: Path, workers: int, progress: bool
-) -> Manifest:
     asked = request.as_recorded(jobs)
-    manifest = finished(folder, asked, jobs)
-    if manifest is not None:
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # if killed while deleting it
-        return manifest
-    unfinished = open_unfinished(folder, asked, jobs)
-    sizes = [source.bytes for _, source in jobs]
-    with _progress(progress) as bar:
-        # Bytes as they lie on disk; how many a stream has, nobody knows before its end.
-        total = None if None in sizes else sum(filter(None, sizes))
-        task = bar.add_task("tokenizer", total=total)
-
-        def tokenised(request: Request) -> tuple[Tokenizer, list[Path], list[SourceRecord | None]]:
-            bar.reset(task, description="tokenizer")
-            tokenizer = _make_tokenizer(request, unfinished, jobs)
-            bar.update(task, description="tokenising")
-            with shard_workers(workers, tokenizer) as submit:
-                reader = _Reader(request, unfinished, submit, functools.partial(bar.advance, task))
-                sources = [reader.read(split, source) for split, source in jobs]
-            return tokenizer, reader.shards, sources
-
-        tokenizer, shards, sources = tokenised(request)
-        share = _share_of_one(shards) if request.validation_share is not None else None
-        if share is not None:  # held-out text trains no tokenizer, so that is made again, too
-            for path in [*shards, unfinished / TOKENIZER]:
-                path.unlink()
-            tokenizer, shards, sources = tokenised(replace(request, validation_share=share))
-        bar.update(task, description="writing")
-        manifest = Manifest(
-            schema_version=SCHEMA_VERSION,
-            request=asked,
-            sources=tuple(source for source in sources if source is not None),
-            tokenizer=TokenizerRecord(
-                kind=tokenizer.kind,
-                fingerprint=tokenizer.fingerprint,
-                vocabulary_size=tokenizer.vocabulary_size,
-                end_of_document=tokenizer.end_of_document,
-                end_of_document_token=tokenizer.end_of_document_token,
-            ),
-            splits=_join(folder, unfinished, shards, tokenizer),
-            licence=request.licence,
-            notes=request.notes,
-        )
-        with written_atomically(folder / TOKENIZER) as file:
-            file.write(tokenizer.json)
-        write_json(folder / MANIFEST, manifest.model_dump())
-        shutil.rmtree(unfinished)
+    with held(to):
+        manifest = finished(to, asked, jobs)
+        if manifest is None:
+            unfinished = open_unfinished(to, {**asked, "shard_bytes": SHARD_BYTES}, jobs)
+            manifest = _prepare(request, asked, jobs, to, unfinished, progress)
+        shutil.rmtree(to / UNFINISHED, ignore_errors=True)
     return manifest
 
 
-def _progress(shown: bool) -> Progress:
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=not shown)
+def _prepare(
+    request: Request,
+    asked: dict[str, Any],
+    jobs: Sequence[Job],
+    folder: Path,
+    unfinished: Path,
+    progress: bool,
+) -> Manifest:
+    tokenizer, shards, sources = _tokenised(request, jobs, unfinished, progress)
+    if request.validation_share is not None:
+        share = _share_of_one(shards)
+        if share is not None:  # held-out text trains no tokenizer, so that is made again, too
+            for path in [*shards, unfinished / TOKENIZER]:
+                path.unlink()
+            request = replace(request, validation_share=share)
+            tokenizer, shards, sources = _tokenised(request, jobs, unfinished, progress)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        request=asked,
+        sources=tuple(sources),
+        tokenizer=TokenizerRecord(
+            kind=tokenizer.kind,
+            fingerprint=tokenizer.fingerprint,
+            vocabulary_size=tokenizer.vocabulary_size,
+            end_of_document=tokenizer.end_of_document,
+            end_of_document_token=tokenizer.end_of_document_token,
+        ),
+        splits=_join(folder, unfinished, shards, tokenizer),
+        licence=request.licence,
+        notes=request.notes,
+    )
+    with written_atomically(folder / TOKENIZER) as file:
+        file.write(tokenizer.json)
+    write_json(folder / MANIFEST, manifest.model_dump())
+    return manifest
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The documents of some records of one source, tokenised; empty ones are left out."""
+
+    tokens: NDArray[Any]
+    """Ids of all documents, (T,), each followed by an end-of-document id."""
+    lengths: NDArray[np.int32]
+    """Tokens per document, (D,)."""
+    digests: NDArray[np.uint8]
+    """sha256 of each document's text, (D, 32)."""
+    text_bytes: NDArray[np.int64]
+    """UTF-8 bytes of each document's text, (D,)."""
+    held_out: NDArray[np.bool_]
+    """Which documents are for validation, (D,)."""
+    source: NDArray[np.int64]
+    """(4,): records, their bytes, how many were empty, and 1 if the source is for validation."""
+
+    def empty_of(self, split: str) -> int:
+        return int(self.source[2]) if split == SPLITS[self.source[3]] else 0
+
+
+def _read(path: Path) -> Shard:
+    with np.load(path) as arrays:
+        return Shard(**arrays)
+
+
+def is_held_out(digest: bytes, share: float) -> bool:
+    """Whether a document belongs to the held-out share, by the sha256 of its text.
+
+    The same text always falls on the same side, in whatever file, order or company it comes: a
+    corpus that grows keeps its held-out documents, and copies do not straddle the split. (Of a
+    corpus so small that the share holds out none, the document with the lowest hash is.)
+    """
+    return int.from_bytes(digest[:8], "little") < share * 2**64
 
 
 def _share_of_one(shards: list[Path]) -> float | None:
     """The share that holds out the one document whose hash is lowest, where none is held out so
     far and there are two at least."""
-    if any(count_documents(path)["validation"] for path in shards):
-        return None  # most corpora have one in their first shard
-    if sum(count_documents(path)["train"] for path in shards) < 2:
-        return None
-    lowest = min(lowest_hash(path) for path in shards)
-    return math.nextafter(lowest / 2**64, 1.0)
+    documents, lowest = 0, 2**64
+    for path in shards:
+        shard = _read(path)
+        if shard.held_out.any():
+            return None  # most corpora have one in their first shard
+        documents += shard.lengths.size
+        lowest = min([lowest, *shard.digests[:, :8].copy().view("<u8").ravel().tolist()])
+    return math.nextafter(lowest / 2**64, 1.0) if documents > 1 else None
 
 
-class _Reader:
-    """Cuts sources into shards and has those made that are not there yet."""
+def _tokenised(
+    request: Request, jobs: Sequence[Job], unfinished: Path, progress: bool
+) -> tuple[Tokenizer, list[Path], list[SourceRecord]]:
+    """The tokenizer, all shards in order, and what was read of which source."""
+    tokenizer = _make_tokenizer(request, unfinished, jobs)
+    shards: list[Path] = []
+    sources: list[SourceRecord] = []
+    left = request.limit_bytes or math.inf
+    columns = TextColumn("tokenising, {task.fields[seen]} MB"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        # Bytes as they lie on disk; how many a stream has, nobody knows before its end.
+        sizes = [source.bytes for _, source in jobs]
+        task = bar.add_task("", total=None if None in sizes else sum(filter(None, sizes)), seen=0)
+        seen = 0
+        for split, source in jobs:
+            if split == "train" and left <= 0:
+                continue
+            place = unfinished / f"{len(sources) + 1:06d}"
+            most = left if split == "train" else math.inf
+            for path, size in _shards(request, split, source, place, tokenizer, most):
+                shards.append(path)
+                seen += size
+                left -= size if split == "train" else 0
+                bar.update(task, seen=seen >> 20)
+            bar.advance(task, source.bytes or 0)
+            sources.append(_record_of(split, source))
+    return tokenizer, shards, sources
 
-    def __init__(
-        self, request: Request, folder: Path, submit: Submit, advance: Callable[[int], None]
-    ) -> None:
-        self.shards: list[Path] = []
-        self._request = request
-        self._folder = folder
-        self._training_bytes_left = request.limit_bytes or math.inf
-        self._submit = submit
-        self._advance = advance
-        self._source_number = 0
 
-    def read(self, split: str, source: Source) -> SourceRecord | None:
-        """Read a source; None if the byte limit was reached before it."""
-        if split == "train" and self._training_bytes_left <= 0:
-            return None
-        self._source_number += 1
-        reading = Reading()
-        # What a stream has already given need not be fetched again. Files are read in any case:
-        # unpacking is cheap, and their hash is wanted.
-        first = number = advanced = 0
-        if source.kind == "huggingface":
-            while self._path(number).exists():
-                count, size = read_counts(self._path(number))
-                self.shards.append(self._path(number))
-                first, number = first + count, number + 1
-                self._training_bytes_left -= size if split == "train" else 0
-        lines = records(source, reading, self._request.text_field, skip=first)
-        for batch in self._cut(lines, split):
-            self.shards.append(self._path(number))
-            self._advance(reading.bytes_read - advanced if source.path else sum(map(len, batch)))
-            advanced = reading.bytes_read
-            if not self.shards[-1].exists():
-                self._make(split, source, first, batch)
-            first, number = first + len(batch), number + 1
-        if source.path is None:
-            return SourceRecord(name=source.name, split=split)
-        return SourceRecord(
-            name=source.name,
-            split=split,
-            bytes=source.bytes,
-            # Even where the limit cut the reading short, the hash is that of the whole file.
-            sha256=reading.sha256 or file_sha256(source.path),
-            modified_ns=source.path.stat().st_mtime_ns,
-        )
+def _record_of(split: str, source: Source) -> SourceRecord:
+    if source.path is None:
+        return SourceRecord(name=source.name, split=split)
+    return SourceRecord(
+        name=source.name,
+        split=split,
+        bytes=source.bytes,
+        sha256=file_sha256(source.path),
+        modified_ns=source.path.stat().st_mtime_ns,
+    )
 
-    def _make(self, split: str, source: Source, first: int, batch: tuple[bytes, ...]) -> None:
-        share = self._request.validation_share if split == "train" else None
-        field = self._request.text_field
-        self._submit(Work(self.shards[-1], source, first, batch, field, share, split))
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{self._source_number:06d}-{number:06d}.npz"
+def _shards(
+    request: Request, split: str, source: Source, place: Path, tokenizer: Tokenizer, most: float
+) -> Iterator[tuple[Path, int]]:
+    """Each shard of a source up to a limit of bytes, and how many bytes its records have; those
+    that are not there yet are made."""
+    number = first = 0
+    # Rows need not be fetched again; lines are read in any case, unpacking is cheap.
+    while source.has_rows and _shard_path(place, number).exists():
+        records_of, size = _read(_shard_path(place, number)).source[:2].tolist()
+        yield _shard_path(place, number), size
+        number, first, most = number + 1, first + records_of, most - size
+    for batch in _batches(records(source, request.text_field, skip=first), most):
+        path = _shard_path(place, number)
+        if not path.exists():
+            shard = _make_shard(request, split, source, first, batch, tokenizer)
+            with written_atomically(path) as file:
+                np.savez(file, **vars(shard))
+        yield path, sum(map(len, batch))
+        number, first = number + 1, first + len(batch)
 
-    def _cut(self, lines: Iterator[bytes], split: str) -> Iterator[tuple[bytes, ...]]:
-        batch: list[bytes] = []
-        size = 0
-        for line in lines:
-            if split == "train":
-                if self._training_bytes_left <= 0:
-                    break
-                self._training_bytes_left -= len(line)
-            batch.append(line)
-            size += len(line)
-            if size >= SHARD_BYTES:
-                yield tuple(batch)
-                batch, size = [], 0
-        if batch:
-            yield tuple(batch)
+
+def _shard_path(place: Path, number: int) -> Path:
+    return place.with_name(f"{place.name}-{number:06d}.npz")
+
+
+def _batches(lines: Iterator[bytes], most: float) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        if most <= 0:
+            break
+        most -= len(line)
+        size += len(line)
+        batch.append(line)
+        if size >= SHARD_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _make_shard(
+    request: Request,
+    split: str,
+    source: Source,
+    first: int,
+    batch: Sequence[bytes],
+    tokenizer: Tokenizer,
+) -> Shard:
+    numbered = enumerate(batch, start=first)
+    read = [text_of_record(one, source, request.text_field, number) for number, one in numbered]
+    texts = [text for text in read if text]
+    encoded = [text.encode() for text in texts]
+    digests = [hashlib.sha256(text).digest() for text in encoded]
+    share = request.validation_share if split == "train" else None
+    held_out = [split == "validation" or (share and is_held_out(d, share)) for d in digests]
+    ids = tokenizer.encode_batch(texts)
+    end = np.array([tokenizer.end_of_document])
+    tokens = np.concatenate([part for one in ids for part in (one, end)] or [end[:0]])
+    empty = len(read) - len(texts)
+    return Shard(
+        tokens=tokens.astype(dtype_for_vocabulary(tokenizer.vocabulary_size)),
+        lengths=np.array([one.size + 1 for one in ids], dtype=np.int32),
+        digests=np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32),
+        text_bytes=np.array([len(text) for text in encoded], dtype=np.int64),
+        held_out=np.array(held_out, dtype=bool),
+        source=np.array([len(batch), sum(map(len, batch)), empty, SPLITS.index(split)]),
+    )
 
 
 def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> Tokenizer:
@@ -222,7 +272,6 @@ def _make_tokenizer(request: Request, unfinished: Path, jobs: Sequence[Job]) -> 
     if kept.exists():
         kind = "bpe" if trained else "huggingface"
         return text_tokenizers.read_tokenizer(kept, kind, kept_end.read_text(encoding="utf8"))
-    made: Tokenizer
     if name == "bytes":
         made = text_tokenizers.byte_tokenizer()
     elif trained:
@@ -250,7 +299,7 @@ def _training_sample(request: Request, jobs: Sequence[Job], most_bytes: int) -> 
     them beyond the request's limit."""
     share, left = request.validation_share, request.limit_bytes or math.inf
     for source in (source for split, source in jobs if split == "train"):
-        for number, record in enumerate(records(source, Reading(), request.text_field)):
+        for number, record in enumerate(records(source, request.text_field)):
             if left <= 0:
                 return
             left -= len(record)
@@ -268,9 +317,8 @@ def _join(
     folder: Path, unfinished: Path, shards: list[Path], tokenizer: Tokenizer
 ) -> dict[str, SplitRecord]:
     """Put the shards together, in order, into the token files of both splits."""
-    counts = [count_documents(path) for path in shards]
-    for split in SPLITS:
-        if not any(count[split] for count in counts):
+    for held_out, split in enumerate(SPLITS):
+        if not any((_read(path).held_out == held_out).any() for path in shards):
             shutil.rmtree(unfinished)  # the remedy is another request, to which it is useless
             raise UserError(
                 f"{folder}: no document is left for {split}; give --validation files, another"
@@ -284,10 +332,12 @@ def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokeniz
     texts = hashlib.sha256()
     with writing_tokens(folder / split, dtype_for_vocabulary(tokenizer.vocabulary_size)) as writer:
         for path in shards:
-            part = read_part(path, split)
-            writer.add_documents(part.tokens, part.lengths)
-            texts.update(part.digests.data)
-            text_bytes += part.text_bytes
-            empty += part.empty
+            shard = _read(path)
+            chosen = shard.held_out == (split == "validation")
+            tokens = shard.tokens[np.repeat(chosen, shard.lengths)]
+            writer.add_documents(tokens, shard.lengths[chosen])
+            texts.update(shard.digests[chosen].data)
+            text_bytes += int(shard.text_bytes[chosen].sum())
+            empty += shard.empty_of(split)
     of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
     return record_of(folder / split, tokenizer.vocabulary_size, text_bytes, **of_the_text)

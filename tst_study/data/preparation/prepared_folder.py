@@ -1,6 +1,5 @@
 """Whether a folder holds a request's corpus already, or the beginning of it."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,8 +20,8 @@ from tst_study.data.manifest import (
     read_manifest,
 )
 from tst_study.data.preparation.request import Job
-from tst_study.data.preparation.shards import SHARD_BYTES
 from tst_study.errors import UserError
+from tst_study.run.lock import EXCLUSIVE, take
 
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
@@ -40,19 +39,12 @@ def held(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with disk_errors_named(folder):
-            _lock(descriptor, folder)
+        if not take(descriptor, folder, EXCLUSIVE):
+            print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
+            take(descriptor, folder, EXCLUSIVE, wait=True)
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:
@@ -89,7 +81,7 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
     """
     unfinished = folder / UNFINISHED
     stamps = [source.path and source.path.stat().st_mtime_ns for _, source in jobs]
-    asked = {**asked, "modified_ns": stamps, "shard_bytes": SHARD_BYTES}
+    asked = {**asked, "modified_ns": stamps}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():

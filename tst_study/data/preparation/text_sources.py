@@ -1,18 +1,12 @@
-"""Where documents come from: text files, JSONL files (plain or packed), Hugging Face datasets.
-
-Reading is split in two. The reader (one process) unpacks a source into records, one per document;
-workers parse the records. Both halves are here.
-"""
+"""Where documents come from: text and JSONL files, packed or not, and all that `datasets` reads."""
 
 import bz2
 import glob
-import hashlib
-import io
 import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -43,20 +37,32 @@ PACKED: dict[str, Callable[[], Frame]] = {
 }
 BYTES_AT_ONCE = 1 << 14
 """Packed, a few bytes can stand for a thousand times as many."""
-JSONL = (".jsonl", ".ndjson", ".json")
-Kind = Literal["text", "jsonl", "huggingface"]
+Kind = Literal["text", "jsonl", "parquet", "arrow", "mds", "huggingface"]
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys((".txt", ".md", ".text"), "text"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+BESIDE_ARROW = ("dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file or one Hugging Face dataset.
+    """One file, or one dataset of the Hugging Face hub.
 
-    `name` is what manifests and errors call it: the file's name, or `hf://…` in full.
+    `name` is what manifests and errors call it: the file's name, or `hf://…` in full. The file of
+    an MDS dataset is its `index.json`.
     """
 
     name: str
     kind: Kind
     path: Path | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a library reads it, which can begin in its middle."""
+        return self.kind not in ("text", "jsonl")
 
     @property
     def bytes(self) -> int | None:
@@ -77,33 +83,41 @@ def find_sources(names: list[str]) -> list[Source]:
     """The sources that some names stand for, in the order given; globs and folders sorted.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
-    also as `.gz`, `.xz`, `.bz2` or `.zst`), a folder or glob of such files, or
-    `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder` is a
-    dataset on this machine.
+    also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
+    such files (one of `Dataset.save_to_disk` is a folder of `.arrow` files), a folder of MosaicML's
+    MDS, or `hf://owner/dataset[/configuration][:split]`, streamed by `datasets`; `hf:///a/folder`
+    is a dataset on this machine.
 
     Raises `UserError` for a name of nothing, or of a file that cannot be read as text.
     """
     found: list[Source] = []
     for name in names:
+        path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
             found.append(Source(name, "huggingface"))
-            continue
-        path = Path(name).expanduser()
-        if not name:
-            paths = []
-        elif path.is_dir():
-            paths = sorted(p for p in path.rglob("*") if p.is_file() and _kind(p) is not None)
-        elif path.exists():
-            paths = [path]
+        elif name and path.is_dir() and (path / "index.json").is_file():
+            found.append(Source(path.name, "mds", path / "index.json"))
         else:
-            paths = [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
-        if not paths:
-            raise UserError(
-                f"source {name}: no such file, or a folder without text; give text or JSONL files,"
-                " or hf://owner/dataset"
-            )
-        found += [_file_source(path) for path in paths]
+            found += map(_file_source, _files(name, path))
     return found
+
+
+def _files(name: str, path: Path) -> list[Path]:
+    paths = []
+    if name and path.is_dir():
+        if (path / "dataset_dict.json").exists():
+            raise UserError(f"source {path}: holds several splits; name one, such as {path}/train")
+        of_arrow = BESIDE_ARROW if (path / "state.json").exists() else ()
+        inside = (p for p in path.rglob("*") if p.is_file() and p.name not in of_arrow)
+        paths = sorted(p for p in inside if _kind(p) is not None)
+    elif name:
+        paths = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
+    if not paths:
+        raise UserError(
+            f"source {name}: no such file, or a folder without text; give files of text, JSONL or"
+            " parquet, or hf://owner/dataset"
+        )
+    return sorted(paths)
 
 
 def _file_source(path: Path) -> Source:
@@ -112,60 +126,49 @@ def _file_source(path: Path) -> Source:
         raise UserError(f"source {path}: its name is not UTF-8; rename it")
     if not path.is_file():
         raise UserError(f"source {path}: is a pipe or device; give an ordinary file")
+    if path.suffix == ".bin":
+        raise UserError(
+            f"source {path}: holds token ids, which need no preparation: `tst-study data adopt"
+            f" {path} --dtype uint16 --vocabulary-size V` makes them a corpus where they lie"
+        )
     if kind is None:
         raise UserError(
-            f"source {path}: its ending is none of .txt, .md, .jsonl, .ndjson, .json (also .gz,"
-            " .xz, .bz2, .zst); rename it"
+            f"source {path}: its ending is none of {', '.join(KINDS)} (the text ones also"
+            f" {', '.join(PACKED)}); rename it"
         )
     return Source(path.name, kind, path)
 
 
 def _kind(path: Path) -> Kind | None:
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    if name.suffix in JSONL:
-        return "jsonl"
-    return "text" if name.suffix in (".txt", ".md", ".text") else None
+    packed = path.suffix in PACKED
+    kind = KINDS.get(path.with_suffix("").suffix if packed else path.suffix)
+    return None if packed and kind not in ("text", "jsonl") else kind
 
 
-@dataclass
-class Reading:
-    """What a reader has seen of its source so far."""
-
-    bytes_read: int = 0
-    """Bytes taken from disk, packed."""
-    sha256: str | None = None
-    """Of the file as it lies on disk; known when everything was read."""
-    _hash: Any = field(default_factory=hashlib.sha256)
-
-
-def records(source: Source, reading: Reading, text_field: str, skip: int = 0) -> Iterator[bytes]:
+def records(source: Source, text_field: str, skip: int = 0) -> Iterator[bytes]:
     """The records of a source: a JSONL line, or the UTF-8 text of one document.
 
     Args:
-        reading: is kept up to date; its hash is complete when the iteration is.
-        text_field: the column of a Hugging Face dataset that holds the text.
-        skip: leave out this many records of a Hugging Face dataset at the beginning (files must
-            be read anyway, for their hash).
+        text_field: the column with the text, where the source has rows.
+        skip: leave out this many rows at the beginning; lines are read in any case.
 
     Raises:
         UserError: the source cannot be read or unpacked.
     """
-    if source.kind == "huggingface":
-        yield from _hugging_face_records(source.name, text_field, skip)
+    if source.has_rows:
+        yield from _rows(source, text_field, skip)
         return
     assert source.path is not None
     try:
-        parts = _hashed(source.path, reading)
+        parts = _parts(source.path)
         if source.path.suffix in PACKED:
             parts = _unpacked(parts, source.path)
-        file = io.BufferedReader(_Joined(parts), 1 << 20)
         if source.kind == "text":
-            yield file.read()
+            yield b"".join(parts)
         else:
-            yield from file
+            yield from _lines(parts)
     except OSError as error:
         raise UserError(f"{source.path}: cannot be read ({error.strerror})") from error
-    reading.sha256 = reading._hash.hexdigest()
 
 
 def text_of_record(record: bytes, source: Source, text_field: str, number: int) -> str:
@@ -186,13 +189,7 @@ def text_of_record(record: bytes, source: Source, text_field: str, number: int) 
         raise UserError(f"{place}: is not UTF-8 text ({error})") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is not JSON ({error})") from error
-    if not isinstance(document, dict) or not isinstance(document.get(text_field), str):
-        has = ", ".join(document) if isinstance(document, dict) else type(document).__name__
-        raise UserError(
-            f"{place}: has no text in the field {text_field!r} (it has: {has});"
-            " name the field with --text-field"
-        )
-    text = str(document[text_field])
+    text = _field(document, text_field, place)
     if not is_whole(text):
         raise UserError(
             f"{place}: its text holds half a character (a lone surrogate), which has no UTF-8; "
@@ -201,41 +198,76 @@ def text_of_record(record: bytes, source: Source, text_field: str, number: int) 
     return text
 
 
-def _hugging_face_records(name: str, text_field: str, skip: int) -> Iterator[bytes]:
-    try:
-        import datasets
-    except ImportError as error:
+def _field(document: Any, name: str, place: str) -> str:
+    text = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(text, str):
+        has = ", ".join(document) if isinstance(document, dict) else type(document).__name__
         raise UserError(
-            f"source {name}: needs the `datasets` package; pip install 'tst-study[datasets]'"
-        ) from error
-    where, _, split = name.removeprefix(HUGGING_FACE).partition(":")
-    parts = where.split("/")
-    configuration = None
-    if not where.startswith("/") and len(parts) > 2:
-        where, configuration = "/".join(parts[:2]), "/".join(parts[2:])
+            f"{place}: has no text in the field {name!r} (it has: {has});"
+            " name the field with --text-field"
+        )
+    return text
+
+
+def _rows(source: Source, text_field: str, skip: int) -> Iterator[bytes]:
+    place = f"source {source.path or source.name}"
     try:
-        stream = datasets.load_dataset(where, configuration, split=split or "train", streaming=True)
-        for row in stream.skip(skip) if skip else stream:
-            text = row.get(text_field)
-            if not isinstance(text, str):
-                raise UserError(
-                    f"source {name}: has no text in the field {text_field!r} (it has:"
-                    f" {', '.join(row)}); name the field with --text-field"
-                )
-            yield text.encode()
+        for row in _mds(source) if source.kind == "mds" else _dataset(source):
+            if skip > 0:
+                skip -= 1
+                continue
+            yield _field(row, text_field, place).encode()
     except UserError:
         raise
     except Exception as error:  # network, unknown names, broken files: the library has many
-        raise UserError(f"source {name}: cannot be streamed ({first_line(error)})") from error
+        raise UserError(f"{place}: cannot be streamed ({first_line(error)})") from error
 
 
-def _hashed(path: Path, reading: Reading) -> Iterator[bytes]:
-    """The content of a file, which is counted and hashed on the way."""
+def _dataset(source: Source) -> Iterator[dict[str, Any]]:
+    import datasets
+
+    split, configuration = "train", None
+    if source.kind == "huggingface":
+        where, _, named = source.name.removeprefix(HUGGING_FACE).partition(":")
+        split, parts = named or split, where.split("/")
+        if not where.startswith("/") and len(parts) > 2:
+            where, configuration = "/".join(parts[:2]), "/".join(parts[2:])
+        files = None
+    else:
+        where, files = source.kind, [str(source.path)]
+    yield from datasets.load_dataset(
+        where, configuration, data_files=files, split=split, streaming=True
+    )
+
+
+def _mds(source: Source) -> Iterator[dict[str, Any]]:
+    assert source.path is not None
+    try:
+        from streaming import LocalDataset
+    except ImportError as error:
+        raise UserError(
+            f"source {source.path.parent}: is MosaicML's MDS; pip install mosaicml-streaming, or"
+            " write its rows as JSONL where that is installed"
+        ) from error
+    yield from LocalDataset(local=str(source.path.parent))
+
+
+def _parts(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while part := file.read(BYTES_AT_ONCE):
-            reading.bytes_read += len(part)
-            reading._hash.update(part)
             yield part
+
+
+def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
+    begun: list[bytes] = []
+    for part in parts:
+        *ends, rest = part.split(b"\n")
+        for end in ends:
+            yield b"".join([*begun, end, b"\n"])
+            begun = []
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield last
 
 
 def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
@@ -271,21 +303,3 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
             f"{path}: is cut off: it ends at byte {end:,}, inside what is packed from byte "
             f"{frame_begin:,} on; get the whole file"
         )
-
-
-class _Joined(io.RawIOBase):
-    """Parts of a content as one file."""
-
-    def __init__(self, parts: Iterator[bytes]) -> None:
-        self._parts = parts
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and (part := next(self._parts, None)) is not None:
-            self._ready = memoryview(part)
-        count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
