@@ -95,8 +95,9 @@ def measure_export(config: Config, folder: Path) -> dict[str, Any]:
 
 def measure_forward(repeats: int) -> dict[str, Any]:
     """Held-out evaluation of laptop-256 beside the forward pass of a step of as many tokens."""
-    from tst_study.megatron.model import NEXT_TOKEN, Targets, build_model
+    from tst_study.megatron.model import Targets, build_model
     from tst_study.megatron.process_groups import process_groups
+    from tst_study.superposition.method import NEXT_TOKEN
 
     config = step_config({"preset": "laptop-256"}, 16, 256)
     ids = torch.randint(0, config.model.vocabulary_size, (16, 256))

@@ -15,9 +15,10 @@ from torch import Tensor
 from benchmarks.gpu_parts import Request, Results
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
 from tst_study.megatron.kernels.grouped_product import grouped_product
-from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
+from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
+from tst_study.superposition.method import NEXT_TOKEN
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
 # thousand terms in another order differ by about 1e-6; a gradient passes many of them.

@@ -20,8 +20,9 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.devices import peak_flops
 from tst_study.cost.memory import estimate_memory
-from tst_study.megatron.model import NEXT_TOKEN, superposition_objective
+from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
+from tst_study.superposition.method import NEXT_TOKEN
 
 LENGTH = 2048  # of the paper's dense family
 MOST_SEQUENCES = 8

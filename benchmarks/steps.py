@@ -19,8 +19,9 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.forward_backward import forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import NEXT_TOKEN, Objective, build_model
+from tst_study.megatron.model import build_model
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.superposition.method import NEXT_TOKEN, Objective
 
 Step = Callable[[], Tensor]
 Compiler = Literal["inductor", "eager"]

@@ -30,6 +30,7 @@ TORCH_HALF = (
 )
 """Beside these, names of `tst_study.superposition` are loaded on first use."""
 TORCH_IN_SUPERPOSITION = (
+    "method",
     "linear_loss",
     "bags",
     "embedding",

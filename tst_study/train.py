@@ -44,7 +44,7 @@ from tst_study.megatron.forward_backward import MicroBatch, forward_backward, mi
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
 from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import Objective, SuperposedGPT, build_model, objective_at
+from tst_study.megatron.model import SuperposedGPT, build_model, objective_at
 from tst_study.megatron.optimizer import ModelOptimizer
 from tst_study.megatron.process_groups import Ranks, choose_device, process_groups, with_layout
 from tst_study.process.memory_reuse import keep_freed_memory
@@ -54,6 +54,7 @@ from tst_study.process.stop_request import StopRequest, listening
 from tst_study.run.log import RunLog, run_log
 from tst_study.run_record import State
 from tst_study.superposition import shuffle_bags
+from tst_study.superposition.method import Objective
 from tst_study.timed_events import TimedEvents
 
 

@@ -13,8 +13,8 @@ from benchmarks.plain_model import PlainModel
 from benchmarks.steps import PackageSteps, plain_step, step_config, synthetic_tokens
 from benchmarks.training_step import main
 from tst_study.cost.compute import count_parameters
-from tst_study.megatron.model import NEXT_TOKEN
 from tst_study.megatron.process_groups import process_groups
+from tst_study.superposition.method import NEXT_TOKEN
 
 
 @pytest.mark.parametrize("preset", ["laptop-64", "270m-grouped"])

@@ -349,7 +349,7 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     shown = tst_study("train", config_file, *small, cwd=tmp_path, without_torch=False)
     assert shown.returncode == 0, shown.stderr
     *_, bar, done, reached, following = shown.stdout.splitlines()
-    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 3,999 tokens", bar)
+    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 3,990 tokens", bar)
     assert done == "done: run"
     assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 3,", reached)
     assert following == "next: tst-study analyse --runs ."

@@ -17,8 +17,9 @@ from tst_study.data.preparation.generated_language import LanguageParameters, ge
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate, sequences_at_once
-from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT
+from tst_study.megatron.model import SuperposedGPT
 from tst_study.run.log import Progress
+from tst_study.superposition.method import NEXT_TOKEN
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.
 SETTINGS = ("model.initial_deviation=0.2",)

@@ -10,7 +10,8 @@ from tests.tiny_runs import VOCABULARY, built, tiny
 from tst_study.config import Config, Parallel
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.model import NEXT_TOKEN, Targets
+from tst_study.megatron.model import Targets
+from tst_study.superposition.method import NEXT_TOKEN
 
 IN_BUFFERS = Parallel(optimizer="distributed")
 

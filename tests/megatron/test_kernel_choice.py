@@ -16,8 +16,8 @@ from tst_study.commands.dry_run import check_start, describe
 from tst_study.errors import UserError
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.engine_layers import with_kernels
-from tst_study.megatron.model import NEXT_TOKEN
 from tst_study.run.identity import fingerprint
+from tst_study.superposition.method import NEXT_TOKEN
 
 ENGINE, EITHER = 'execution.kernels="te"', 'execution.kernels="auto"'
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -10,7 +10,7 @@ import torch
 from tests.megatron import plain_llama
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, tiny
 from tst_study.cost.compute import count_parameters
-from tst_study.megatron.model import NEXT_TOKEN
+from tst_study.superposition.method import NEXT_TOKEN
 
 SHAPES = {
     "grouped heads": (),

@@ -14,9 +14,10 @@ from tests.step_gradients import standing_still, step_gradients
 from tests.superposition.naive import multi_hot_loop
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, tiny
 from tst_study.data.run_data import open_stream
-from tst_study.megatron.model import NEXT_TOKEN, Objective, Targets, superposition_objective
+from tst_study.megatron.model import Targets, superposition_objective
 from tst_study.run_record import read
 from tst_study.superposition.losses import SET_LOSSES
+from tst_study.superposition.method import NEXT_TOKEN, Objective
 
 MODES = ("full", "input_only", "output_only")
 

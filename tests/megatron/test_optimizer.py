@@ -13,8 +13,9 @@ from tests.tiny_runs import VOCABULARY, built, tiny
 from tst_study.config import Parallel
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.initialization import EMBEDDINGS
-from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, Targets
+from tst_study.megatron.model import SuperposedGPT, Targets
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.superposition.method import NEXT_TOKEN
 from tst_study.train import _switch
 
 

@@ -17,8 +17,8 @@ from tst_study.config import Config
 from tst_study.configuration.presets import PRESETS
 from tst_study.megatron.forward_backward import micro_batches
 from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import NEXT_TOKEN
 from tst_study.megatron.process_groups import process_groups
+from tst_study.superposition.method import NEXT_TOKEN
 
 
 def recomputing(model: dict[str, Any], recompute: str, sequences: int, length: int) -> Config:

@@ -15,8 +15,8 @@ from tst_study.configuration.learning_rate import learning_rate_factor
 from tst_study.data.run_data import open_stream
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.model import NEXT_TOKEN
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.superposition.method import NEXT_TOKEN
 
 State = dict[str, torch.Tensor]
 

@@ -16,8 +16,9 @@ from tst_study.config import DeviceName, Execution
 from tst_study.errors import UserError, one_of
 from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
 from tst_study.megatron.initialization import load_weights
-from tst_study.megatron.model import NEXT_TOKEN, SuperposedGPT, empty_model
+from tst_study.megatron.model import SuperposedGPT, empty_model
 from tst_study.megatron.process_groups import process_groups
+from tst_study.superposition.method import NEXT_TOKEN
 
 Ids = NDArray[np.int64]
 

@@ -15,7 +15,8 @@ from megatron.core.pipeline_parallel.schedules import (
 from torch import Tensor
 
 from tst_study.megatron.cpu_backend import cuda_means_cpu
-from tst_study.megatron.model import Objective, SuperposedGPT, Targets
+from tst_study.megatron.model import SuperposedGPT, Targets
+from tst_study.superposition.method import Objective
 
 MicroBatch = tuple[Tensor, Targets]
 

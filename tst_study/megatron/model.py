@@ -35,45 +35,16 @@ from tst_study.megatron.layers import block_specification, layer_specification
 from tst_study.megatron.recomputation import keep_less_for_backward
 from tst_study.superposition import (
     LINEAR_KINDS,
-    BagLossKind,
-    Weighting,
     bag_embedding,
-    bag_inputs,
     bag_log_probabilities,
     bag_loss,
-    count_valid_targets,
     linear_bag_loss,
     weighting_at,
 )
+from tst_study.superposition.method import NEXT_TOKEN, Objective, superposed_objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
 SPLIT_OVER_TENSOR_RANKS = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a phase predicts: with the fold, all that the switch between phases changes."""
-
-    name: str
-    bag_size: int
-    """Targets per latent position; 1 is next-token prediction."""
-    stride: int
-    """Raw tokens per latent position: what the input fold averages."""
-    kind: BagLossKind = "mce"
-    weighting: Weighting = "uniform"
-    label_smoothing: float = 0.0
-    """Of the target's weight, what the whole vocabulary shares."""
-
-    def fold(self, token_ids: Tensor) -> Tensor:
-        """(b, l·stride) token ids -> (b, l, stride) bags."""
-        return bag_inputs(token_ids, self.stride)
-
-    def count_targets(self, labels: Tensor) -> Tensor:
-        """(s,) valid targets per offset; their sum over a step makes its mean exact."""
-        return count_valid_targets(labels, self.bag_size, self.stride)
-
-
-NEXT_TOKEN = Objective("next_token", bag_size=1, stride=1)
 
 
 def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
@@ -87,17 +58,10 @@ def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
 
 
 def superposition_objective(superposition: Superposition, progress: float = 0.0) -> Objective:
-    """Section 3 of the paper, and its ablations, after the share `progress` of its steps."""
-    size = superposition.bag_size
-    if superposition.mode == "input_only":
-        # Bags in, the one next token out: the bag loss with all weight on the first offset.
-        return Objective("bag_first_token", size, size, "mce", "first_token")
-    return Objective(
-        name=f"bag_{superposition.loss}",
-        bag_size=size,
-        stride=1 if superposition.mode == "output_only" else size,
-        kind=superposition.loss,
-        weighting=weighting_at(superposition.weighting, progress),
+    """That of a config's section, after the share `progress` of its steps."""
+    weighting = weighting_at(superposition.weighting, progress)
+    return superposed_objective(
+        superposition.bag_size, superposition.mode, superposition.loss, weighting
     )
 
 

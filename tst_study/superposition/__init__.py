@@ -2,6 +2,8 @@
 
 The data flow of a superposed step, in file names::
 
+    method.py: what a step does, by its number; all that a trainer calls
+
     bags.py -> embedding.py -> (the model, unchanged) -> linear_loss.py (with the head, where a rank
                                                       |                  has all of the vocabulary)
                                                       `> losses.py
@@ -42,12 +44,15 @@ if TYPE_CHECKING:
     from tst_study.superposition.linear_loss import linear_bag_loss
     from tst_study.superposition.log_probabilities import bag_log_probabilities
     from tst_study.superposition.losses import bag_loss
+    from tst_study.superposition.method import Objective, Superposition
 
 __all__ = [
     "BAG_LOSS_KINDS",
     "LINEAR_KINDS",
     "BagLossKind",
     "NamedWeighting",
+    "Objective",
+    "Superposition",
     "Weighting",
     "WeightingOverSteps",
     "bag_embedding",
@@ -65,6 +70,8 @@ __all__ = [
 ]
 
 _MODULE_OF_TORCH_NAME = {
+    "Objective": "method",
+    "Superposition": "method",
     "bag_embedding": "embedding",
     "bag_inputs": "bags",
     "bag_log_probabilities": "log_probabilities",
@@ -82,3 +89,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULE_OF_TORCH_NAME[name]}"), name)
     globals()[name] = value  # the next access does not come here
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,15 +10,19 @@ twice and writes their gradient.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.superposition.bags import add_at_targets_, bag_targets, merge_repeats
 from tst_study.superposition.losses import weighted_targets
 from tst_study.superposition.row_chunks import row_chunks, rows_with_head
 from tst_study.superposition.weighting import Weighting
+
+CrossEntropy: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of hidden states (N, d), head (V, d) and targets (N,): the loss (N,) of each row, in nats."""
 
 
 def linear_bag_loss(
@@ -30,14 +34,20 @@ def linear_bag_loss(
     weighting: Weighting = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
+    batch_first: bool = False,
+    cross_entropy: CrossEntropy | None = None,
     compiled: bool = False,
 ) -> Tensor:
     """`bag_loss(hidden @ weight.T, …)` of kind "mce", up to the order of additions.
 
+    Under autocast, hidden states and head are cast as `F.linear` casts them.
+
     Args:
-        hidden: (l, B, d), Megatron's layout: positions first.
+        hidden: (l, B, d), Megatron's layout: positions first; (B, l, d) with `batch_first`.
         weight: (V, d), the whole vocabulary.
         labels, bag_size, weighting, stride, valid_counts: as for `bag_loss`.
+        cross_entropy: a kernel for head and cross-entropy in place of our own: of hidden (N, d),
+            weight (V, d) and targets (N,) it makes the loss (N,) of each row.
         compiled: softmax and gradient by a kernel that torch.compile makes. It pays on a GPU; on a
             CPU the chunk is in the cache anyway.
 
@@ -48,21 +58,54 @@ def linear_bag_loss(
         ValueError: shapes that do not fit together, or an unknown weighting.
     """
     targets = bag_targets(labels, bag_size, stride)
-    positions, batch, width = hidden.shape
-    if targets.shape[:2] != (batch, positions):
+    order = "(batch, latent positions, d)" if batch_first else "(latent positions, batch, d)"
+    targets = targets if batch_first else targets.transpose(0, 1)
+    fits = hidden.dim() == 3 and weight.dim() == 2 and hidden.shape[-1] == weight.shape[1]
+    if not fits or targets.shape[:2] != hidden.shape[:2]:
         raise ValueError(
-            f"hidden must be (latent positions, batch, d) = ({targets.shape[1]}, "
-            f"{targets.shape[0]}, d) for labels {tuple(labels.shape)}, got {tuple(hidden.shape)}"
+            f"hidden must be {order} = ({targets.shape[0]}, {targets.shape[1]}, d) for labels "
+            f"{tuple(labels.shape)}, and the head (vocabulary, d); got {tuple(hidden.shape)} and "
+            f"{tuple(weight.shape)}"
         )
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
     targets, valid, share, counts = weighted_targets(
-        targets.transpose(0, 1).flatten(0, 1), weighting, valid_counts, hidden.dtype
+        targets.flatten(0, 1), weighting, valid_counts, hidden.dtype
     )
     # The loss is linear in the log-probabilities: -sum over rows and offsets of c · log P.
     coefficients = torch.where(valid, share / counts, torch.where(share.isnan(), share, 0.0))
-    loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
-        hidden.reshape(-1, width), weight, targets, coefficients, compiled
-    )
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    with torch.autocast(device, enabled=False):
+        if cross_entropy is not None:
+            return _by_first_target(rows, weight, targets, coefficients, cross_entropy)
+        loss: Tensor = _LinearMultiHot.apply(  # type: ignore[no-untyped-call]
+            rows, weight, targets, coefficients, compiled
+        )
     return loss
+
+
+def _by_first_target(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    coefficients: Tensor,
+    cross_entropy: CrossEntropy,
+) -> Tensor:
+    """The loss by any cross-entropy of one target a row.
+
+    With C = sum c(i), sum c(i) (logsumexp(z) - z[y(i)]) is C (logsumexp(z) - z[y(1)])
+    + h · (C W[y(1)] - sum c(i) W[y(i)]), and the last bracket is one bag of rows of the head.
+    """
+    totals = coefficients.sum(dim=1)
+    losses = cross_entropy(hidden, weight, targets[:, 0])
+    if targets.shape[1] == 1:
+        return torch.dot(losses.to(totals.dtype), totals)
+    apart = -coefficients
+    apart[:, 0] += totals
+    rows = F.embedding_bag(targets, weight, mode="sum", per_sample_weights=apart.to(weight.dtype))
+    return torch.dot(losses.to(totals.dtype), totals) + (hidden * rows).sum(dtype=totals.dtype)
 
 
 def softmax_and_gradient(logits: Tensor, targets: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,9 @@ GPU_CHUNK_ELEMENTS = 2**26
 
 CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
 """Where head and loss are one pass (`linear_loss.py`), the chunk is not the only scratch."""
+CPU_FEWEST_ROWS_WITH_HEAD = 256
+"""Each chunk reads the whole head three times: fewer rows would not pay for that (measured from 128
+to 512 rows, at 32,768 words: benchmarks/records)."""
 
 GPU_CHUNK_ELEMENTS_WITH_HEAD = 2**29
 """Each chunk also reads and writes the head's whole gradient in float32: 4,186 rows of 128,256
@@ -29,8 +32,10 @@ of the chunk above."""
 
 def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
     """Rows per chunk where head and loss are one pass: at least one, at most all."""
-    elements = GPU_CHUNK_ELEMENTS_WITH_HEAD if on_gpu else CPU_CHUNK_ELEMENTS_WITH_HEAD
-    return max(1, min(rows, elements // vocabulary))
+    if on_gpu:
+        return max(1, min(rows, GPU_CHUNK_ELEMENTS_WITH_HEAD // vocabulary))
+    most = max(CPU_FEWEST_ROWS_WITH_HEAD, CPU_CHUNK_ELEMENTS_WITH_HEAD // vocabulary)
+    return max(1, min(rows, most))
 
 
 def row_chunks(rows: Tensor, size: int | None = None) -> Iterator[slice]:
