@@ -56,16 +56,6 @@ def test_probabilities_sum_to_one():
     np.testing.assert_allclose(by_class, 1)
 
 
-def test_entropies_are_ordered_and_more_context_never_hurts():
-    language = Language(SMALL)
-    text, _ = language.text(60_000, part=1)
-    optimum = [language.optimal_losses(text, length).mean() for length in (1, 4, 16, 64)]
-    optimum.append(language.optimal_losses(text).mean())
-    assert language.entropy_given_topic < optimum[-1] < language.entropy_without_topic
-    assert language.entropy_without_topic < language.entropy_of_words < np.log(24)
-    assert optimum == sorted(optimum, reverse=True)
-
-
 def test_the_filter_is_bayes_rule_by_brute_force():
     """Six words, summed over all sequences of topics."""
     language = Language(SMALL)
@@ -87,12 +77,13 @@ def test_the_filter_is_bayes_rule_by_brute_force():
     np.testing.assert_allclose(language.optimal_losses(text), expected)
 
 
-def test_knowing_the_topic_gives_the_stated_entropy():
+def test_of_one_topic_the_optimum_is_the_entropy_of_classes_and_words():
     language = Language(LanguageParameters(words=24, classes=4, topics=1))
     text, _ = language.text(200_000, part=0)
-    losses = language.optimal_losses(text, 50)
-    assert abs(losses.mean() - language.entropy_given_topic) < 0.01
-    assert language.entropy_given_topic == pytest.approx(language.entropy_without_topic)
+    rows, words = language.transitions[0], language.within_class[language.class_of == 0]
+    of_classes = -(language.stationary[0][:, None] * rows * np.log(rows)).sum()
+    entropy = of_classes - (words * np.log(words)).sum()
+    assert abs(language.optimal_losses(text).mean() - entropy) < 0.01
 
 
 def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
@@ -109,8 +100,8 @@ def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
     assert train.document_count == manifest.splits["train"].documents
     assert train.tokens[:3000].tolist() != validation.tokens.tolist()
     assert train.tokens.max() < 24
-    limited = Language(parameters).optimal_losses(validation.tokens.astype(np.int64), 16)
-    assert limited.mean() >= manifest.generated["entropies"]["optimal_validation_loss"]
+    losses = Language(parameters).optimal_losses(validation.tokens.astype(np.int64))
+    assert losses.mean() == manifest.generated["entropies"]["optimal_validation_loss"]
     generate(tmp_path / "two", 5000, 3000, parameters)
     for name in ("train.bin", "train.idx", "validation.bin", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -70,7 +70,7 @@ def test_a_manifest_is_utf8_in_any_locale(corpus: Path) -> None:
 def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -> None:
     whole = (corpus / "train.bin").read_bytes()
     (corpus / "train.bin").write_bytes(whole[:-200])
-    with pytest.raises(UserError, match=r"train\.bin: holds 19900 tokens.*announces 20000"):
+    with pytest.raises(UserError, match=r"train\.idx: announces 20000 tokens.* holds 19900"):
         run(corpus, tmp_path / "run")
 
 

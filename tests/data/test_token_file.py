@@ -9,7 +9,6 @@ from tests.data.token_files import documents_of, write_token_file
 from tst_study.data.token_file import (
     TokenFile,
     dtype_for_vocabulary,
-    writing_tokens,
 )
 from tst_study.errors import UserError
 
@@ -85,11 +84,8 @@ def test_the_id_type_is_megatrons_choice(megatron):
 
 
 def test_an_id_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path):
-    with (
-        pytest.raises(ValueError, match="65536 does not fit uint16"),
-        writing_tokens(tmp_path / "train", np.dtype(np.uint16)) as writer,
-    ):
-        writer.add_documents(np.array([65_536]), [1])
+    with pytest.raises(ValueError, match="65536 does not fit uint16"):
+        write_token_file(tmp_path / "train", [np.array([65_536])], np.dtype(np.uint16))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,66 +102,32 @@ def test_a_failure_while_writing_leaves_the_old_file_alone(tmp_path):
     assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
 
 
-def damage_missing_bin(prefix):
-    prefix.with_suffix(".bin").unlink()
-
-
-def damage_missing_idx(prefix):
-    prefix.with_suffix(".idx").unlink()
-
-
-def damage_empty_bin(prefix):
-    prefix.with_suffix(".bin").write_bytes(b"")
-
-
-def damage_empty_idx(prefix):
-    prefix.with_suffix(".idx").write_bytes(b"")
-
-
-def damage_cut_bin(prefix):
-    path = prefix.with_suffix(".bin")
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def damage_odd_bin(prefix):
-    path = prefix.with_suffix(".bin")
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def damage_cut_idx(prefix):
-    path = prefix.with_suffix(".idx")
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def damage_cut_header(prefix):
-    path = prefix.with_suffix(".idx")
-    path.write_bytes(path.read_bytes()[:20])
-
-
-def damage_not_an_index(prefix):
-    prefix.with_suffix(".idx").write_text("A text that somebody renamed, long enough.\n")
-
-
-def damage_version(prefix):
-    path = prefix.with_suffix(".idx")
+def changed(path, place, byte):
     content = bytearray(path.read_bytes())
-    content[9] = 2
+    content[place] = byte
     path.write_bytes(content)
 
 
-def damage_float_ids(prefix):
-    path = prefix.with_suffix(".idx")
-    content = bytearray(path.read_bytes())
-    content[17] = 7
-    path.write_bytes(content)
+DAMAGES = {
+    "no bin": lambda bin, idx: bin.unlink(),
+    "no idx": lambda bin, idx: idx.unlink(),
+    "empty bin": lambda bin, idx: bin.write_bytes(b""),
+    "empty idx": lambda bin, idx: idx.write_bytes(b""),
+    "cut bin": lambda bin, idx: bin.write_bytes(bin.read_bytes()[:-2]),
+    "odd bin": lambda bin, idx: bin.write_bytes(bin.read_bytes()[:-1]),
+    "cut idx": lambda bin, idx: idx.write_bytes(idx.read_bytes()[:-8]),
+    "cut header": lambda bin, idx: idx.write_bytes(idx.read_bytes()[:20]),
+    "text": lambda bin, idx: idx.write_text("A text that somebody renamed, long enough.\n"),
+    "version": lambda bin, idx: changed(idx, 9, 2),
+    "float ids": lambda bin, idx: changed(idx, 17, 7),
+    "no documents": lambda bin, idx: changed(idx, 26, 1),
+}
 
 
-@pytest.mark.parametrize(
-    "damage", [value for name, value in globals().items() if name.startswith("damage_")]
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_broken_pair_is_a_one_line_error_that_names_the_file(tmp_path, damage):
     write_token_file(tmp_path / "train", DOCUMENTS, np.dtype(np.uint16))
-    damage(tmp_path / "train")
+    DAMAGES[damage](tmp_path / "train.bin", tmp_path / "train.idx")
     with pytest.raises(UserError, match="train") as caught:
         TokenFile(tmp_path / "train")
     assert "\n" not in str(caught.value)

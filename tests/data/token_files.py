@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.preparation.adopt import adopt
-from tst_study.data.token_file import TokenFile, writing_tokens
+from tst_study.data.token_file import TokenFile, write_tokens
 
 
 def write_token_file(
     prefix: str | Path, documents: Iterable[NDArray[Any]], dtype: np.dtype[Any]
 ) -> None:
-    with writing_tokens(prefix, dtype) as writer:
-        for document in documents:
-            writer.add_documents(np.asarray(document), [len(document)])
+    """One document at a time."""
+    write_tokens(prefix, dtype, ((np.asarray(one), [len(one)]) for one in documents))
 
 
 def describe(prefix: str | Path, vocabulary_size: int = 2**31 - 1) -> None:

@@ -13,10 +13,10 @@ Everything is memory-mapped: opening a file costs the same memory whatever its s
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,28 +70,36 @@ class TokenFile:
     def __init__(self, prefix: str | Path) -> None:
         name = str(prefix)
         self.prefix = Path(name[:-4] if name.endswith((".bin", ".idx")) else name)
-        index = self._mapped(idx_path(self.prefix), np.dtype(np.uint8))
-        dtype, sequence_count, entries = self._read_header(index)
-        lengths_end = HEADER.size + 4 * sequence_count
-        offsets_end = lengths_end + 8 * sequence_count
+        index = _mapped(idx_path(self.prefix), np.dtype(np.uint8))
+        magic, version, code, sequences, entries = MAGIC, 0, 0, 0, 0
+        if index.size >= HEADER.size:
+            magic, version, code, sequences, entries = HEADER.unpack(index[: HEADER.size].tobytes())
+        if (magic, version) != (MAGIC, VERSION) or code not in DTYPE_OF_CODE:
+            raise self._damaged("is no index of token ids by Megatron (version 1)")
+        if sequences == 0 or entries < 2:
+            raise self._damaged("holds no documents")
+        parts = np.cumsum([HEADER.size, 4 * sequences, 8 * sequences, 8 * entries])
         # Multimodal files append one mode byte per sequence; they are not text but do no harm.
-        if index.size not in (
-            offsets_end + 8 * entries,
-            offsets_end + 8 * entries + sequence_count,
-        ):
-            raise UserError(
-                f"{idx_path(self.prefix)}: {index.size} bytes, but its header announces"
-                f" {offsets_end + 8 * entries}; it was cut off, prepare it again"
-            )
-        self._lengths: NDArray[np.int32] = index[HEADER.size : lengths_end].view(np.int32)
-        self._byte_offsets: NDArray[np.int64] = index[lengths_end:offsets_end].view(np.int64)
-        self._document_sequences: NDArray[np.int64] = index[
-            offsets_end : offsets_end + 8 * entries
-        ].view(np.int64)
-        self.tokens: NDArray[Any] = self._mapped(bin_path(self.prefix), dtype)
+        if index.size - parts[-1] not in (0, sequences):
+            raise self._damaged(f"has {index.size} bytes, its header announces {parts[-1]}")
+        lengths, offsets, documents = (index[a:b] for a, b in pairwise(parts))
+        self._lengths: NDArray[np.int32] = lengths.view(np.int32)
+        self._byte_offsets: NDArray[np.int64] = offsets.view(np.int64)
+        self._document_sequences: NDArray[np.int64] = documents.view(np.int64)
+        self.tokens = _mapped(bin_path(self.prefix), np.dtype(DTYPE_OF_CODE[code]))
         self.token_count = int(self.tokens.size)
         self.document_count = entries - 1
-        self._check_ends(sequence_count)
+        if self._document_sequences[0] != 0 or self._document_sequences[-1] != sequences:
+            raise self._damaged("has documents that do not cover its sequences")
+        end = int(self._byte_offsets[-1]) // self.dtype.itemsize + int(self._lengths[-1])
+        if self._byte_offsets[0] != 0 or end != self.token_count:
+            raise self._damaged(f"announces {end} tokens, its .bin holds {self.token_count}")
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(
+            f"{idx_path(self.prefix)}: {what}; the pair was cut off or does not belong together,"
+            " prepare it again"
+        )
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -122,103 +130,58 @@ class TokenFile:
             whole &= bool((lengths >= 0).all() and (begins == np.append(end, ends[:-1])).all())
             end = int(ends[-1])
         if not whole or end != self.tokens.nbytes:
+            raise self._damaged("has lengths and offsets that do not agree")
+
+
+def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        size = path.stat().st_size
+        if size == 0 or size % dtype.itemsize:
             raise UserError(
-                f"{idx_path(self.prefix)}: its lengths and offsets do not agree; the index is "
-                "damaged, prepare it again"
+                f"{path}: {size} bytes is not a whole, positive number of {dtype} values;"
+                " the file is empty or cut off, prepare it again"
             )
-
-    def _mapped(self, path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-        try:
-            size = path.stat().st_size
-            if size == 0 or size % dtype.itemsize:
-                raise UserError(
-                    f"{path}: {size} bytes is not a whole, positive number of {dtype} values;"
-                    " the file is empty or cut off, prepare it again"
-                )
-            # The plain view drops memmap's per-slice bookkeeping, which would dominate reading.
-            return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{path}: no such file; `tst-study data prepare` makes token files, and the name"
-                " to give is the path without .bin or .idx"
-            ) from error
-        except (PermissionError, IsADirectoryError) as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-
-    def _read_header(self, index: NDArray[Any]) -> tuple[np.dtype[Any], int, int]:
-        path = idx_path(self.prefix)
-        if index.size < HEADER.size or bytes(index[:9]) != MAGIC:
-            raise UserError(f"{path}: is not a Megatron token index; give a .bin/.idx pair")
-        _, version, code, sequence_count, entries = HEADER.unpack(index[: HEADER.size].tobytes())
-        if version != VERSION:
-            raise UserError(f"{path}: format version {version} is unknown, only 1 can be read")
-        if code not in DTYPE_OF_CODE:
-            raise UserError(f"{path}: dtype code {code} holds no integers, so no token ids")
-        if sequence_count == 0 or entries < 2:
-            raise UserError(f"{path}: holds no documents; prepare it again from a source with text")
-        return np.dtype(DTYPE_OF_CODE[code]), sequence_count, entries
-
-    def _check_ends(self, sequence_count: int) -> None:
-        documents = self._document_sequences
-        if documents[0] != 0 or documents[-1] != sequence_count:
-            raise UserError(
-                f"{idx_path(self.prefix)}: its documents do not cover its sequences; the index is"
-                " damaged, prepare it again"
-            )
-        itemsize = self.dtype.itemsize
-        end = int(self._byte_offsets[-1]) // itemsize + int(self._lengths[-1])
-        if self._byte_offsets[0] != 0 or end != self.token_count:
-            raise UserError(
-                f"{bin_path(self.prefix)}: holds {self.token_count} tokens, its index announces"
-                f" {end}; the pair does not belong together or was cut off, prepare it again"
-            )
+        # The plain view drops memmap's per-slice bookkeeping, which would dominate reading.
+        return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); `tst-study data prepare` makes token"
+            " files, and the name to give is the path without .bin or .idx"
+        ) from error
 
 
-class TokenWriter:
-    """Takes documents for a token file; see `writing_tokens`."""
+def write_tokens(
+    prefix: str | Path,
+    dtype: np.dtype[Any],
+    documents: Iterable[tuple[NDArray[Any], Sequence[int] | NDArray[Any]]],
+) -> None:
+    """Write a token file; both its files appear at the end, or neither.
 
-    def __init__(self, file: BinaryIO, dtype: np.dtype[Any]) -> None:
-        self.lengths: list[NDArray[np.int32]] = []
-        self._dtype = np.dtype(dtype)
-        self._file = file
+    Args:
+        documents: some documents at a time: their ids one after the other, and how many each has.
 
-    def add_documents(self, tokens: NDArray[Any], lengths: Sequence[int] | NDArray[Any]) -> None:
-        """Append documents: their ids one after the other, and how many ids each one has.
-
-        Raises `ValueError` where the lengths do not add up to the ids, or an id does not fit the
-        type.
-        """
-        counts = np.asarray(lengths, dtype=np.int32)
-        if int(counts.sum(dtype=np.int64)) != tokens.size:
-            raise ValueError(f"lengths add up to {counts.sum()}, got {tokens.size} ids")
-        limits = np.iinfo(self._dtype)
-        if tokens.size and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
-            raise ValueError(f"an id up to {tokens.max()} does not fit {self._dtype}")
-        self._file.write(np.ascontiguousarray(tokens, dtype=self._dtype).data)
-        self.lengths.append(counts)
-
-
-@contextmanager
-def writing_tokens(prefix: str | Path, dtype: np.dtype[Any]) -> Iterator[TokenWriter]:
-    """Write a token file document by document; both its files appear at the end, or neither.
-
-    The index comes last: a pair whose `.idx` exists is complete.
-
-    Raises `UserError` where the disk is full, or nothing was written.
+    Raises:
+        UserError: the disk is full, or there was nothing to write.
+        ValueError: an id does not fit the type.
     """
-    binary, index = bin_path(prefix), idx_path(prefix)
+    binary, limits = bin_path(prefix), np.iinfo(dtype)
+    lengths: list[NDArray[np.int32]] = []
     with disk_errors_named(binary):
         binary.parent.mkdir(parents=True, exist_ok=True)
     with written_atomically(binary) as file:
-        writer = TokenWriter(file, dtype)
-        yield writer
+        for ids, of_documents in documents:
+            if ids.size and not limits.min <= ids.min() <= ids.max() <= limits.max:
+                raise ValueError(f"an id up to {ids.max()} does not fit {dtype}")
+            file.write(np.ascontiguousarray(ids, dtype=dtype).data)
+            lengths.append(np.asarray(of_documents, dtype=np.int32))
         if file.tell() == 0:
             raise UserError(f"{prefix}: nothing to write; the source is empty")
         file.flush()
         os.fsync(file.fileno())
-        # A stale index must not vouch for the new ids if we die between the two renames.
-        index.unlink(missing_ok=True)
-    write_index(prefix, np.concatenate(writer.lengths), dtype)
+        # A stale index must not vouch for the new ids if we die between the two renames: the index
+        # comes last, and a pair that has one is complete.
+        idx_path(prefix).unlink(missing_ok=True)
+    write_index(prefix, np.concatenate(lengths), dtype)
 
 
 def write_index(prefix: str | Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:

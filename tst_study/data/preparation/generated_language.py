@@ -30,7 +30,7 @@ from tst_study.data.manifest import (
     TokenizerRecord,
 )
 from tst_study.data.preparation.prepared_folder import finished, held, open_unfinished
-from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
+from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
 
 GRAIN = 4096
@@ -71,7 +71,7 @@ class LanguageParameters:
 
 
 class Language:
-    """A language, its texts and its entropies (in nats per token)."""
+    """A language, its texts and the least loss on them."""
 
     def __init__(self, parameters: LanguageParameters) -> None:
         parameters.check()
@@ -146,34 +146,7 @@ class Language:
         result: NDArray[np.float64] = (share / share.sum()).reshape(shape)
         return result
 
-    @cached_property
-    def _next_topic(self) -> NDArray[np.float64]:
-        """(topics, classes): the next word's topic together with this word's class."""
-        together: NDArray[np.float64] = self.topic_changes.T @ self.stationary
-        return together
-
-    @property
-    def entropy_given_topic(self) -> float:
-        """Entropy of the next word for one who knows its topic: no loss can be lower. Exact."""
-        classes = (self._next_topic * _entropy(self.transitions)).sum()
-        return float(classes + _entropy(self._zipf))
-
-    @property
-    def entropy_without_topic(self) -> float:
-        """Loss of one who knows everything but looks at no word before the last. Exact."""
-        joint = np.einsum("tc,tcd->cd", self._next_topic, self.transitions)
-        seen = joint.sum(axis=1)
-        classes = seen @ _entropy(joint / seen[:, None])
-        return float(classes + _entropy(self._zipf))
-
-    @property
-    def entropy_of_words(self) -> float:
-        """Entropy of single words, out of context. Exact."""
-        return float(_entropy(self.stationary.sum(axis=0)) + _entropy(self._zipf))
-
-    def optimal_losses(
-        self, tokens: NDArray[np.int64], sequence_length: int | None = None
-    ) -> NDArray[np.float64]:
+    def optimal_losses(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """−ln of the best possible prediction of each token but the first, by Bayes' rule.
 
         The forward algorithm keeps the probability of each topic, updated with every word; its
@@ -181,31 +154,21 @@ class Language:
 
         Args:
             tokens: words, (T,).
-            sequence_length: predict from what precedes in the same sequence of this length only,
-                as a model does that is evaluated on such sequences (`held_out`): the optimum that
-                it can reach. By default everything before counts.
 
         Returns:
             (T − 1,) nats.
         """
-        length = max(1, tokens.size - 1) if sequence_length is None else sequence_length
-        count = tokens.size - 1
-        sequences = -(-count // length)
-        padded = np.zeros(sequences * length + 1, dtype=np.int64)
-        padded[: tokens.size] = tokens
-        given = self.class_of[padded[:-1]].reshape(sequences, length)
-        target = self.class_of[padded[1:]].reshape(sequences, length)
-        losses = -np.log(self.within_class[padded[1:]]).reshape(sequences, length)
-        belief = self.stationary[:, given[:, 0]].T
+        classes = self.class_of[tokens]
+        losses = -np.log(self.within_class[tokens[1:]])
+        belief = self.stationary[:, classes[:1]].T
         belief = belief / belief.sum(axis=1, keepdims=True)
-        for step in range(length):
-            joint = (belief @ self.topic_changes) * self.transitions[
-                :, given[:, step], target[:, step]
-            ].T
+        for place in range(tokens.size - 1):
+            now, then = classes[place : place + 1], classes[place + 1 : place + 2]
+            joint = (belief @ self.topic_changes) * self.transitions[:, now, then].T
             chance = joint.sum(axis=1)
-            losses[:, step] -= np.log(chance)
+            losses[place : place + 1] -= np.log(chance)
             belief = joint / chance[:, None]
-        return losses.ravel()[:count]
+        return losses
 
 
 def generate(
@@ -216,9 +179,8 @@ def generate(
 ) -> Manifest:
     """Write texts of a generated language as a prepared folder (without `tokenizer.json`).
 
-    `manifest.generated` holds the parameters and `entropies`: the bounds of `Language`, and
-    `optimal_validation_loss`, the mean of `optimal_losses` over the validation text with its
-    standard error: an estimate of the entropy rate, and exactly the least loss on that text.
+    `manifest.generated` holds the parameters and the mean of `optimal_losses` over the validation
+    text with its standard error: an estimate of the entropy rate, and exactly the least loss there.
     A second call with the same request does nothing; one at the same time waits for this one, and
     one after a kill begins anew.
 
@@ -247,8 +209,8 @@ def _generate(
     splits: dict[str, SplitRecord] = {}
     for part, (split, tokens) in enumerate(sizes.items()):
         text, lengths = language.text(tokens, part)
-        with writing_tokens(folder / split, dtype_for_vocabulary(parameters.words)) as writer:
-            writer.add_documents(text, lengths)
+        dtype = dtype_for_vocabulary(parameters.words)
+        write_tokens(folder / split, dtype, [(text, lengths)])
         splits[split] = record_of(folder / split, parameters.words)
     losses = language.optimal_losses(text)
     manifest = Manifest(
@@ -268,9 +230,6 @@ def _generate(
             "parameters": asdict(parameters),
             "entropies": {
                 "unit": "nats per token",
-                "given_topic": language.entropy_given_topic,
-                "without_topic": language.entropy_without_topic,
-                "of_words": language.entropy_of_words,
                 "optimal_validation_loss": float(losses.mean()),
                 "optimal_validation_loss_standard_error": _standard_error(losses),
             },
@@ -284,13 +243,6 @@ def _look_up(row: NDArray[np.float64]) -> NDArray[np.int64]:
     """(GRAIN,) outcomes that hold each index as often as its probability says, rounded."""
     edges = np.round(np.cumsum(row) * GRAIN).astype(np.int64)
     return np.repeat(np.arange(row.size), np.diff(edges, prepend=0))
-
-
-def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Entropy in nats along the last axis; 0 · ln 0 is 0."""
-    logarithm = np.log(np.where(probabilities > 0, probabilities, 1.0))
-    entropy: NDArray[np.float64] = -(probabilities * logarithm).sum(axis=-1)
-    return entropy
 
 
 def _standard_error(losses: NDArray[np.float64]) -> float:

@@ -38,7 +38,7 @@ from tst_study.data.preparation.prepared_folder import finished, held, open_unfi
 from tst_study.data.preparation.request import Job, Request
 from tst_study.data.preparation.text_sources import Source, records, text_of_record
 from tst_study.data.preparation.text_tokenizers import Tokenizer
-from tst_study.data.token_file import dtype_for_vocabulary, writing_tokens
+from tst_study.data.token_file import dtype_for_vocabulary, write_tokens
 from tst_study.errors import UserError
 
 SHARD_BYTES = 4 << 20
@@ -330,14 +330,17 @@ def _join(
 def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokenizer) -> SplitRecord:
     text_bytes = empty = 0
     texts = hashlib.sha256()
-    with writing_tokens(folder / split, dtype_for_vocabulary(tokenizer.vocabulary_size)) as writer:
-        for path in shards:
-            shard = _read(path)
+
+    def documents() -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
+        nonlocal text_bytes, empty
+        for shard in map(_read, shards):
             chosen = shard.held_out == (split == "validation")
-            tokens = shard.tokens[np.repeat(chosen, shard.lengths)]
-            writer.add_documents(tokens, shard.lengths[chosen])
             texts.update(shard.digests[chosen].data)
             text_bytes += int(shard.text_bytes[chosen].sum())
             empty += shard.empty_of(split)
+            yield shard.tokens[np.repeat(chosen, shard.lengths)], shard.lengths[chosen]
+
+    words = tokenizer.vocabulary_size
+    write_tokens(folder / split, dtype_for_vocabulary(words), documents())
     of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
-    return record_of(folder / split, tokenizer.vocabulary_size, text_bytes, **of_the_text)
+    return record_of(folder / split, words, text_bytes, **of_the_text)
