@@ -166,19 +166,6 @@ def test_another_tokenizer_in_the_folder_is_found(documents: Path, tmp_path: Pat
         verify(folder)
 
 
-def test_every_byte_of_a_folder_counts(words: Path, corpus: Path) -> None:
-    """But for those that no one reads: none are left."""
-    draw = np.random.default_rng(0)
-    for name in ("train.bin", "train.idx", "validation.bin", "validation.idx"):
-        for place in draw.integers((words / name).stat().st_size, size=15):
-            flip(corpus / name, place, 1 << int(draw.integers(8)))
-            with pytest.raises(UserError) as raised:
-                verify(corpus)
-            assert "\n" not in str(raised.value)
-            shutil.copy(words / name, corpus / name)
-    verify(corpus)
-
-
 @pytest.mark.parametrize("splits", [None, {}])
 def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) -> None:
     """Else nothing would tell that they were flipped."""

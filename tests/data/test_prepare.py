@@ -22,8 +22,8 @@ import zstandard
 from tests.data.test_text_tokenizers import decoded
 from tests.data.token_files import documents_of
 from tst_study import atomic_files
-from tst_study.data.integrity import fingerprint, verify
-from tst_study.data.manifest import UNFINISHED, manifest_of, read_manifest, token_prefix
+from tst_study.data.integrity import verify
+from tst_study.data.manifest import UNFINISHED, manifest_of, token_prefix
 from tst_study.data.preparation import prepare as module
 from tst_study.data.preparation import text_sources
 from tst_study.data.preparation.request import Request
@@ -427,29 +427,6 @@ def test_the_bundled_books_are_the_ones_described_and_come_with_held_out_ones(tm
     request = Request(["books"], "bytes", limit_bytes=1_000_000)
     done = module.prepare(request, tmp_path / "out", progress=False)
     assert done.licence == "public domain"
+    assert Request(["books", str(books / "README.md")]).resolved().licence is None
     assert done.splits["validation"].documents == 15
     assert done.splits["validation"].text_bytes == 2_367_246
-
-
-def test_text_beside_the_bundled_books_is_not_said_to_have_their_licence(tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    alone, both = (Request(sources).resolved() for sources in (["books"], ["books", "a.txt"]))
-    assert (alone.licence, both.licence) == ("public domain", None)
-    assert alone.notes is not None
-    assert both.notes is None
-
-
-def test_token_files_are_found_and_told_apart_with_or_without_a_manifest(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300)))
-    done = quietly([tmp_path / "a.jsonl"], tmp_path / "out")
-    prefix = token_prefix(tmp_path / "out")
-    assert prefix == token_prefix(tmp_path / "out" / "train.bin") == tmp_path / "out" / "train"
-    assert manifest_of(prefix) == read_manifest(tmp_path / "out") == done
-    before = fingerprint(prefix)
-    assert before == done.splits["train"].fingerprint
-    (tmp_path / "out" / "manifest.json").unlink()
-    assert fingerprint(prefix) == before != fingerprint(tmp_path / "out" / "validation")
-    with pytest.raises(UserError, match=r"manifest\.json: no such file"):
-        read_manifest(tmp_path / "out")
-    with pytest.raises(UserError, match="holds no token files of the split 'test'"):
-        token_prefix(tmp_path / "out", "test")

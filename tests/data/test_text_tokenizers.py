@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -75,15 +74,6 @@ def test_a_full_memory_of_words_changes_nothing(trained, monkeypatch):
         assert one.tolist() == other.tolist()
 
 
-@settings(max_examples=100, deadline=None)
-@given(text=st.text(max_size=60))
-def test_bytes_are_bytes(text):
-    tokenizer = byte_tokenizer()
-    ids = tokenizer.encode_batch([text])[0]
-    assert ids.tolist() == list(text.encode())
-    assert decoded(tokenizer, [*ids.tolist(), 256]) == text
-
-
 def test_the_byte_tokenizer_is_the_same_to_hugging_face(tmp_path):
     ours = byte_tokenizer()
     (tmp_path / "tokenizer.json").write_bytes(ours.json)
@@ -113,14 +103,6 @@ def test_training_is_the_same_on_any_number_of_threads(trained):
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True
         )
         assert answer.stdout.strip() == trained.fingerprint, answer.stderr
-
-
-def test_a_trained_tokenizer_is_read_back_from_its_file(trained, tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(trained.json)
-    again = read_tokenizer(tmp_path, kind="bpe")
-    assert again.fingerprint == trained.fingerprint
-    assert (again.vocabulary_size, again.end_of_document) == (300, 0)
-    assert again.encode_batch([PROSE])[0].tolist() == trained.encode_batch([PROSE])[0].tolist()
 
 
 @pytest.fixture
@@ -184,18 +166,13 @@ def test_a_broken_tokenizer_file_is_a_user_error(tmp_path, content):
         read_tokenizer(tmp_path)
 
 
-def test_a_missing_tokenizer_is_a_user_error(tmp_path):
-    with pytest.raises(UserError, match="no tokenizer can be read"):
-        read_tokenizer(tmp_path / "nothing.json")
-
-
 def test_a_hub_name_that_cannot_be_fetched_is_a_user_error(monkeypatch):
     import huggingface_hub
 
-    def refuse(*_: object) -> str:
+    def refuse(*_: object, **__: object) -> str:
         raise OSError("no network\nlong story")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(UserError, match=r"tokenizer some/name: .*no network") as caught:
         download_tokenizer("some/name")
     assert "\n" not in str(caught.value)
@@ -206,8 +183,3 @@ def test_too_small_a_vocabulary_or_text_is_a_user_error():
         train_byte_pair_tokenizer([PROSE], 200)
     with pytest.raises(UserError, match="ask for fewer"):
         train_byte_pair_tokenizer(["abc"], 1000)
-
-
-def test_ids_are_whole_numbers(trained):
-    assert trained.encode_batch([""])[0].shape == (0,)
-    assert trained.encode_batch(["a b"])[0].dtype == np.int64

@@ -1,4 +1,4 @@
-"""Token files are Megatron's: each reads what the other wrote."""
+"""Token files are Megatron's, to the byte."""
 
 import numpy as np
 import pytest
@@ -18,17 +18,6 @@ DOCUMENTS = [np.array([5, 6, 7]), np.array([1]), np.array([], dtype=int), np.ara
 @pytest.fixture(scope="module")
 def megatron():
     return pytest.importorskip("megatron.core.datasets.indexed_dataset")
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
-def test_megatron_reads_what_we_write(megatron, tmp_path, dtype):
-    write_token_file(tmp_path / "ours", DOCUMENTS, np.dtype(dtype))
-    theirs = megatron.IndexedDataset(str(tmp_path / "ours"))
-    assert len(theirs) == len(DOCUMENTS)
-    assert theirs.index.dtype == dtype
-    assert theirs.document_indices.tolist() == [0, 1, 2, 3, 4]
-    for number, document in enumerate(DOCUMENTS):
-        np.testing.assert_array_equal(theirs[number], document)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])

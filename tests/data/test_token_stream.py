@@ -138,23 +138,6 @@ def test_any_split_over_ranks_and_micro_batches_reads_the_same(tmp_path):
         np.testing.assert_array_equal(stream.batch(step, 7, 8)[0][0], ids[7])
 
 
-def test_a_stream_opened_anew_goes_on_where_the_old_one_would(tmp_path):
-    corpus = [Corpus(token_file(tmp_path, [999]))]
-    settings = {
-        "sequences_per_step": 5,
-        "sequence_length": 8,
-        "superposed_steps": 4,
-        "superposed_length": 24,
-        "seed": 3,
-    }
-    whole = TokenStream(corpus, **settings)
-    for step in range(40):
-        whole.batch(step)
-    for step in (3, 4, 39):
-        resumed = TokenStream(corpus, **settings)
-        np.testing.assert_array_equal(resumed.batch(step)[0], whole.batch(step)[0])
-
-
 def test_bags_of_one_token_read_exactly_what_the_baseline_reads(tmp_path):
     corpus = [Corpus(token_file(tmp_path, [1234]))]
     baseline = TokenStream(corpus, sequences_per_step=3, sequence_length=8, seed=1)
@@ -185,21 +168,6 @@ def test_runs_that_switch_at_different_steps_share_their_superposition_phase(tmp
     )
     for step in range(10):
         np.testing.assert_array_equal(short.batch(step)[0], long.batch(step)[0])
-
-
-def test_recovery_goes_on_behind_superposition_in_the_same_epoch(tmp_path):
-    stream = TokenStream(
-        [Corpus(token_file(tmp_path, [4000]))],
-        sequences_per_step=2,
-        sequence_length=10,
-        superposed_steps=25,
-        superposed_length=40,
-    )
-    seen = {t for step in range(25) for t in stream.batch(step)[0].ravel().tolist()}
-    left = {t for step in range(25, 125) for t in stream.batch(step)[0].ravel().tolist()}
-    assert len(seen) == len(left) == 2000
-    assert not seen & left
-    assert stream.epochs(125) == 1.0
 
 
 def test_labels_are_the_next_tokens_also_beyond_the_end_of_a_sequence(tmp_path):
@@ -257,12 +225,6 @@ def test_a_blend_holds_its_weights_in_every_stretch_and_each_corpus_its_own_epoc
     small_tokens = 5 * 7 * 8 + 35 * 7 * 4
     assert stream.epochs(40) == small_tokens / 400
     assert (counts[True], counts[False]) == (5 * 10 * 8, 35 * 10 * 4)
-
-
-def test_a_blend_of_halves_alternates(tmp_path):
-    files = [token_file(tmp_path, [400], name) for name in "ab"]
-    stream = TokenStream([Corpus(f) for f in files], sequences_per_step=6, sequence_length=4)
-    assert stream._blend.corpus_of(0, 6).tolist() == [0, 1, 0, 1, 0, 1]
 
 
 def test_a_weight_that_would_never_be_read_is_an_error(tmp_path):

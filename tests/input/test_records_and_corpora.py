@@ -303,3 +303,29 @@ def test_a_request_that_makes_no_sense_is_named(
     usual = {"--to": "out", "--tokenizer": "bytes"}
     more = [word for key, value in usual.items() if key not in words for word in (key, value)]
     assert expected in refusal(["data", "prepare", *words, *more], tmp_path)
+
+
+ADOPTIONS = [
+    (["none.bin"], "none.bin: is no file"),
+    (["."], ".bin: is no file"),
+    (["ids.bin"], "--vocabulary-size: missing"),
+    (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
+    (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
+    (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
+    (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
+    (["empty.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "empty.bin: cannot be read as"),
+    (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids: lies in another folder"),
+    (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
+    (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "expected"), ADOPTIONS, ids=range(len(ADOPTIONS)))
+def test_token_files_that_are_none_are_not_adopted(
+    corpus: Path, tmp_path: Path, words: list[str], expected: str
+) -> None:
+    shutil.copytree(corpus, tmp_path / "words")
+    (tmp_path / "ids.bin").write_bytes(b"\1\2BC\3")
+    (tmp_path / "empty.bin").touch()
+    assert expected in refusal(["data", "adopt", *words], tmp_path)
+    assert not (tmp_path / "manifest.json").exists()

@@ -50,6 +50,9 @@ def adopt(
     folder = prefixes[0].parent
     if any(prefix.parent != folder for prefix in prefixes):
         raise UserError(f"{prefixes[-1]}: lies in another folder than {prefixes[0]}; one at a time")
+    for prefix in prefixes:
+        if not bin_path(prefix).is_file():
+            raise UserError(f"{bin_path(prefix)}: is no file; name the .bin files of one folder")
     before = folder_manifest(folder)
     if before is not None and not before.request.get("adopted"):
         raise UserError(f"{folder / MANIFEST}: is of a prepared folder, which needs no other")

@@ -175,23 +175,18 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
 
     Raises `UserError` where it cannot be fetched, or cannot be used (see `Tokenizer`).
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import snapshot_download
 
+    wanted = ["tokenizer.json", "tokenizer_config.json"]  # the latter may name the end
     try:
-        path = Path(hf_hub_download(name, "tokenizer.json"))
+        folder = snapshot_download(name, allow_patterns=wanted)
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
         raise UserError(
             f"tokenizer {name}: is not a local file and cannot be fetched from the hub "
             f"({first_line(error)}); check the name, log in with `hf auth login`, or give a "
             "local tokenizer.json"
         ) from error
-    if end is None:
-        # Only for the name of the end-of-sequence token; without it the usual names are tried.
-        try:
-            hf_hub_download(name, "tokenizer_config.json")
-        except Exception:
-            return read_tokenizer(path)
-    return read_tokenizer(path, end=end)
+    return read_tokenizer(folder, end=end)
 
 
 def _end_beside(path: Path) -> str | None:
