@@ -21,8 +21,9 @@ from analysis.mutual_information import mutual_information_answer
 from analysis.scaling.chinchilla import points_of
 from analysis.scaling.chinchilla_answer import chinchilla_answer
 from analysis.summary import summarise
+from analysis.tables.columns import Tables
 from analysis.tables.eligible import eligible
-from analysis.tables.source import Tables, read_tables
+from analysis.tables.source import read_tables
 from analysis.tables.table_of_runs import checked, fingerprint_of_file, read_frame, tables_of
 from tst_study.errors import UserError, one_of
 

@@ -13,8 +13,7 @@ from analysis.compare.comparison import SAME, Comparison, compare
 from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
 from analysis.compare.paired import Verdict
-from analysis.tables.columns import rows_of
-from analysis.tables.source import Tables
+from analysis.tables.columns import Tables, rows_of
 from analysis.wording import bounds, gain, left_out, number, told_apart_by_set_up
 
 VERDICTS = get_args(Verdict)

@@ -12,8 +12,8 @@ import pandas as pd
 from analysis.compare.comparison import Comparison, compare
 from analysis.compare.paired import paired
 from analysis.compare.set_ups import LAG, set_ups
-from analysis.tables.columns import rows_of
-from analysis.tables.source import Tables, read_tables
+from analysis.tables.columns import Tables, rows_of
+from analysis.tables.source import read_tables
 from docs import campaign_tables
 from docs.campaign_tables import shown, with_interval
 

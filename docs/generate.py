@@ -1,6 +1,6 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
-`docs/config.md` from the config's types and docstrings, the table of studies in `docs/slurm.md`,
+`docs/config.md` from the config's types and docstrings, `docs/tables.md` from the columns, the table of studies in `docs/slurm.md`,
 the tables of `docs/findings.md` from the records; a test fails where they are not what this writes.
 """
 
@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from docs.findings import with_tables
 from experiments.studies.catalogue import STUDIES, module_of
 from experiments.studies.scales import SCALES
@@ -54,6 +55,35 @@ def undocumented() -> list[str]:
     return found
 
 
+TABLES = """# The three tables
+
+Generated from `analysis/tables/columns.py` by `make docs`; do not edit. An archive is a folder of
+three parquet files, joined by `run_id`; pandas, polars and DuckDB open them without this package:
+
+```python
+runs, evaluations = (pandas.read_parquet(f"archive/{name}.parquet") for name in ("runs", "evaluations"))
+```
+
+`tst-study collect STUDY --keep ARCHIVE` adds what is over of a study, `tst-study import` what other
+programs logged; every verb that takes `--runs` reads it. Losses are in nats per token, times in
+seconds, sizes in tokens; what is not known is missing. The metadata of each file says the schema
+version (`tst_study_schema_version`). No path, host or user name is kept. `questions.json` beside
+them holds what the study asked.
+"""
+
+
+def tables_page() -> str:
+    """Columns of runs, curves and evaluations."""
+    parts = [TABLES]
+    for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
+        parts += [f"## `{name}.parquet`\n", "| column | kind | |\n| --- | --- | --- |"]
+        if name != "runs":
+            parts.append("| `run_id` | text | joins the tables |")
+        parts += [f"| `{one.name}` | {one.kind} | {one.words} |" for one in table]
+        parts.append("")
+    return "\n".join(parts)
+
+
 def studies_table() -> str:
     """Every study: title, what it shows, what of the paper, scales."""
     lines = ["| study | asks | of the paper | scales |", "| --- | --- | --- | --- |"]
@@ -78,6 +108,7 @@ def pages() -> dict[Path, str]:
     slurm, found = DOCS / "slurm.md", DOCS / "findings.md"
     return {
         DOCS / "config.md": config_page(),
+        DOCS / "tables.md": tables_page(),
         slurm: with_studies(slurm.read_text("utf8")),
         found: with_tables(found.read_text("utf8")),
     }

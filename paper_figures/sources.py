@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.published import TASKS
 from analysis.summary import Summary, summarise
-from analysis.tables.columns import rows_of
-from analysis.tables.source import Tables, read_tables
+from analysis.tables.columns import Tables, rows_of
+from analysis.tables.source import read_tables
 from paper_figures.groups import Group, all_groups
 from tst_study.errors import UserError
 

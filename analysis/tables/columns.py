@@ -6,8 +6,9 @@ are its columns here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -164,6 +165,94 @@ EVALUATION_COLUMNS = tuple(column.name for column in EVALUATIONS)
 SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
 SHAPE += ("feed_forward_size", "vocabulary_size")
 """Columns that a model's configuration has by the same names."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a set of runs came to (`columns`); `folder` joins the tables."""
+
+    runs: pd.DataFrame
+    """One row per run."""
+    curves: pd.DataFrame
+    """One row per logged training step that counts."""
+    evaluations: pd.DataFrame
+    """One row per held-out loss, and per number that a task measured."""
+    problems: tuple[str, ...]
+    """One sentence per run that could not be read."""
+    roots: tuple[Path, ...] = ()
+    """What was named, for what lies beside runs."""
+
+    @property
+    def held_out(self) -> pd.DataFrame:
+        """Evaluations that are held-out losses."""
+        return self.evaluations[self.evaluations["task"].isna()]
+
+    def only(self, wanted: pd.Series) -> Tables:
+        """The runs for which `wanted` is true, with their curves and evaluations."""
+        runs = self.runs[wanted]
+        curves, evaluations = (
+            table[table["folder"].isin(runs["folder"])].reset_index(drop=True)
+            for table in (self.curves, self.evaluations)
+        )
+        return replace(
+            self, runs=runs.reset_index(drop=True), curves=curves, evaluations=evaluations
+        )
+
+    def thinned(self, rows: int) -> Tables:
+        """With about so many rows of each curve, evenly, the first, the last and those of evaluated
+        steps among them."""
+        runs = self.curves.groupby("folder", observed=True)["step"]
+        place, count = runs.cumcount(), runs.transform("size")
+        steps, evaluated = (
+            pd.MultiIndex.from_arrays([one["folder"].astype("str"), one["step"]])
+            for one in (self.curves, self.held_out)
+        )
+        kept = (place % (count // rows).clip(lower=1) == 0) | (place == count - 1)
+        kept |= steps.isin(evaluated)
+        return replace(self, curves=self.curves[kept].reset_index(drop=True))
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Mapping[str, Any]],
+        curves: pd.DataFrame,
+        evaluations: pd.DataFrame,
+        problems: Iterable[str] = (),
+    ) -> Tables:
+        """`rows`: of the runs, in `RUN_COLUMNS`, and in their order."""
+        runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+        return cls(runs, curves, evaluations, tuple(problems))
+
+
+def merged(parts: Sequence[Tables]) -> Tables:
+    """The tables of several sources as one, in the order of their folders."""
+    problems = [problem for part in parts for problem in part.problems]
+    parts = [part for part in parts if len(part.runs)] or list(parts[:1])
+    if len(parts) == 1:
+        return replace(parts[0], problems=tuple(problems))
+    rows = [row for part in parts for row in rows_of(part.runs)]
+    rows.sort(key=lambda row: str(row["folder"]))
+    curves, evaluations = (
+        pd.concat([getattr(part, name).astype({"folder": "str"}) for part in parts])
+        .astype({"folder": "category"})
+        .reset_index(drop=True)
+        for name in ("curves", "evaluations")
+    )
+    return Tables.of(rows, curves, evaluations, problems)
+
+
+def typed(table: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
+    """With the dtypes of the columns' kinds; a count of which some are missing is a number."""
+    for column in columns:
+        values = table[column.name]
+        if column.kind in ("text", "json"):
+            table[column.name] = values.astype("str")
+        elif column.kind == "truth" and not values.isna().any():
+            table[column.name] = values.astype(bool)
+        elif column.kind in ("number", "whole"):
+            whole = column.kind == "whole" and not values.isna().any()
+            table[column.name] = values.astype("int64" if whole else float)
+    return table
 
 
 def finished(steps: int, superposed: Mapping[str, Any], **known: Any) -> dict[str, Any]:

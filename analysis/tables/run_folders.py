@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.tables.columns import CURVE_COLUMNS, EVALUATION_COLUMNS, RUN_COLUMNS, SHAPE
+from analysis.tables.columns import CURVES, EVALUATIONS, RUN_COLUMNS, SHAPE, Column, Tables, typed
 from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.run.identity import digest
@@ -34,10 +34,8 @@ FACTS = ("resumed_from", "ended", "code", "versions", "python", "devices", "fork
 """Of a launch: what a result may depend on, and nothing of whose machine it was."""
 
 
-def read_folders(
-    folders: Sequence[Path],
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
-    """Runs, curves, evaluations, and one sentence per run that could not be read."""
+def read_folders(folders: Sequence[Path]) -> Tables:
+    """The tables of run folders, with one sentence per run that could not be read."""
     records: list[RunRecord] = []
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -50,25 +48,25 @@ def read_folders(
             problems.append(str(error))
         except (KeyError, TypeError, IndexError) as error:
             problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
-    runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     names = [str(record.folder) for record in records]
-    curves = _long(names, map(_curve, records), CURVE_COLUMNS)
-    evaluations = _long(names, map(_evaluations, records), EVALUATION_COLUMNS)
-    return runs, curves, evaluations, problems
+    curves = _long(names, map(_curve, records), CURVES)
+    evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
+    return Tables.of(rows, curves, evaluations, problems)
 
 
 def _long(
-    names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[str]
+    names: Sequence[str], rows_by_run: Iterable[list[Any]], columns: Sequence[Column]
 ) -> pd.DataFrame:
     """Rows of many runs in one table, built column by column."""
     groups = list(rows_by_run)
     codes = np.repeat(np.arange(len(names)), [len(rows) for rows in groups])
     table: dict[str, Any] = {"folder": pd.Categorical.from_codes(codes, categories=pd.Index(names))}
     for column in columns:
-        values: Any = [row.get(column) for rows in groups for row in rows]
-        # Numbers of FLOPs outgrow 64 bits; on a curve they are a coordinate.
-        table[column] = np.array(values, dtype=float) if column == "flops" else values
-    return pd.DataFrame(table)
+        values: Any = [row.get(column.name) for rows in groups for row in rows]
+        # Numbers of FLOPs outgrow 64 bits; they are coordinates.
+        number = column.kind == "number"
+        table[column.name] = np.array(values, dtype=float) if number else values
+    return typed(pd.DataFrame(table), columns)
 
 
 def run_row(record: RunRecord) -> dict[str, Any]:
@@ -104,7 +102,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "latent_tokens": header["latent_tokens"],
         "unique_raw_tokens": header["unique_raw_tokens"],
         "data_multiplier": header["raw_tokens"] / header["latent_tokens"],
-        "flops": float(header["flops"]["total"]),
+        "flops": header["flops"]["total"],
         "training_seconds": seconds,
         "tokens_per_second": last["raw_tokens"] / seconds if last and seconds else None,
         "epochs": last["epochs"] if last else None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
+from analysis.tables.archive import find_archives, read_archive
+from analysis.tables.columns import Tables, merged
 from analysis.tables.exclusions import read_exclusions, reason_of, unmatched
 from analysis.tables.run_folders import read_folders
 from tst_study.errors import UserError
@@ -16,29 +18,8 @@ from tst_study.run_record import find_run_folders
 Sources = str | Path | Iterable[str | Path]
 
 
-@dataclass(frozen=True)
-class Tables:
-    """What a set of runs came to (`columns`); `folder` joins the tables."""
-
-    runs: pd.DataFrame
-    """One row per run."""
-    curves: pd.DataFrame
-    """One row per logged training step that counts."""
-    evaluations: pd.DataFrame
-    """One row per held-out loss, and per number that a task measured."""
-    problems: tuple[str, ...]
-    """One sentence per run that could not be read."""
-    roots: tuple[Path, ...] = ()
-    """What was named, for what lies beside runs."""
-
-    @property
-    def held_out(self) -> pd.DataFrame:
-        """Evaluations that are held-out losses."""
-        return self.evaluations[self.evaluations["task"].isna()]
-
-
 def read_tables(sources: Sources) -> Tables:
-    """Read every run at or below the given folders, once.
+    """Read every run folder and every archive at or below the given folders, once.
 
     Runs that an `exclusions.csv` names, in a given folder or beside runs below it, keep their row
     and get its reason.
@@ -47,22 +28,26 @@ def read_tables(sources: Sources) -> Tables:
     anything wrong inside a run becomes a problem instead.
     """
     roots = _roots(sources)
-    found = _run_folders(roots)
-    runs, curves, evaluations, problems = read_folders(found)
-    if runs.empty and not problems:
+    found = _distinct(roots, find_run_folders)
+    archives = _distinct(roots, find_archives)
+    tables = merged([read_folders(found), *map(read_archive, archives)])
+    problems = list(tables.problems)
+    if tables.runs.empty and not problems:
         problems.append(
             f"{', '.join(map(str, roots))}: no run folder there; name the folder that holds the "
             "runs"
         )
     beside = [folder.parent for folder in found if folder not in roots]
-    tables = Tables(runs, curves, evaluations, (), tuple(roots))
-    return _with_exclusions(tables, list(dict.fromkeys([*roots, *beside])), problems)
+    tables = replace(tables, roots=tuple(roots))
+    return _with_exclusions(tables, list(dict.fromkeys([*roots, *beside, *archives])), problems)
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
     exclusions = read_exclusions(roots)
     marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
-    runs = tables.runs.assign(exclusion=[reason_of(exclusions, *mark) for mark in marks])
+    before = tables.runs["exclusion"]
+    reasons = [reason_of(exclusions, *mark) for mark in marks]
+    runs = tables.runs.assign(exclusion=[a or b for a, b in zip(reasons, before, strict=True)])
     problems += unmatched(exclusions, marks)
     runs.attrs["problems"] = list(problems)
     return replace(tables, runs=runs, problems=tuple(problems))
@@ -77,12 +62,12 @@ def load(sources: Sources) -> pd.DataFrame:
     return read_tables(sources).runs
 
 
-def _run_folders(roots: Sequence[Path]) -> list[Path]:
+def _distinct(roots: Sequence[Path], find: Callable[[Path], list[Path]]) -> list[Path]:
     found: dict[Path, Path] = {}
     for root in roots:
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
-        for folder in find_run_folders(root):
+        for folder in find(root):
             found.setdefault(folder.resolve(), folder)
     return sorted(found.values(), key=str)  # as a table's column of folders sorts
 

@@ -16,10 +16,10 @@ from analysis.tables.columns import (
     CURVE_COLUMNS,
     EVALUATION_COLUMNS,
     RUN_COLUMNS,
+    Tables,
     finished,
     rows_of,
 )
-from analysis.tables.source import Tables
 from tst_study.errors import UserError
 from tst_study.run.identity import digest
 

@@ -94,6 +94,12 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
         raise UserError(f"{path}: {first_problem(error)}; restore it from the archive") from None
 
 
+def add_questions(folder: Path, questions: Sequence[Question]) -> None:
+    """Write questions beside those that a folder holds; the same question stands there once."""
+    there = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
+    _write(folder, list(there.values()))
+
+
 def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any]) -> None:
     """Write the questions that a folder of runs is to answer; one that stands there already, word
     for word, keeps its commit.
@@ -106,10 +112,13 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
         there.get(_unstamped(question)) or question.model_copy(update={"registered": commit})
         for question in questions
     ]
-    if stamped:
+    _write(folder, stamped)
+
+
+def _write(folder: Path, questions: Sequence[Question]) -> None:
+    if questions:
         folder.mkdir(parents=True, exist_ok=True)
-        content = Questions(questions=tuple(stamped)).model_dump(mode="json")
-        write_json(folder / FILE, content)
+        write_json(folder / FILE, Questions(questions=tuple(questions)).model_dump(mode="json"))
 
 
 def _unstamped(question: Question) -> str:

@@ -1,19 +1,16 @@
-"""What a study came to: run table, figures, report, the runs that are missing; and records of those
-that are over, small enough to be kept in git."""
+"""What a study came to: run table, figures, report, the runs that are missing; and an archive of
+those that are over, small enough to be kept in git."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.runs.status import StatusRow, check_is_there, rows_below
-from tst_study import run_record
-from tst_study.atomic_files import write_json, written_atomically
-from tst_study.run.writer import line_of
-from tst_study.run_record import FINAL_STATES, Metrics
+from tst_study.atomic_files import write_json
+from tst_study.errors import UserError
+from tst_study.run_record import FINAL_STATES
 
 ROWS = 100
-WHOLE = ("run.json", "evals.jsonl", "segments.jsonl", "status.json")
 
 
 @dataclass(frozen=True)
@@ -64,35 +61,19 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
     return Collected(report, over, missing, summary)
 
 
-def keep(root: Path, to: Path) -> list[Path]:
-    """Write the record of every run below `root` that is over into a folder of its name in `to`;
-    returns these folders: what figures and comparisons read, without checkpoints and logs, and of
-    the training curve about a hundred rows. Raises `UserError` for a damaged run.
+def keep(root: Path, to: Path) -> list[str]:
+    """Write the runs below `root` that are over, and its questions, into the archive `to`, new or
+    there already; returns their ids. Of the training curve about a hundred rows are kept.
 
-    A study whose run folder is made from such records again skips these runs and trains the rest.
+    Raises `UserError` for a damaged run.
     """
-    kept = []
-    for folder in run_record.find_run_folders(root):
-        if run_record.is_over(folder):
-            record, place = run_record.read(folder), to / folder.name
-            place.mkdir(parents=True, exist_ok=True)
-            for name in WHOLE:
-                if (folder / name).exists():  # of a run that diverged early, not all are
-                    shutil.copyfile(folder / name, place / name)
-            evaluated = {row["step"] for row in record.evals}
-            with written_atomically(place / "metrics.jsonl") as file:
-                for row in thinned(record.metrics, evaluated):
-                    file.write(line_of(row).encode())
-            kept.append(place)
-    return kept
+    from analysis.tables.archive import add_to_archive
+    from analysis.tables.source import read_tables
+    from analysis.verdict.question import add_questions, read_questions
 
-
-def thinned(rows: Sequence[Metrics], evaluated: set[int]) -> list[Metrics]:
-    """About `ROWS` of them, evenly, with the first, the last and those of evaluated steps."""
-    every = max(1, len(rows) // ROWS)
-    last = len(rows) - 1
-    return [
-        row
-        for place, row in enumerate(rows)
-        if place % every == 0 or place == last or row["step"] in evaluated
-    ]
+    tables = read_tables(root)
+    if tables.problems:
+        raise UserError(tables.problems[0])
+    over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
+    add_questions(to, read_questions(root))
+    return add_to_archive(to, over)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import lzma
 import os
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.tables import source
 from experiments.corpora import BooksPart
 from experiments.slurm.code_copy import keep_code
 from experiments.studies import catalogue, data_constrained
@@ -184,8 +184,7 @@ def test_little_text_has_as_many_tokens_as_its_epochs_are_counted_by() -> None:
     root = Path(__file__).parents[2]
     files = root.glob("data/books/books.train-*.jsonl.xz")
     size = sum(len(lzma.decompress(file.read_bytes())) for file in files)
-    header = next(root.glob("docs/records/gate/*/run.json"))
-    tokens = json.loads(header.read_text())["unique_raw_tokens"]
+    tokens = int(source.load(root / "docs/records/gate")["unique_raw_tokens"].iloc[0])
     for recipe, counted in data_constrained._texts(scale_of("desktop")):
         assert isinstance(recipe, BooksPart)
         assert counted == pytest.approx(recipe.megabytes * 1e6 * tokens / size, rel=0.01)

@@ -48,7 +48,11 @@ def _every_command(
 @app.command()
 def train(
     config_file: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The run's configuration.")
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG.toml|run.json|RUN]",
+            help="The run's configuration, or with --again a run's id.",
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -63,6 +67,12 @@ def train(
     time: Annotated[
         bool, typer.Option("--time", help="With --dry-run: time a few steps here.")
     ] = False,
+    again: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ARCHIVE", help="Train a run of this archive again and compare the losses."
+        ),
+    ] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=4096, help="Ranks to start here; 1 is this process itself.")
     ] = 1,
@@ -81,7 +91,14 @@ def train(
 
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
-    resolved = config.load(config_file, overrides or [])
+    record = None
+    if again is not None:
+        from experiments.run_again import compared, recorded
+
+        record = recorded(again, str(config_file or ""), overrides or [])
+        resolved, folder = record.config, folder or Path("runs/again") / record.run_id
+    else:
+        resolved = config.load(config_file, overrides or [])
     if dry_run:
         from tst_study.commands.dry_run import check_start, describe
 
@@ -118,7 +135,7 @@ def train(
     before = last_words.of_done_before(resolved, folder)
     if before is not None:
         if first:
-            print(before)
+            print(before, *(compared(record, folder) if record else ()), sep="\n")
         return
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
@@ -131,6 +148,8 @@ def train(
         print(*said, sep="\n")
     if state != "done":
         raise typer.Exit(1)
+    if first and record:
+        print(*compared(record, folder), sep="\n")
 
 
 def _note_the_end(config: Config, folder: Path, words: str) -> None:

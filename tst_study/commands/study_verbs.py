@@ -263,20 +263,20 @@ def collect(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
     runs: RunsFolder = None,
-    record: Annotated[
+    keep: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Also keep what is over there: without checkpoints."),
+        typer.Option(file_okay=False, help="Archive to add what is over to, new or there already."),
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
     from experiments.runs.collect import collect as collect_runs
-    from experiments.runs.collect import keep
+    from experiments.runs.collect import keep as keep_runs
     from experiments.runs.status_screen import look
 
     root = _folder(study, scale, runs)
     print(*collect_runs(root, look(study, scale, root)).lines(), sep="\n")
-    if record is not None:
-        print(f"{len(keep(root, record))} records: {record}/")
+    if keep is not None:
+        print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
 
 def clean(

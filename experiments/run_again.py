@@ -1,0 +1,104 @@
+"""Train a recorded run again from what its archive says, and tell how far it comes out.
+
+Equal bits are promised on one kind of processor only (docs/reliability.md).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tst_study import run_record
+from tst_study.config import Config, apply_override, from_dict, of_record
+from tst_study.data.run_data import fingerprints
+from tst_study.errors import UserError
+from tst_study.run.identity import fingerprint
+
+
+@dataclass(frozen=True)
+class Recorded:
+    run_id: str
+    config: Config
+    """As it is trained here: from the first step, from text that lies here."""
+    losses: dict[tuple[str, int], float]
+    """By what they are and their step."""
+
+
+def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorded:
+    """The run of an archive that `name` begins or ends.
+
+    Raises `UserError` where it is none or several, where its text is not here, and where overrides
+    make it another run.
+    """
+    from analysis.tables.columns import rows_of
+    from analysis.tables.source import read_tables
+
+    tables = read_tables(archive)
+    ids = tables.runs["run_id"]
+    found = tables.only((ids == name) if name in set(ids) else ids.map(_is_meant(name)))
+    if len(found.runs) != 1:
+        there = ", ".join(sorted(found.runs["run_id"])[:5]) or "no run"
+        raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")
+    (run,) = rows_of(found.runs)
+    values = of_record(json.loads(run["config"]))
+    values["execution"]["fork_from"] = None
+    values["data"] = _here(values["data"])
+    for override in overrides:
+        apply_override(values, override)
+    config = from_dict(values, source=f"{archive}: {run['run_id']}")
+    if (mark := fingerprint(config, fingerprints(config))) != run["fingerprint"]:
+        raise UserError(
+            f"{run['run_id']}: text or settings are not those of the record ({mark[:8]}, not "
+            f"{run['fingerprint'][:8]}); name its text by --set 'data.corpora=[{{path=\"…\"}}]'"
+        )
+    losses = {
+        (what, row["step"]): row[column]
+        for what, table, column in (
+            ("training loss", found.curves, "loss"),
+            ("gradient norm", found.curves, "gradient_norm"),
+            ("held-out loss", found.held_out, "nats_per_token"),
+        )
+        for row in rows_of(table)
+    }
+    return Recorded(run["run_id"], config, losses)
+
+
+def _is_meant(name: str) -> Any:
+    return lambda run_id: run_id.startswith(name) or run_id.endswith(name)
+
+
+def _here(data: dict[str, Any]) -> dict[str, Any]:
+    """With corpora of the recorded names where studies put them, by default."""
+    corpora = []
+    for corpus in data["corpora"]:
+        name = Path(corpus["path"]).name
+        places = [Path(name), Path("prepared") / name, *Path().glob(f"runs/*/prepared/{name}")]
+        there = next((place for place in places if place.is_dir()), Path(name))
+        corpora.append({**corpus, "path": str(there)})
+    return {**data, "corpora": corpora}
+
+
+def compared(record: Recorded, folder: Path) -> list[str]:
+    """How far the run in `folder` came out from the record: lines for a terminal."""
+    again = run_record.read(folder)
+    trained = {
+        **{("training loss", row["step"]): row["loss"] for row in again.metrics},
+        **{("gradient norm", row["step"]): row["gradient_norm"] for row in again.metrics},
+        **{("held-out loss", row["step"]): row["nats_per_token"] for row in again.evals},
+    }
+    said = []
+    for what in dict.fromkeys(what for what, _ in record.losses):
+        pairs = [
+            (step, abs(value - known))
+            for (kind, step), value in record.losses.items()
+            if kind == what and (known := trained.get((what, step))) is not None
+        ]
+        far = [pair for pair in pairs if pair[1] > 0]
+        words = "equal to the bit"
+        if far:
+            words = f"{len(far)} differ, first at step {far[0][0]:,}, by up to " + (
+                f"{max(distance for _, distance in far):.2e}, at the end by {pairs[-1][1]:.2e}"
+            )
+        said.append(f"{what}: {len(pairs)} rows of the record, {words}")
+    return said

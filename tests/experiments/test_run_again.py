@@ -1,0 +1,36 @@
+"""A recorded run comes out again to the bit, and the check sees the last bit of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.run_again import compared, recorded
+from experiments.runs.collect import keep
+from tests.tiny_runs import run
+from tst_study.errors import UserError
+from tst_study.train import train
+
+
+def test_a_run_of_an_archive_comes_out_again_to_the_bit(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(words, tmp_path / "runs/one", "execution.evaluate_every=6")
+    (name,) = keep(tmp_path / "runs", tmp_path / "kept")
+    with pytest.raises(UserError, match="no run"):
+        recorded(tmp_path / "kept", "another")
+    monkeypatch.chdir(words.parent)
+    record = recorded(tmp_path / "kept", name[-8:])
+    with pytest.raises(UserError, match="not those of the record"):
+        recorded(tmp_path / "kept", name, ["seed=77"])
+    train(record.config, tmp_path / "again", progress=False)
+    said = compared(record, tmp_path / "again")
+    assert len(said) == 3
+    assert all(line.endswith("equal to the bit") for line in said)
+    *_, last = [key for key in record.losses if key[0] == "held-out loss"]
+    changed = {**record.losses, last: float(np.nextafter(record.losses[last], 9))}
+    *_, held_out = compared(replace(record, losses=changed), tmp_path / "again")
+    assert "1 differ" in held_out
