@@ -1,7 +1,8 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
-`docs/config.md` from the config's types and docstrings, `docs/tables.md` from the columns, the table of studies in `docs/slurm.md`,
-the tables of `docs/findings.md` from the records; a test fails where they are not what this writes.
+`docs/config.md` from the config's types and docstrings, `docs/tables.md` from the columns, the
+table of studies in `docs/slurm.md`, the tables of `docs/findings.md` from the records; a test fails
+where they are not what this writes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ Generated from `analysis/tables/columns.py` by `make docs`; do not edit. An arch
 three parquet files, joined by `run_id`; pandas, polars and DuckDB open them without this package:
 
 ```python
-runs, evaluations = (pandas.read_parquet(f"archive/{name}.parquet") for name in ("runs", "evaluations"))
+runs = pandas.read_parquet("docs/records/campaign/runs.parquet")
+evaluations = pandas.read_parquet("docs/records/campaign/evaluations.parquet")
 ```
 
 `tst-study collect STUDY --keep ARCHIVE` adds what is over of a study, `tst-study import` what other
