@@ -57,7 +57,7 @@ def evaluate_domains(
 
     Args:
         domains: token-file prefixes (or prepared folders) by name.
-        tokens: the first tokens of each; all of them by default.
+        tokens: about as many of each, taken evenly; all of them by default.
 
     Raises:
         UserError: a text is missing, or of another tokenizer than the run's.
@@ -69,7 +69,7 @@ def evaluate_domains(
         held = held_out(file, trained.run.sequence_length, tokens, name)
         held.check_vocabulary(trained.run.model.vocabulary_size)
         losses = trained.losses(held.ids, held.labels)
-        metrics, documents = _by_document(losses, held, file)
+        metrics, documents = _by_document(losses, held)
         for measure, value in list(metrics.items()):
             bits = held.bits_per_byte(value)
             if bits is not None:
@@ -96,19 +96,11 @@ def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
         )
 
 
-def _by_document(
-    losses: NDArray[np.float32], held: HeldOut, file: TokenFile
-) -> tuple[dict[str, float], int]:
+def _by_document(losses: NDArray[np.float32], held: HeldOut) -> tuple[dict[str, float], int]:
     """Mean with its standard error over documents, and their number."""
-    counted = held.labels.ravel() != IGNORE
-    # The label at place p is token p + 1 of the file, whose document it belongs to.
-    tokens = np.flatnonzero(counted) + 1
-    starts = file.document_starts(0, file.document_count)
-    document = np.searchsorted(starts, tokens, side="right") - 1
-    document -= document[0]
-    sums = np.bincount(document, losses.ravel()[counted])
-    counts = np.bincount(document)
-    sums, counts = sums[counts > 0], counts[counts > 0]
+    assert held.documents is not None
+    sums = np.bincount(held.documents, losses.sum(1, dtype=np.float64))
+    counts = np.bincount(held.documents, (held.labels != IGNORE).sum(1))
     mean, error = mean_per_token(sums, counts)
     metrics = {"nats_per_token": mean}
     if error is not None:
