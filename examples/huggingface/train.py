@@ -1,0 +1,133 @@
+"""Superposition in Hugging Face's Trainer: a stock Llama, one small subclass.
+
+    python examples/huggingface/train.py --bag-size 4 --step-ratio 0.25 --to out/superposed
+    python examples/huggingface/train.py --bag-size 1 --to out/baseline
+
+Needs torch, transformers, accelerate and `tst_study.superposition`. Before the switch a batch holds
+s times as many tokens; `trainer_state.json` in the last checkpoint is the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from tst_study.superposition import Superposition
+
+BOOKS = Path(__file__).parents[2] / "data" / "books"
+
+
+class Batches(IterableDataset):  # type: ignore[type-arg]
+    """The sequences of all steps, in order: those of superposed steps are s times as long."""
+
+    def __init__(self, text: Tensor, tst: Superposition, sequences: int, length: int) -> None:
+        self.text, self.tst, self.sequences, self.length = text, tst, sequences, length
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        generator = torch.Generator().manual_seed(0)
+        for step in range(self.tst.steps):
+            count = self.tst.raw_length(step, self.length) + 1
+            for _ in range(self.sequences):
+                start = int(torch.randint(len(self.text) - count, (), generator=generator))
+                yield {"tokens": self.text[start : start + count].long()}
+
+
+class SuperposedTrainer(Trainer):
+    """`compute_loss` is all that changes."""
+
+    def __init__(self, *args: Any, tst: Superposition, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.tst = tst
+
+    def compute_loss(  # type: ignore[override]
+        self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **unused: Any
+    ) -> Any:
+        tokens = inputs["tokens"]
+        if model.training:
+            step = self.state.global_step
+            hidden = self.tst.embed(model.get_input_embeddings(), tokens[:, :-1], step)
+            loss = self.tst.loss(model(inputs_embeds=hidden).logits, tokens[:, 1:], step)
+        else:  # evaluation is ordinary: next-token loss
+            logits = model(input_ids=tokens[:, :-1]).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return (loss, {}) if return_outputs else loss
+
+
+def trainer(options: argparse.Namespace, kind: type[Trainer] = SuperposedTrainer) -> Trainer:
+    """Everything but the call of `train`."""
+    torch.manual_seed(options.seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256,
+            hidden_size=64,
+            intermediate_size=160,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=options.length,
+        )
+    )
+    tst = Superposition(options.bag_size, options.step_ratio, options.steps)
+    print(tst)
+    train, held_out = (read(f"books.{name}.jsonl.xz") for name in ("train-00", "val"))
+    settings = TrainingArguments(
+        output_dir=str(options.to),
+        max_steps=options.steps,
+        per_device_train_batch_size=options.sequences,
+        learning_rate=options.rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=options.steps // 20,
+        logging_steps=options.every,
+        eval_strategy="steps",
+        eval_steps=options.every,
+        save_steps=options.steps,
+        remove_unused_columns=False,
+        label_names=["tokens"],
+        prediction_loss_only=True,
+        report_to=[],
+        seed=options.seed,
+        use_cpu=not torch.cuda.is_available(),
+    )
+    starts = range(0, len(held_out) - options.length - 1, len(held_out) // 64)
+    pieces = [{"tokens": held_out[i : i + options.length + 1].long()} for i in starts]
+    return kind(
+        model,
+        settings,
+        train_dataset=Batches(train, tst, options.sequences, options.length),
+        eval_dataset=pieces,  # type: ignore[arg-type]
+        **({"tst": tst} if issubclass(kind, SuperposedTrainer) else {}),
+    )
+
+
+def read(name: str) -> Tensor:
+    """A file of the bundled books as one row of bytes."""
+    with lzma.open(BOOKS / name, "rt", encoding="utf8") as lines:
+        text = "\n\n".join(json.loads(line)["text"] for line in lines)
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Superposition in Hugging Face's Trainer.")
+    parser.add_argument("--bag-size", type=int, default=4, help="s; 1 is the baseline")
+    parser.add_argument("--step-ratio", type=float, default=0.25, help="r")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--length", type=int, default=64, help="positions of a sequence")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--every", type=int, default=100, help="steps between rows of the log")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--to", type=Path, default=Path("out"), help="checkpoints and log")
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    trainer(arguments()).train()

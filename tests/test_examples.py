@@ -1,0 +1,93 @@
+"""The examples train in both arms, and with bags of one token they are the trainers without us."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example", EXAMPLES / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class WithoutUs:
+    """What a trainer does that has never heard of superposition."""
+
+    def __init__(self, *unused: Any) -> None:
+        pass
+
+    def raw_length(self, step: int, positions: int) -> int:
+        return positions
+
+    def embed(self, embedding: nn.Module, tokens: Tensor, step: int) -> Any:
+        return embedding(tokens)
+
+    def loss(self, logits: Tensor, labels: Tensor, step: int) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    def objective(self, step: int) -> Any:
+        return type("Name", (), {"name": "next_token"})
+
+
+def short(text: Tensor) -> Any:
+    return lambda name: text
+
+
+@pytest.fixture
+def text() -> Tensor:
+    return torch.arange(5000).remainder(97).to(torch.uint8)
+
+
+def test_plain_pytorch(text: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("plain_pytorch.py")
+    monkeypatch.setattr(module, "read", short(text))
+    small = ["--steps", "8", "--every", "4", "--length", "16", "--width", "16", "--sequences", "2"]
+    superposed = module.train(module.arguments([*small, "--step-ratio", "0.5"]))
+    assert [row["loss_name"] for row in superposed] == ["bag_mce", "next_token"]
+    assert [row["tokens"] for row in superposed] == [2 * 16 * 4 * 4, 2 * 16 * (4 * 4 + 4)]
+    baseline = module.train(module.arguments([*small, "--bag-size", "1"]))
+    monkeypatch.setattr(module, "Superposition", WithoutUs)
+    assert module.train(module.arguments(small)) == baseline
+    assert len((EXAMPLES / "plain_pytorch.py").read_text().splitlines()) <= 150
+
+
+def test_hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("accelerate")
+    module = example("huggingface/train.py")
+    monkeypatch.setattr(module, "read", short(text))
+
+    class Plain(module.Trainer):  # type: ignore[misc, name-defined]
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any):  # type: ignore[no-untyped-def]
+            tokens = inputs["tokens"]
+            logits = model(input_ids=tokens[:, :-1]).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            return (loss, {}) if return_outputs else loss
+
+    def losses(name: str, *more: str, kind: Any = module.SuperposedTrainer) -> list[float]:
+        small = ["--steps", "4", "--every", "2", "--length", "16", "--sequences", "2"]
+        options = module.arguments([*small, *more, "--to", str(tmp_path / name)])
+        module.trainer(options, kind).train()
+        (state,) = (tmp_path / name).glob("checkpoint-4/trainer_state.json")
+        rows = json.loads(state.read_text())["log_history"]
+        return [row[key] for row in rows for key in ("loss", "eval_loss") if key in row]
+
+    superposed = losses("superposed", "--step-ratio", "0.5")
+    baseline = losses("baseline", "--bag-size", "1")
+    assert len(superposed) == len(baseline) == 4
+    assert superposed != baseline
+    assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
