@@ -71,7 +71,7 @@ def record_of(
     file.check_index()
     whole, crcs = hashlib.sha256(), []
     for number in _blocks(file):
-        ids = _block_within(file, number, vocabulary_size)
+        ids = _check_block(file, number, vocabulary_size)
         whole.update(ids.data)
         crcs.append(f"{zlib.crc32(ids.data):08x}")
     return SplitRecord(
@@ -83,16 +83,6 @@ def record_of(
         sha256=whole.hexdigest(),
         blocks="".join(crcs),
         **known,
-    )
-
-
-def is_intact(folder: Path, manifest: Manifest) -> bool:
-    """Whether all token files are there and have the fingerprints of the manifest."""
-    return all(
-        idx_path(folder / split).exists()
-        and bin_path(folder / split).exists()
-        and fingerprint(folder / split) == record.fingerprint
-        for split, record in manifest.splits.items()
     )
 
 
@@ -109,8 +99,7 @@ def check_sample(file: TokenFile, record: SplitRecord, vocabulary_size: int, sam
     blocks = _blocks(file)
     chosen = random.Random(sample).sample(blocks, min(len(blocks), BLOCKS_AT_A_START))
     for number in sorted(chosen):
-        _check_block(file, number, record)
-        _block_within(file, number, vocabulary_size)
+        _check_block(file, number, vocabulary_size, record)
 
 
 def verify(folder: str | Path) -> Manifest:
@@ -126,7 +115,7 @@ def verify(folder: str | Path) -> Manifest:
     for split, record in manifest.splits.items():
         file = TokenFile(folder / split)
         for number in _blocks(file):
-            _check_block(file, number, record)
+            _check_block(file, number, manifest.tokenizer.vocabulary_size, record)
         found = record_of(folder / split, manifest.tokenizer.vocabulary_size)
         for name in ("sha256", "blocks", "fingerprint", "tokens", "documents", "dtype"):
             if getattr(found, name) != getattr(record, name):
@@ -142,27 +131,21 @@ def _blocks(file: TokenFile) -> range:
     return range(-(-file.tokens.nbytes // BLOCK_BYTES))
 
 
-def _block(file: TokenFile, number: int) -> NDArray[Any]:
-    ids = BLOCK_BYTES // file.dtype.itemsize
-    return file.tokens[number * ids : (number + 1) * ids]
-
-
-def _check_block(file: TokenFile, number: int, record: SplitRecord) -> None:
-    crc = f"{zlib.crc32(_block(file, number).data):08x}"
-    if record.blocks[8 * number : 8 * number + 8] != crc:
+def _check_block(
+    file: TokenFile, number: int, vocabulary_size: int, record: SplitRecord | None = None
+) -> NDArray[Any]:
+    """The ids of a block."""
+    size = BLOCK_BYTES // file.dtype.itemsize
+    ids = file.tokens[number * size : (number + 1) * size]
+    if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":
         place = f"what lies at bytes {number * BLOCK_BYTES:,} to {(number + 1) * BLOCK_BYTES:,} "
         raise _changed(bin_path(file.prefix), place)
-
-
-def _block_within(file: TokenFile, number: int, vocabulary_size: int) -> NDArray[Any]:
-    ids = _block(file, number)
     if ids.size and (ids.max() >= vocabulary_size or ids.min() < 0):
         at = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
-        place = number * (BLOCK_BYTES // file.dtype.itemsize) + at
         raise UserError(
-            f"{bin_path(file.prefix)}: token {place:,} is {ids[at]}, outside the vocabulary of "
-            f"{vocabulary_size}; another tokenizer made it, or the file is damaged: prepare it "
-            "again"
+            f"{bin_path(file.prefix)}: token {number * size + at:,} is {ids[at]}, outside the "
+            f"vocabulary of {vocabulary_size}; another tokenizer made it, or the file is damaged: "
+            "prepare it again"
         )
     return ids
 

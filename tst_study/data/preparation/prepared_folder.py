@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.data.integrity import file_sha256, is_intact
+from tst_study.data.integrity import file_sha256, recorded_fingerprint
 from tst_study.data.manifest import (
     MANIFEST,
     SPLITS,
@@ -70,8 +70,14 @@ def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manife
                 f"{folder}: was prepared from another version of {source.path}; choose another"
                 " folder, or delete this one to prepare it again"
             )
-    whole = manifest.tokenizer.fingerprint is None or (folder / TOKENIZER).exists()
-    return manifest if whole and is_intact(folder, manifest) else None
+    if manifest.tokenizer.fingerprint is not None and not (folder / TOKENIZER).exists():
+        return None
+    try:
+        for split, of_split in manifest.splits.items():
+            recorded_fingerprint(folder / split, of_split)
+    except UserError:
+        return None
+    return manifest
 
 
 def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Path:

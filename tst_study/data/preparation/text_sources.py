@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import zstandard
 
@@ -18,17 +18,7 @@ from tst_study.text import is_whole
 HUGGING_FACE = "hf://"
 
 
-class Frame(Protocol):
-    """One stretch of packed bytes that can be unpacked by itself; a file may hold several."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-PACKED: dict[str, Callable[[], Frame]] = {
+PACKED: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
     ".xz": lzma.LZMADecompressor,
     ".bz2": bz2.BZ2Decompressor,
@@ -276,7 +266,7 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     The libraries' own readers pass over what follows a whole frame and is none, and zstandard's
     over a frame that is cut off: text would be missing and no one would know.
     """
-    frame: Frame | None = None
+    frame: Any = None  # a stretch that can be unpacked by itself; a file may hold several
     frame_begin = end = 0
     for packed in parts:
         end += len(packed)
