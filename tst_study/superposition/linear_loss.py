@@ -68,7 +68,8 @@ def linear_bag_loss(
             f"{tuple(weight.shape)}"
         )
     device = hidden.device.type
-    if torch.is_autocast_enabled(device):
+    # Meta tensors have no autocast, and torch raises when asked.
+    if device != "meta" and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     targets, valid, share, counts = weighted_targets(
