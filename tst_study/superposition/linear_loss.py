@@ -67,9 +67,9 @@ def linear_bag_loss(
             f"{tuple(labels.shape)}, and the head (vocabulary, d); got {tuple(hidden.shape)} and "
             f"{tuple(weight.shape)}"
         )
-    device = hidden.device.type
-    # Meta tensors have no autocast, and torch raises when asked.
-    if device != "meta" and torch.is_autocast_enabled(device):
+    # Torch has no autocast for meta tensors and raises when asked; the processor's does nothing to them.
+    device = "cpu" if hidden.is_meta else hidden.device.type
+    if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     targets, valid, share, counts = weighted_targets(
