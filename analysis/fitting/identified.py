@@ -40,11 +40,10 @@ class Identified:
 def identified(problem: Problem, theta: Floats) -> Identified:
     """Rank, conditioning and undetermined parameters at `theta`, shape (p,)."""
     names = problem.model.parameters
-    with np.errstate(all="ignore"):
-        residuals, jacobian = problem.residuals(theta)
+    residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
         return Identified(0, float("inf"), (), names)
-    live = ~undetermined(problem, theta)
+    live = ~undetermined(residuals, jacobian)
     size = np.linalg.norm(jacobian, axis=0)
     dead = tuple(name for name, lives in zip(names, live, strict=True) if not lives)
     if not live.any():
@@ -58,12 +57,10 @@ def identified(problem: Problem, theta: Floats) -> Identified:
     return Identified(int((~alike).sum()), condition, dead, sliding)
 
 
-def undetermined(problem: Problem, theta: Floats) -> NDArray[np.bool_]:
-    """Which parameters no residual depends on at `theta`, shape (p,): to move one by a unit (an
+def undetermined(residuals: Floats, jacobian: Floats) -> NDArray[np.bool_]:
+    """Which parameters no residual depends on, shape (p,): to move one by a unit (an
     e-fold of a coefficient) moves residuals by less than a thousandth of their size. A term that
     vanished leaves its coefficient and its exponent so, wherever the descent happened to stop."""
-    with np.errstate(all="ignore"):
-        residuals, jacobian = problem.residuals(theta)
     size = float(np.sqrt((residuals**2).mean()))
     effect: Floats = np.sqrt((jacobian**2).mean(axis=0))
     return effect < max(1e-3 * size, 1e-9)

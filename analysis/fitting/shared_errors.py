@@ -10,11 +10,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import Floats
-from analysis.fitting.descent import refit
-from analysis.fitting.models import Model
-from analysis.fitting.objectives import LeastSquares
-from analysis.fitting.problem import Problem
-from analysis.fitting.solve import Fit, fit
+from analysis.fitting.formula import Formula
+from analysis.fitting.problem import LeastSquares, Problem
+from analysis.fitting.solve import Fit, fit, refit
 from tst_study.statistics import critical_t
 
 _TURNS = 3
@@ -43,7 +41,7 @@ class Noise:
 
 
 def fit_shared(
-    model: Model,
+    model: Formula,
     observed: Floats,
     groups: Sequence[object] | np.ndarray,
     starts: Floats,
@@ -62,17 +60,17 @@ def fit_shared(
     for _ in range(_TURNS):
         noise = _noise(problem, theta, codes)
         problem = replace(problem, objective=LeastSquares("loss", labels, noise.ratio))
-        theta = refit(problem, theta)[0]
+        theta = refit(problem, theta)
     found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
     return found, noise
 
 
 def _noise(problem: Problem, theta: Floats, codes: np.ndarray) -> Noise:
     """One-way analysis of variance, every parameter charged where it is learnt."""
-    residuals = np.exp(problem.model.log_loss(theta)[0]) - problem.observed
+    residuals = problem.model.loss(theta) - problem.observed
     sizes = np.bincount(codes)
     means = np.bincount(codes, residuals) / sizes
-    between, within = _freedom(problem.residuals(theta)[1], codes)
+    between, within = _freedom(problem.jacobian(theta), codes)
     own = ((residuals - means[codes]) ** 2).sum() / within
     shared = max(0.0, (sizes * means**2).sum() / between - own) / float(sizes.mean())
     return Noise(float(np.sqrt(shared)), float(np.sqrt(own)))
@@ -103,7 +101,7 @@ class Spread:
 
     @classmethod
     def of(cls, found: Fit) -> Spread:
-        residuals, jacobian = found.problem.residuals(found.theta)
+        residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
         objective = found.problem.objective
         freedom = max(1.0, len(residuals) - len(found.theta))
         if isinstance(objective, LeastSquares) and objective.groups and objective.ratio > 0:

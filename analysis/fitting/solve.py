@@ -1,7 +1,7 @@
-"""Many starts, one optimum: solved in rescaled coordinates, and convergence checked, not believed.
+"""Many starts, one optimum: scipy's least squares with its robust losses, convergence checked.
 
-An optimiser's word is not taken: the gradient is measured afresh in coordinates in which all
-parameters move the residuals alike, and several starts must end in the same objective.
+An optimiser's word is not taken: the gradient is measured afresh, and several starts must end in
+the same objective.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import optimize
 
 from analysis.checks import Floats, numbers
-from analysis.fitting.descent import GRADIENT_TOLERANCE, descend, gradient_measure
-from analysis.fitting.identified import Identified, identified
-from analysis.fitting.models import Model
+from analysis.fitting.formula import Formula
+from analysis.fitting.identified import Identified, identified, undetermined
 from analysis.fitting.problem import Problem
 from tst_study.errors import UserError
 
+GRADIENT_TOLERANCE = 1e-5
 AGREEMENT = 1e-6
 """Relative difference of objectives below which two starts ended in the same optimum."""
 
@@ -35,7 +36,7 @@ class Fit:
     theta: Floats
     objective: float
     gradient: float
-    """Norm of the gradient over its largest possible norm; 0 at an optimum."""
+    """As `gradient_measure` says; 0 at an optimum."""
     started: int
     """Starts refined to the end."""
     agreed: int
@@ -54,10 +55,49 @@ class Fit:
     @property
     def residuals(self) -> Floats:
         """Predicted minus observed, shape (n,), as the objective sees them."""
-        return self.problem.residuals(self.theta)[0]
+        return self.problem.residuals(self.theta)
 
 
-def grid_of_starts(model: Model, grid: Mapping[str, Sequence[float]]) -> Floats:
+def refit(problem: Problem, theta: Floats) -> Floats:
+    """Parameters at the optimum that is reached from one start."""
+    robust = np.isfinite(problem.objective.delta)
+    # Equal steps find the way from afar, those scaled by the derivative the end of a narrow valley.
+    for scale in (1.0, "jac"):
+        try:
+            theta = optimize.least_squares(
+                problem.residuals,
+                theta,
+                problem.jacobian,
+                method="trf" if robust else "lm",
+                loss="huber" if robust else "linear",
+                f_scale=problem.objective.delta if robust else 1.0,
+                x_scale=scale,
+                max_nfev=500,
+                ftol=1e-13,
+                xtol=1e-13,
+                gtol=1e-13,
+            ).x
+        except ValueError:  # a step into overflow: a start from which there is no way
+            break
+        if gradient_measure(problem, theta) <= GRADIENT_TOLERANCE:
+            break
+    return theta
+
+
+def gradient_measure(problem: Problem, theta: Floats) -> float:
+    """Largest cosine of the angle between a parameter's effect on the residuals and the slopes of
+    the objective by these (MINPACK's `gtol`). A term that has vanished points nowhere."""
+    residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
+    if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
+        return float("inf")
+    if np.abs(residuals).mean() < 1e-10:
+        return 0.0
+    slopes, live = problem.slopes(residuals), jacobian[:, ~undetermined(residuals, jacobian)]
+    size = np.linalg.norm(live, axis=0) * np.linalg.norm(slopes)
+    return float((np.abs(slopes @ live) / size).max(initial=0.0))
+
+
+def grid_of_starts(model: Formula, grid: Mapping[str, Sequence[float]]) -> Floats:
     """All combinations, shape (starts, p). A parameter that is not named starts at 0."""
     lists = [grid.get(name, (0.0,)) for name in model.parameters]
     return np.array(list(itertools.product(*lists)), dtype=float)
@@ -83,8 +123,7 @@ def fit(
     candidates = [
         problem.model.improved(np.asarray(start, dtype=float), problem.observed) for start in starts
     ]
-    with np.errstate(all="ignore"):
-        valued = np.array([problem.value(theta) for theta in candidates])
+    valued = np.array([problem.value(theta) for theta in candidates])
     order = np.argsort(np.where(np.isfinite(valued), valued, np.inf), kind="stable")
     order = order[np.isfinite(valued[order])]
     if order.size == 0:
@@ -92,14 +131,13 @@ def fit(
     best_half = order[: (refine + 1) // 2]
     rest = np.random.default_rng(0).permutation(order[best_half.size :])
     chosen = [candidates[place] for place in [*best_half, *rest[: refine - best_half.size]]]
-    ends = [descend(problem, theta) for theta in chosen]
-    with np.errstate(all="ignore"):
-        values = np.array([problem.value(theta) for theta in ends])
+    ends = [refit(problem, theta) for theta in chosen]
+    values = np.array([problem.value(theta) for theta in ends])
     values = np.where(np.isfinite(values), values, np.inf)
     place = int(np.argmin(values))
     gap = np.where(np.isfinite(values), values - values[place], np.inf)
     # Below residuals of 1e-9 all is rounding.
-    nothing = float(problem.objective.losses(np.full(len(problem.observed), 1e-9)).sum())
+    nothing = 0.5e-18 * len(problem.observed)
     agreed = int((gap <= AGREEMENT * values[place] + nothing).sum())
     theta = ends[place]
     found = Fit(

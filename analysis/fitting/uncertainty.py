@@ -10,11 +10,9 @@ import pandas as pd
 from scipy import stats
 
 from analysis.checks import Floats
-from analysis.fitting.descent import GRADIENT_TOLERANCE, refit
 from analysis.fitting.identified import undetermined
-from analysis.fitting.models import Fixed
 from analysis.fitting.problem import Problem
-from analysis.fitting.solve import Fit, fit
+from analysis.fitting.solve import GRADIENT_TOLERANCE, Fit, fit, gradient_measure, refit
 from tst_study.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
@@ -74,13 +72,13 @@ def bootstrap(found: Fit, draws: int = 1000) -> Bootstrap:
     kept: list[Floats] = []
     for _ in range(draws):
         drawn = np.bincount(random.integers(members, size=members), minlength=members)
-        smaller = _weighted(problem, drawn[codes])
-        theta, gradient = refit(smaller, found.theta)
-        if gradient <= 10 * GRADIENT_TOLERANCE and np.isfinite(theta).all():
-            kept.append(np.where(undetermined(smaller, theta), np.nan, theta))
+        again = problem.rows(np.repeat(np.arange(len(codes)), drawn[codes]))
+        theta = refit(again, found.theta)
+        if gradient_measure(again, theta) <= 10 * GRADIENT_TOLERANCE and np.isfinite(theta).all():
+            kept.append(np.where(_undetermined(again, theta), np.nan, theta))
     columns = list(problem.model.parameters)
     table = pd.DataFrame(np.array(kept).reshape(len(kept), len(columns)), columns=columns)
-    away = undetermined(problem, found.theta)
+    away = _undetermined(problem, found.theta)
     return Bootstrap(
         draws=table,
         failed=draws - len(kept),
@@ -90,10 +88,8 @@ def bootstrap(found: Fit, draws: int = 1000) -> Bootstrap:
     )
 
 
-def _weighted(problem: Problem, counts: np.ndarray) -> Problem:
-    """Rows that were not drawn are dropped, not weighted with 0: half the work."""
-    drawn = counts > 0
-    return replace(problem.rows(drawn), weights=counts[drawn].astype(float))
+def _undetermined(problem: Problem, theta: Floats) -> np.ndarray:
+    return undetermined(problem.residuals(theta), problem.jacobian(theta))
 
 
 @dataclass(frozen=True)
@@ -137,20 +133,17 @@ def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
     for walk in (range(centre, len(ordered)), range(centre, -1, -1)):
         theta = np.delete(found.theta, place)
         for at in walk:
-            held = Fixed(found.problem.model, {name: ordered[at]})
+            held = found.problem.model.held({name: ordered[at]})
             problem = replace(found.problem, model=held)
-            ends = [refit(problem, start)[0] for start in (theta, np.delete(found.theta, place))]
+            ends = [refit(problem, start) for start in (theta, np.delete(found.theta, place))]
             theta = min(ends, key=problem.value)
-            whole, value = held.whole(theta), problem.value(theta)
+            whole, value = np.insert(theta, place, ordered[at]), problem.value(theta)
             if ordered[at] not in rows or value < rows[ordered[at]][0]:
                 rows[ordered[at]] = (value, whole)
     lowest, best = min(rows.values(), key=lambda row: row[0])
-    residuals = found.problem.residuals(best)[0]
-    objective = found.problem.objective
+    residuals = found.problem.residuals(best)
     # 2 where the objective is quadratic in the residuals, 1 where it is linear.
-    power = float((objective.slopes(residuals) * residuals).sum()) / float(
-        objective.losses(residuals).sum()
-    )
+    power = float(found.problem.slopes(residuals) @ residuals) / lowest
     count = 2.0 / power * (len(residuals) - len(names))
     table = pd.DataFrame(
         [
@@ -187,7 +180,7 @@ def leave_one_out(
         if found.failures:
             rows.append({**row, "note": "; ".join(found.failures)})
             continue
-        predicted = np.exp(problem.model.rows(out).log_loss(found.theta)[0])
+        predicted = problem.model.rows(out).loss(found.theta)
         error = predicted - problem.observed[out]
         rows.append(
             {

@@ -25,11 +25,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import optimize
 
 from analysis.checks import Floats
-from analysis.fitting import Fit, Fixed, Model, dual
-from analysis.fitting.formula import Columns, Formula
+from analysis.fitting import Fit
+from analysis.fitting.formula import Columns, Formula, derivative
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
 from analysis.law.rows import published_rows, rows_of_frame, settings
 from tst_study.errors import UserError
@@ -165,11 +166,14 @@ class Law:
 
     def _slopes(self, rows: pd.DataFrame) -> Floats:
         """Derivative of the rows' gains by the fitted parameters, shape (n, p)."""
-        names = self.fit.problem.model.parameters
-        free = dual.parameters(names, self.fit.theta)
-        value = gain({**self.values, **free}, columns(rows, self.units))
-        slopes: Floats = np.broadcast_to(value.slope, (len(names), len(rows))).T
-        return slopes
+        names, known = self.fit.problem.model.parameters, columns(rows, self.units)
+
+        def gains(theta: NDArray[Any]) -> NDArray[Any]:
+            free = {name: theta[..., i, None] for i, name in enumerate(names)}
+            found: NDArray[Any] = gain({**self.values, **free}, known)
+            return found
+
+        return derivative(gains, self.fit.theta)
 
 
 def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def fit_law(rows: pd.DataFrame, given: Mapping[str, float] | None = None) -> Law
         held["length"] = (DATA_EXPONENT, f"one length: {DATA_EXPONENT}, Chinchilla's β")
         held["drift"] = (0.0, "one length")
     levels = list(dict.fromkeys(rows["level"]))
-    model: Model = Formula(
+    model = Formula(
         (*LINEAR, *BOX),
         lambda p, c: -gain(p, c),
         columns(rows, (size, length)),
@@ -214,7 +218,7 @@ def fit_law(rows: pd.DataFrame, given: Mapping[str, float] | None = None) -> Law
     )
     values = {name: value for name, (value, _) in held.items()}
     if values:
-        model = Fixed(model, values)
+        model = model.held(values)
     random = np.random.default_rng(0)
     starts = np.array(
         [
@@ -224,7 +228,7 @@ def fit_law(rows: pd.DataFrame, given: Mapping[str, float] | None = None) -> Law
     )
     observed = rows["loss"].to_numpy(dtype=float)
     found, noise = fit_shared(model, observed, list(rows["trunk"]), starts, refine=_REFINED)
-    predicted = np.exp(model.log_loss(found.theta)[0])
+    predicted = model.loss(found.theta)
     return Law(
         found,
         {**values, **found.values},

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.answer import table_lines
 from analysis.checks import Floats, positive
-from analysis.fitting import Bootstrap, Fit, Model, bootstrap
+from analysis.fitting import Bootstrap, Fit, Formula, bootstrap
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
 from analysis.scaling.chinchilla import allocation, annealed_points, parametric
 from analysis.scaling.power_law import fit_power_law as fit_power_law_of
@@ -32,7 +32,7 @@ class FrameFit:
     """Refits to redrawn models, which the intervals come from."""
     names: Mapping[str, str]
     """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
-    model: Callable[[pd.DataFrame], Model]
+    model: Callable[[pd.DataFrame], Formula]
     """The law on other rows."""
 
     def __getattr__(self, name: str) -> float:
@@ -61,13 +61,10 @@ class FrameFit:
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The frame's rows with loss, low and high: of the law, not of a single run."""
         model = self.model(frame)
-        draws = np.array(
-            [np.exp(model.log_loss(theta)[0]) for theta in self.drawn.draws.to_numpy()]
-        )
+        draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
         low, high = np.array(ends, dtype=float).T
-        loss = np.exp(model.log_loss(self.found.theta)[0])
-        return frame.assign(loss=loss, low=low, high=high)
+        return frame.assign(loss=model.loss(self.found.theta), low=low, high=high)
 
     def __str__(self) -> str:
         kept = self.found.identified
@@ -124,7 +121,7 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
     )
     names = {"log_E": "E", "log_A": "A", "alpha": "alpha"}
 
-    def model(rows: pd.DataFrame) -> Model:
+    def model(rows: pd.DataFrame) -> Formula:
         positive(rows, (along,), "frame")
         return power_law(rows[along].to_numpy(dtype=float) / law.unit)
 

@@ -15,27 +15,31 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.checks import Floats
-from analysis.fitting import LogSumExp
 from analysis.fitting.formula import Columns, Formula
 
 
-def power_law(size: ArrayLike) -> LogSumExp:
+def power_law(size: ArrayLike) -> Formula:
     """E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
-    logs = np.log(np.asarray(size, dtype=float))
-    return LogSumExp(
-        ("log_E", "log_A", "alpha"), [{"log_E": np.ones_like(logs)}, {"log_A": 1.0, "alpha": -logs}]
+    return Formula(
+        ("log_E", "log_A", "alpha"),
+        lambda p, c: np.exp(p["log_E"]) + np.exp(p["log_A"] - p["alpha"] * c["x"]),
+        {"x": np.log(np.asarray(size, dtype=float))},
+        ("log_E", "log_A"),
     )
 
 
-def chinchilla(params: ArrayLike, tokens: ArrayLike, *, tied: bool = False) -> LogSumExp:
+def chinchilla(params: ArrayLike, tokens: ArrayLike, *, tied: bool = False) -> Formula:
     """E + A N^−α + B D^−β; with `tied`, β = α. Parameters log_E, log_A, log_B, alpha(, beta)."""
-    size = -np.log(np.asarray(params, dtype=float))
-    data = -np.log(np.asarray(tokens, dtype=float))
     exponents = ("alpha",) if tied else ("alpha", "beta")
-    return LogSumExp(
-        ("log_E", "log_A", "log_B", *exponents),
-        [{"log_E": 1.0}, {"log_A": 1.0, "alpha": size}, {"log_B": 1.0, exponents[-1]: data}],
-    )
+
+    def loss(p: Mapping[str, Any], c: Columns) -> Any:
+        of_size = np.exp(p["log_A"] - p["alpha"] * c["size"])
+        return np.exp(p["log_E"]) + of_size + np.exp(p["log_B"] - p[exponents[-1]] * c["data"])
+
+    columns = {"size": np.log(np.asarray(params, dtype=float))}
+    columns["data"] = np.log(np.asarray(tokens, dtype=float))
+    coefficients = ("log_E", "log_A", "log_B")
+    return Formula((*coefficients, *exponents), loss, columns, coefficients)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Base:
         return cls(values["log_E"], values["log_A"], values["log_B"], values["alpha"], beta)
 
     def loss(self, params: Any, tokens: Any) -> Any:
-        """Of numbers, arrays, or what `dual` differentiates."""
+        """Of numbers or arrays, complex ones too."""
         return (
             math.exp(self.log_E)
             + np.exp(self.log_A - self.alpha * np.log(params))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.fitting import Huber, LeastSquares, LogSumExp, Objective, Problem
+from analysis.fitting import Formula, Huber, LeastSquares, Objective, Problem
 from analysis.scaling.scaling_laws import Base, chinchilla, repetition
 
 SCALING = Path(__file__).parent / "scaling"
@@ -46,14 +46,21 @@ def tied_problem() -> Problem:
     return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
 
 
-def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> LogSumExp:
+def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> Formula:
     """E + a N^c + b (√6 · M N)^c with M = D / N; parameters log_E, log_a, log_b, c (negative), of
     Gadre et al. 2024 (arXiv 2403.08540)."""
     size = np.log(params.to_numpy(dtype=float))
     data = size + np.log(tokens_per_parameter.to_numpy(dtype=float)) + 0.5 * np.log(6.0)
-    return LogSumExp(
-        ("log_E", "log_a", "log_b", "c"),
-        [{"log_E": 1.0}, {"log_a": 1.0, "c": size}, {"log_b": 1.0, "c": data}],
+    coefficients = ("log_E", "log_a", "log_b")
+    return Formula(
+        (*coefficients, "c"),
+        lambda p, c: (
+            np.exp(p["log_E"])
+            + np.exp(p["log_a"] + p["c"] * c["size"])
+            + np.exp(p["log_b"] + p["c"] * c["data"])
+        ),
+        {"size": size, "data": data},
+        coefficients,
     )
 
 
