@@ -17,7 +17,7 @@ from tst_study.statistics import critical_t
 
 _TURNS = 3
 """After which the ratio of the two errors moves by less than it is known."""
-_CERTIFYING = 4
+_CERTIFYING = 8
 """Starts followed to the end once the noise is known; three must agree."""
 
 
