@@ -67,7 +67,7 @@ def linear_bag_loss(
             f"{tuple(labels.shape)}, and the head (vocabulary, d); got {tuple(hidden.shape)} and "
             f"{tuple(weight.shape)}"
         )
-    # Torch has no autocast for meta tensors and raises when asked; the processor's does nothing to them.
+    # Torch raises when asked for the autocast of meta tensors; the processor's leaves them alone.
     device = "cpu" if hidden.is_meta else hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
