@@ -74,6 +74,21 @@ class SplitRecord(Strict):
         return None if self.text_bytes is None else self.text_bytes / self.tokens
 
 
+class Entropies(BaseModel):
+    """Of a generated language, in nats per token."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    optimal_validation_loss: Annotated[float, Field(gt=0)]
+    """The loss on the validation text that nothing can beat."""
+
+
+class GeneratedRecord(Strict):
+    """How a language was generated."""
+
+    parameters: dict[str, Any]
+    entropies: Entropies
+
+
 class Manifest(Strict):
     """`manifest.json` of a prepared folder."""
 
@@ -85,8 +100,7 @@ class Manifest(Strict):
     splits: dict[str, SplitRecord]
     licence: str | None = None
     notes: str | None = None
-    generated: dict[str, Any] | None = None
-    """Parameters and entropies of a generated language."""
+    generated: GeneratedRecord | None = None
 
     @property
     def tokenizer_name(self) -> str:

@@ -132,7 +132,7 @@ def _known_optimum(manifest: Manifest) -> dict[str, float]:
     """The loss that nothing can beat, where the language was generated and so is known."""
     if manifest.generated is None:
         return {}
-    return {"optimal_nats_per_token": manifest.generated["entropies"]["optimal_validation_loss"]}
+    return {"optimal_nats_per_token": manifest.generated.entropies.optimal_validation_loss}
 
 
 def _open_validation(config: Config) -> _Split:
