@@ -19,7 +19,9 @@ PYTHON ?=
 run := .venv/bin/python
 # Set-up is done once per content of the lock file.
 lock := $(shell cksum < requirements.lock | cut -d ' ' -f 1)
-ready := .venv/installed-$(lock)
+installed := .venv/installed-$(lock)
+# And once per list of verbs: what the package's own entry points are.
+ready := .venv/verbs-$(shell cksum < pyproject.toml | cut -d ' ' -f 1)
 pip := $(run) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup sizes
@@ -73,7 +75,12 @@ clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-$(ready):
+$(ready): $(installed)
+	@$(pip) --no-deps --no-build-isolation -e .
+	@rm -f .venv/verbs-*
+	@touch $@
+
+$(installed):
 	@.venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12), (3, 13)])' \
 	    2>/dev/null || { \
 	  for candidate in '$(PYTHON)' python3.11 python3.12 python3.13 python3; do \
@@ -89,7 +96,6 @@ $(ready):
 	@$(pip) --no-compile "$$(grep '^torch==' requirements.lock)"
 	@if command -v uv > /dev/null; then uv pip install --quiet --python $(run) -r requirements.lock; \
 	  else $(pip) --no-compile -r requirements.lock; fi
-	@$(pip) --no-deps --no-build-isolation -e .
 	@nice $(run) -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 &  # beside what comes next
 	@rm -f .venv/installed-*
 	@touch $@

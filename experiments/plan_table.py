@@ -11,7 +11,6 @@ from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, expected, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.timing import TIMED, seconds_per_step
 from experiments.runs.status import ENDLESS, StatusRow, row, totals
 from tst_study import run_record
 from tst_study.config import Config
@@ -19,6 +18,7 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.step_time import StepTime, assumptions
+from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.units import big, duration, memory_size, shortened
 

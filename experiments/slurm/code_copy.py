@@ -12,6 +12,8 @@ from tst_study.run.launch_facts import COPY_FACTS, code_version
 
 PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 FOLDER = "code"
+VERBS = "pyproject.toml"
+"""By which a copy, which nobody installs, finds its verbs."""
 
 
 def keep_code(root: Path) -> Path:
@@ -57,12 +59,16 @@ def unfinished(root: Path) -> list[Path]:
         for path in named
         if re.fullmatch(r"\.[0-9a-f]{12}\.\d+", path.name)
         and path.is_dir()
-        and all(part.name in PACKAGES or COPY_FACTS in part.name for part in path.iterdir())
+        and all(
+            part.name in (*PACKAGES, VERBS) or COPY_FACTS in part.name for part in path.iterdir()
+        )
     )
 
 
 def _files() -> dict[str, Path]:
     root, found = Path(__file__).parents[2], {}
+    if (root / VERBS).is_file():
+        found[VERBS] = root / VERBS
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

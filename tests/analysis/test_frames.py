@@ -16,7 +16,7 @@ from analysis.compare.matched import matched
 from analysis.questions import ask
 from analysis.scaling.chinchilla import at_best_rates
 from analysis.tables.table_of_runs import SCHEMA
-from tst_study.commands.command_line import app
+from tst_study.command_line import program
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}
@@ -176,7 +176,7 @@ def test_a_table_of_runs_is_fitted_compared_and_matched(tmp_path: Path) -> None:
 def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame().rename_axis("run").reset_index().to_csv("runs.csv", index=False)
-    done = CliRunner().invoke(app, ["analyse", "chinchilla", "--table", "runs.csv"])
+    done = CliRunner().invoke(program(), ["analyse", "chinchilla", "--table", "runs.csv"])
     assert done.exit_code == 0, done.output
     assert "L = E + A N^−α + B D^−β" in done.output
     assert Path("analysis/chinchilla.json").is_file()

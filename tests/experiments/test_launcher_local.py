@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import typer
 
+from experiments import cli
 from experiments.launcher import RETRIES, Options, launcher_of
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
@@ -39,7 +40,6 @@ from tests.experiments.fake_training import config
 from tests.experiments.test_studies import NoResults
 from tests.run.test_record import DATA
 from tst_study import run_record
-from tst_study.commands import study_verbs
 from tst_study.config import Config, to_toml
 from tst_study.config import load as load_config
 from tst_study.data import run_data
@@ -200,7 +200,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     # Submitted again, it has nothing to do, and says why.
     monkeypatch.setattr(launcher_local, "_conclude", lambda *words: None)
     with pytest.raises(typer.Exit) as ended:
-        study_verbs.submit("two-choices", "smoke", runs=tmp_path)
+        cli.submit("two-choices", "smoke", runs=tmp_path)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == f"error: {line}\n"
 
@@ -292,7 +292,7 @@ def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
     assert again in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", [study_verbs.submit, study_verbs.retry])
+@pytest.mark.parametrize("verb", [cli.submit, cli.retry])
 def test_to_go_on_a_study_keeps_the_device_that_was_asked_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,6 @@ from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.timing import seconds_per_step
 from experiments.plan_table import lines
 from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
@@ -27,6 +26,7 @@ from tst_study.config import Config
 from tst_study.cost.devices import device_named
 from tst_study.cost.step_time import assumptions, step_time
 from tst_study.data import run_data
+from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
 from tst_study.run.identity import header_of
 from tst_study.run.writer import RunWriter

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.tables import source
+from experiments import cli
 from experiments.plan.planner import Planner
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
@@ -21,7 +22,6 @@ from tests.experiments.test_trunks import begin, one, planner
 from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
-from tst_study.commands import study_verbs
 from tst_study.config import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
@@ -79,19 +79,19 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     study = load("headline", "smoke", tmp_path)
     runs = Planner(study, tmp_path).decided()
     begin(runs[0], "failed")
-    study_verbs.collect("headline", "smoke", tmp_path)
+    cli.collect("headline", "smoke", tmp_path)
     assert f"0 runs over, {len(runs)} missing" in capsys.readouterr().out
     collected = json.loads((tmp_path / "report" / "collected.json").read_text())
     waiting = {run.run_id: "waiting" for run in runs[1:]}
     assert collected == {"over": [], "missing": {runs[0].run_id: "failed", **waiting}}
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)  # the text is not there, as it may be in a checkout
-    study_verbs.collect("headline", "smoke", tmp_path)
+    cli.collect("headline", "smoke", tmp_path)
     said = capsys.readouterr()
     assert "0 runs over, 1 missing" in said.out
     assert said.err.startswith("without runs of headline that never began: ")
     with pytest.raises(UserError, match="nowhere: no such folder; submit the study first"):
-        study_verbs.collect("headline", "smoke", tmp_path / "nowhere")
+        cli.collect("headline", "smoke", tmp_path / "nowhere")
     assert not capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study import run_record
-from tst_study.commands.command_line import app
+from tst_study.command_line import program
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
 
@@ -20,7 +20,7 @@ pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 
 def tst_study(*arguments: str | Path) -> str:
     """What the command prints. Raises whatever it raises."""
-    result = CliRunner().invoke(app, [str(part) for part in arguments])
+    result = CliRunner().invoke(program(), [str(part) for part in arguments])
     if result.exception is not None:
         raise result.exception
     return result.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tst_study.commands.command_line import main
+from tst_study.command_line import main
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from megatron.core.models.gpt import gpt_layer_specs
 
 from tests.layouts import assert_close_tensors
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, tiny
-from tst_study.commands.dry_run import check_start, describe
+from tst_study.dry_run import check_start, describe
 from tst_study.errors import UserError
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.engine_layers import with_kernels

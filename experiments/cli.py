@@ -1,14 +1,27 @@
-"""The verbs of `tst-study` that work on studies, alike for every launcher.
-
-Every import beyond typer stands inside the command that needs it, as in `command_line.py`.
-"""
+"""The verbs that work on studies, alike for every launcher, and one that trains a recorded run
+again."""
 
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from tst_study.command_line import ONE_RUN, STUDIES, Verb, verb
+
+verbs = typer.Typer()
+
+
+class _OfStudies(Verb):
+    """Its help says which names STUDY may have."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from experiments.studies import catalogue
+
+        formatter.write_paragraph()
+        formatter.write_text(f"Studies: {', '.join(catalogue.STUDIES)}.")
+        super().format_epilog(ctx, formatter)
+
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
 StudyOrFolder = Annotated[
@@ -43,6 +56,13 @@ Device = Annotated[
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study plan laptop",
+    "tst-study plan bag-grid '*-s4-*' --scale paper --device B200 --price 4",
+    kind=_OfStudies,
+)
 def plan(
     study: StudyName,
     pattern: Pattern = "",
@@ -127,6 +147,13 @@ def plan(
         print(*trains.check(planner.decided(), planner.root), sep="\n")
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study submit laptop --scale smoke",
+    "tst-study submit bag-grid --scale one-gpu --launcher slurm --profile slurm.toml",
+    kind=_OfStudies,
+)
 def submit(
     study: StudyName,
     scale: ScaleName = "quick",
@@ -153,6 +180,13 @@ def submit(
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study retry laptop",
+    "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
+    kind=_OfStudies,
+)
 def retry(
     study: StudyName,
     pattern: Pattern = "",
@@ -191,6 +225,13 @@ def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     return status or int(bool(dead_ends))
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study status laptop --watch 10",
+    "tst-study status runs/mine '*seed0*'",
+    kind=_OfStudies,
+)
 def status(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -207,28 +248,13 @@ def status(
     show(study, scale, pattern, runs, share=not no_share, every=watch)
 
 
-def watch(
-    study: StudyOrFolder,
-    scale: ScaleName = "quick",
-    runs: RunsFolder = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine; by default a free one.")
-    ] = 0,
-) -> None:
-    """Show the runs' curves beside their baselines' on a live page in a browser, until Ctrl-C."""
-    from experiments.runs.status import check_is_one_study, jobs_if_known
-    from experiments.runs.status_screen import look
-    from experiments.runs.watch import kept, serve
-
-    root = _folder(study, scale, runs)
-    check_is_one_study(root)
-    look(study, scale, root)  # errors are for the terminal
-    jobs = kept(30.0, lambda: jobs_if_known(root))  # a busy controller answers others, too
-    with serve(lambda: look(study, scale, root, jobs=jobs()), root, port) as server:
-        print(f"{root}: http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
-        server.serve_forever()
-
-
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study cancel laptop",
+    "tst-study cancel bag-grid '*-s8-*' --scale one-gpu",
+    kind=_OfStudies,
+)
 def cancel(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -245,6 +271,13 @@ def cancel(
     print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study logs laptop",
+    "tst-study logs bag-grid baseline --scale one-gpu -n 100",
+    kind=_OfStudies,
+)
 def logs(
     study: StudyOrFolder,
     pattern: Pattern = "",
@@ -259,6 +292,13 @@ def logs(
         print(text)
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study collect laptop",
+    "tst-study collect bag-grid --scale one-gpu --keep records/bag-grid",
+    kind=_OfStudies,
+)
 def collect(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
@@ -279,6 +319,13 @@ def collect(
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
 
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study clean laptop",
+    "tst-study clean bag-grid --scale one-gpu --yes",
+    kind=_OfStudies,
+)
 def clean(
     study: StudyOrFolder,
     scale: ScaleName = "quick",
@@ -311,16 +358,29 @@ def _folder(study: str, scale: str, runs: Path | None) -> Path:
     return folder_of(study, scale, runs)
 
 
-class _NamesStudies(TyperCommand):
-    """Its help ends with the names that STUDY may have."""
+@verb(
+    verbs,
+    ONE_RUN,
+    "tst-study retrain docs/records/gate RUN",
+    "tst-study retrain docs/records/gate RUN --folder again",
+)
+def retrain(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A study's tables.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or an end of it.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/again/RUN by default.")
+    ] = None,
+) -> None:
+    """Train a recorded run again and say how far its losses are from the record."""
+    from experiments.retrain import compared, recorded
+    from tst_study.cli import train_here
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from experiments.studies.catalogue import STUDIES
-
-        formatter.write_paragraph()
-        formatter.write_text(f"Studies: {', '.join(STUDIES)}.")
-
-
-def register(app: typer.Typer) -> None:
-    for verb in (plan, submit, status, watch, retry, cancel, logs, collect, clean):
-        app.command(cls=_NamesStudies)(verb)
+    record = recorded(archive, run, overrides or [])
+    folder = folder or Path("runs/again") / record.run_id
+    status = train_here(record.config, folder)
+    if status == 0:
+        print(*compared(record, folder), sep="\n")
+    raise typer.Exit(status)

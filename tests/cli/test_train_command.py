@@ -20,7 +20,7 @@ import pytest
 from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.commands.command_line import main
+from tst_study.command_line import main
 from tst_study.config import to_toml
 from tst_study.process.stop_request import listening
 

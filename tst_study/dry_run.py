@@ -1,11 +1,15 @@
-"""What `tst-study train --dry-run` prints: the resolved config and what it would cost."""
+"""What `tst-study train --dry-run` prints: the resolved config and what it would cost, with a few
+steps timed on this machine where that is asked for."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 
+from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.checkpoints.trained_run import fork_point
-from tst_study.config import Config, to_toml
+from tst_study.config import Config, from_dict, to_dict, to_toml
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.memory import estimate_memory
@@ -15,6 +19,8 @@ from tst_study.data.token_stream import TokenStream
 from tst_study.run.identity import fingerprint, run_id
 from tst_study.run_record import check_same_run
 from tst_study.units import duration, memory_size
+
+WARM_UP, TIMED = 3, 9
 
 
 def describe(
@@ -51,6 +57,23 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
 
         with_kernels(config, choose_device(config.execution))
     return run_id(config, digest), stream
+
+
+def seconds_per_step(config: Config) -> float:
+    """Median of some steps, trained into a folder that is thrown away; a superposed step costs the
+    same. Raises `UserError` where the run could not be trained here."""
+    from tst_study.train import train
+
+    values = to_dict(config)
+    values["schedule"] |= {"steps": WARM_UP + TIMED, "warmup_steps": 0, "stop_after": None}
+    values["superposition"] = {}
+    values["data"]["validation_tokens"] = 2 * config.batch.sequence_length
+    values["execution"] |= {"log_every": 1, "keep_steps": [], "fork_from": None}
+    values["execution"] |= {"evaluate_every": None, "checkpoint_every": None}
+    with TemporaryDirectory() as folder:
+        train(from_dict(values), folder, progress=False)
+        rows = run_record.read(folder).metrics[WARM_UP:]
+    return median(row["step_seconds"] for row in rows)
 
 
 def _costs(config: Config) -> list[str]:

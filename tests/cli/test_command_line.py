@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.slurm.code_copy import keep_code
 from tests.analysis.made_runs import config as made_config
 from tests.analysis.made_runs import write_run
 from tests.examples import example
+from tests.input.answers import answer
 from tst_study.atomic_files import write_json
-from tst_study.commands.dry_run import describe
 from tst_study.config import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
+from tst_study.dry_run import describe
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,10 +195,55 @@ def test_two_tokenizers_are_told_apart_by_their_vocabularies(
         assert "such as --tokenizer small/tokenizer.json" in shown.stderr
 
 
-def test_the_help_of_a_study_s_verbs_names_the_studies(tmp_path: Path) -> None:
-    for verb in ("plan", "status"):
-        shown = " ".join(tst_study(verb, "--help", cwd=tmp_path).stdout.split())
-        assert "Studies: laptop, gate, bag-grid, power-law," in shown
+def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
+    groups: dict[str, list[str]] = {}
+    for line in answer(["--help"], ROOT).out.splitlines():
+        if line in ("One run:", "Studies:", "Results:"):
+            groups[line] = []
+        elif groups and line.startswith("  "):
+            groups[list(groups)[-1]].append(line.split()[0])
+    assert {"data", "train", "evaluate", "export"} <= set(groups["One run:"])
+    assert {"plan", "submit", "status", "logs", "retry"} <= set(groups["Studies:"])
+    assert {"analyse", "figures"} <= set(groups["Results:"])
+    texts = [f"data {verb}" for verb in ("prepare", "generate", "adopt", "verify")]
+    for verb in [*(verb for verbs in groups.values() for verb in verbs if verb != "data"), *texts]:
+        shown = answer([*verb.split(), "--help"], ROOT).out
+        examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
+        assert [line.startswith(f"  tst-study {verb} ") for line in examples] == [True, True]
+        if verb in groups["Studies:"]:
+            assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
+
+
+def test_a_folder_of_the_user_s_does_not_stand_in_for_a_package(tmp_path: Path) -> None:
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "__init__.py").write_text("raise SystemExit('not ours')")
+    shown = tst_study("analyse", "law", "--published", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
+    """As in a Slurm job's container."""
+    code = keep_code(tmp_path)
+    words = [sys.executable, "-S", "-P", "-c", _FOUND]
+    shown = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={"PYTHONPATH": os.pathsep.join([str(code), *_without_our_own()])},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.split() == ["tst_study", "experiments", "analysis", "paper_figures"]
+
+
+_FOUND = (
+    "import importlib.metadata as metadata; metadata.entry_points = None\n"
+    "from tst_study.command_line import _found\n"
+    "print(*(one.name for one in _found() if one.load()))"
+)
+
+
+def _without_our_own() -> list[str]:
+    return [path for path in sys.path if path.endswith("site-packages")]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +254,7 @@ def test_the_help_of_a_study_s_verbs_names_the_studies(tmp_path: Path) -> None:
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
         (["train", "run.toml", "--set", "superposition.step_ratio=2.0"], "step_ratio: 2.0: "),
         (["train", "run.toml", "--set", "data.corpora=[{path='x'}]"], "error: x: holds no token"),
+        (["submti", "laptop"], "error: No such command 'submti'. Did you mean 'submit'?"),
         (["plan", "labtop"], "error: study 'labtop' is not known; did you mean 'laptop'?"),
         (
             ["plan", "laptop", "--scale", "big"],
@@ -369,7 +417,7 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
         pytest.skip("make is not installed")
     clone = tmp_path / "a clone"
     clone.mkdir()
-    for name in ("Makefile", "requirements.lock"):
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, clone)
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -382,3 +430,28 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
     )
     assert shown.returncode != 0
     assert "error: no Python 3.11 to 3.13 with venv and pip" in shown.stderr
+
+
+def test_make_installs_again_what_has_new_entry_points(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+
+    def asked() -> str:
+        return subprocess.run(
+            ["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    for name, kind in (("requirements.lock", "installed"), ("pyproject.toml", "verbs")):
+        words = f"cksum < {name} | cut -d ' ' -f 1"
+        number = subprocess.run(
+            words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        (tmp_path / ".venv" / f"{kind}-{number}").touch()
+    assert "pip install" not in asked()
+    with open(tmp_path / "pyproject.toml", "a") as file:
+        file.write("# another verb\n")
+    assert "--no-deps --no-build-isolation -e ." in asked()
+    assert "requirements.lock" not in asked()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.run_again import compared, recorded
+from experiments.retrain import compared, recorded
 from experiments.runs.collect import keep
 from tests.tiny_runs import run
 from tst_study.errors import UserError

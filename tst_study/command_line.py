@@ -1,0 +1,166 @@
+"""`tst-study …`: the program finds its verbs by entry points, and words every error as one line.
+
+Each package has a `cli.py` with the verbs for what it does; `pyproject.toml` lists them under
+`tst_study.verbs`, so that nothing here imports the packages above. `--help` must answer at once:
+in a `cli.py` every import beyond typer stands inside the verb that needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import tst_study
+from tst_study.errors import OtherRankError, UserError
+from tst_study.text import is_whole, printable
+
+VERBS = "tst_study.verbs"
+ONE_RUN, STUDIES, RESULTS = GROUPS = ("One run", "Studies", "Results")
+# Typer has click's classes under names of its own, which differ between its versions.
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+class _Verbs(TyperGroup):
+    """Lists its verbs by group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        verbs = [one for one in self.commands.values() if not one.hidden]
+        verbs.sort(key=lambda one: not isinstance(one, TyperGroup))  # text comes before training
+        width = formatter.width - 6 - max(len(one.name or "") for one in verbs)
+        for group in GROUPS:
+            with formatter.section(group):
+                formatter.write_dl(
+                    [
+                        (one.name, one.get_short_help_str(width))
+                        for one in verbs
+                        if getattr(one, "rich_help_panel", None) == group
+                    ]
+                )
+
+
+class Verb(TyperCommand):
+    """Its help ends with examples, one a line."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Examples"):
+            for line in (self.epilog or "").splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+def verb(
+    app: typer.Typer, group: str, *examples: str, name: str | None = None, kind: type[Verb] = Verb
+) -> Callable[[Function], Function]:
+    """Decorates a function as a verb of `app`, under a heading of `--help`."""
+    return app.command(name, cls=kind, rich_help_panel=group, epilog="\n".join(examples))
+
+
+def _found() -> Iterable[EntryPoint]:
+    """The packages' verbs. In a checkout, and in the copy of it that a Slurm job runs, the file
+    that declares them is asked: the package need not be installed there."""
+    declared = Path(tst_study.__file__).parents[1] / "pyproject.toml"
+    if declared.is_file():
+        project = tomllib.loads(declared.read_text(encoding="utf8")).get("project", {})
+        if named := project.get("entry-points", {}).get(VERBS):
+            return [EntryPoint(name, value, VERBS) for name, value in named.items()]
+    return entry_points(group=VERBS)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"tst-study {tst_study.__version__}")
+        raise typer.Exit
+
+
+def program() -> typer.Typer:
+    """The whole of it, with every verb that is found."""
+    app = typer.Typer(
+        help="Token Superposition Training: prepare data, train, run studies, draw their figures.",
+        cls=_Verbs,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        callback=_every_verb,
+    )
+    for one in _found():
+        app.add_typer(one.load())
+    return app
+
+
+def _every_verb(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Entry point: what is wrong with the input is one line and status 2, a bug one line and
+    status 1."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        status = _answered(arguments)
+    except OtherRankError as error:
+        _end(f"{error}", 3, debug)
+    except UserError as error:
+        _end(f"error: {_rank()}{error}", 2, debug)
+    except KeyboardInterrupt:
+        _end("stopped", 130, debug)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            # What the system refuses of a path: a folder that is a file, a loop, no permission.
+            reason = f"{os.fsdecode(error.filename)}: {error.strerror}; name another place"
+            _end(f"error: {_rank()}{reason}", 2, debug)
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+            _end(f"error: {_rank()}{error}; name another place", 2, debug)  # `Path.resolve`'s own
+        if isinstance(error, MemoryError):
+            said = f"memory ran out ({error})" if str(error) else "memory ran out"
+            _end(f"error: {_rank()}{said}; ask for less, or on a machine with more", 2, debug)
+        text = f"{type(error).__name__}: {error}"
+        _end(f"error: {_rank()}{text} (--debug shows where)", 1, debug)
+    sys.exit(status)
+
+
+def _answered(arguments: list[str]) -> int:
+    """Run a command; its exit status. Raises `UserError` for bad arguments."""
+    for argument in arguments:
+        if not is_whole(argument):
+            raise UserError(f"argument {argument!r}: is not UTF-8; rename what it names")
+    try:
+        status = program()(args=arguments, prog_name="tst-study", standalone_mode=False)
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return 2
+        raise UserError(f"{error.format_message()} (--help shows what there is)") from None
+    return status if isinstance(status, int) else 0
+
+
+def _rank() -> str:
+    """Whose error it is, where there are several processes."""
+    rank = os.environ.get("RANK")
+    return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
+def _end(line: str, status: int, debug: bool) -> NoReturn:
+    """One line on the screen, whatever a file or an argument has put into it."""
+    if debug:
+        raise
+    print(printable(" ".join(line.split())), file=sys.stderr)
+    sys.exit(status)
