@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from docs import generate
+from tst_study.command_line import program
 from tst_study.config import from_dict
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +61,28 @@ def test_the_run_in_the_readme_is_a_whole_one() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf8"), re.DOTALL)
     run = from_dict(tomllib.loads(text))
     assert (run.model.layers, run.schedule.steps, run.superposition.bag_size) == (2, 5000, 4)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Lines of our program in the pages' blocks, as (page, line)."""
+    for path in PAGES:
+        text = path.read_text("utf8").replace("\\\n", " ")
+        for block in re.findall(
+            r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+        ):
+            for line in re.findall(r"^\s*(?:\$ )?(tst-study .*)", block, re.MULTILINE):
+                yield path.name, line
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_every_command_of_the_pages_is_one(page: str, line: str) -> None:
+    """Verb, options and the kinds of their values; nothing is run."""
+    words = shlex.split(re.sub(r"[\[\]]", "", line.partition(" | ")[0]), comments=True)[1:]
+    command: Any = get_command(program())
+    while isinstance(command, TyperGroup):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(command.name, words)
 
 
 def literals(path: Path) -> Iterator[str]:
