@@ -31,6 +31,7 @@ Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -432,8 +433,9 @@ class Execution(Strict):
     """Steps after which a checkpoint is written and never removed: where others fork off."""
     fork_from: ForkPoint | None = None
     """Where a run without a checkpoint of its own begins, instead of at its first step."""
-    tensorboard: bool = False
-    """Whether rows are mirrored for TensorBoard."""
+    track: tuple[TrackerName, ...] = ()
+    """Who else is shown every logged row; each is an extra of the package. Copies only: the run
+    folder stays the truth, and a tracker that fails does not stop a run."""
     start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
     """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
     and compiles, before they give up."""

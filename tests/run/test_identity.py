@@ -156,7 +156,7 @@ def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.Monk
     monkeypatch.setattr("tst_study.run.identity_form.Config", LaterConfig)
     monkeypatch.setattr("tst_study.config.Config", LaterConfig)
     for header, known in zip(RECORDS, groups, strict=True):
-        values = {**header["config"]}
+        values = of_record(header["config"])
         values["optimizer"] = {**values["optimizer"], "kind": "adamw"}
         later = configuration.from_dict(values)
         assert "dropout" in to_dict(later)

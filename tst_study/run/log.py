@@ -1,4 +1,4 @@
-"""What a launch tells while it trains: rows, status, the live line, TensorBoard. Rank 0's task."""
+"""What a launch tells while it trains: rows, status, the live line, trackers. Rank 0's task."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.errors import UserError, one_line
 from tst_study.run.identity import header_of
 from tst_study.run.launch_facts import launch_facts
+from tst_study.run.trackers import Trackers
 from tst_study.run.writer import RunWriter
 from tst_study.run_record import State, read
 
@@ -72,7 +73,7 @@ class RunLog:
     def __init__(self, writer: RunWriter | None, line: Progress) -> None:
         self._writer = writer
         self._line = line
-        self._tensorboard: Any = None
+        self._trackers: Trackers | None = None
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
@@ -83,8 +84,8 @@ class RunLog:
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
         self._writer.status("running", resumed_from or 0)
-        if config.execution.tensorboard:
-            self._tensorboard = _tensorboard(self._writer.folder, resumed_from)
+        track = config.execution.track
+        self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
 
     def forked(self, config: Config, trunk: Path, step: int) -> None:
         """Take the trunk's rows over as a segment of their own, so that the record is whole."""
@@ -95,7 +96,7 @@ class RunLog:
         if self._writer is None:
             return
         self._writer.metrics({"segment": self._writer.segment, **row})
-        self._copy(row, "training")
+        self._track("training", row)
         now = self._line.show(row)
         if last or self._beats():
             self._writer.status("running", **now)
@@ -117,7 +118,7 @@ class RunLog:
             return
         self._writer.evaluation({"segment": self._writer.segment, **row})
         self._line.evaluated(row)
-        self._copy(row, "held_out")
+        self._track("held_out", row)
 
     def checkpoint(self, step: int, saved: int) -> None:
         """The checkpoint after step `saved` is whole, `step` being the last that was trained."""
@@ -136,34 +137,15 @@ class RunLog:
             self._writer.status("failed", self._writer.last_step, one_line(error))
             self._writer.end_segment(one_line(error))
 
-    def _copy(self, row: Mapping[str, Any], prefix: str) -> None:
-        """For TensorBoard. Loss is filed by its name: a bag loss and a next-token loss are two
-        curves."""
-        for key, value in row.items() if self._tensorboard is not None else ():
-            if isinstance(value, float | int) and key not in ("segment", "step"):
-                name = f"{row['loss_name']}_loss" if key == "loss" else key
-                self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
+    def _track(self, kind: str, row: Mapping[str, Any]) -> None:
+        if self._trackers is not None:
+            self._trackers.row(kind, row)
 
     def close(self) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.close()
         if self._writer is not None:
             self._writer.close()
-
-
-def _tensorboard(folder: Path, resumed_from: int | None) -> Any:
-    """A writer of a copy of the log, in `tensorboard/`. The run folder stays the truth; nothing
-    reads this back."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError(
-            "execution.tensorboard = true: tensorboard is not installed; "
-            "pip install 'tst-study[tensorboard]' or set it to false"
-        ) from None
-    # Steps after the resume point are dropped from the curves, as the reader of runs does.
-    purge = None if resumed_from is None else resumed_from + 1
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 @contextmanager

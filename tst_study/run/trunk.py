@@ -7,7 +7,7 @@ a superposed phase, and all lengths of one baseline a stable phase.
 
 from typing import Any
 
-from tst_study.config import Config, from_dict, to_dict
+from tst_study.config import Config, from_dict, of_record, to_dict
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.configuration.superposition_setting import DEPARTURES
 from tst_study.errors import UserError
@@ -48,7 +48,7 @@ def check_fork(
     config: Config, data_fingerprints: dict[str, Any], trunk: RunHeader, step: int
 ) -> None:
     """Raises `UserError` unless the trunk's state after `step` is this run's own."""
-    there = from_dict(trunk["config"], trunk["run_id"])
+    there = from_dict(of_record(trunk["config"]), trunk["run_id"])
     if prefix_form(config, data_fingerprints) != prefix_form(there, trunk["data"]):
         raise UserError(
             f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
