@@ -1,87 +1,64 @@
-"""Time and extra memory of the bag loss beside one plain cross-entropy and the naive loop.
+"""Time and extra memory of head and bag loss beside the head and one plain cross-entropy.
 
-    python -m benchmarks.bag_loss                                  # laptop: 1024 x 1024
-    python -m benchmarks.bag_loss --positions 2048 --vocabulary 32768 --json bag_loss.json
-    python -m benchmarks.bag_loss --device cuda --dtype bfloat16 --positions 8192 \
-        --vocabulary 128256
+    python -m benchmarks.bag_loss --threads 2 --json loss.json
+    python -m benchmarks.bag_loss --device cuda --dtype bfloat16 --sizes 8192x4096x128256x8
 
-All candidates run in one process, once per repeat and in a new order each time, so that a busy
-machine slows all of them; medians and ratios to the plain cross-entropy are reported. Times are
-forward plus backward; memory is the peak above what stood before the call (the logits), and so
-holds the gradient of the logits, which every candidate must have.
+All candidates of a size run in one process, once per repeat and in a new order each time, so that
+a busy machine slows all of them. Times are forward plus backward, to the gradients of hidden states
+and head; memory is the peak above what stood before, less the two gradients, which all must have.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.interleaved import interleaved_seconds, medians
-from tst_study.superposition import BagLossKind, bag_loss, bag_targets
+from benchmarks.measuring import interleaved_seconds, machine_facts, median_ratio
+from tst_study.superposition import linear_bag_loss
+
+PLAIN = "plain cross-entropy"
+SIZES = ((1024, 64, 1024, 4), (2048, 512, 32_768, 16), (2048, 1024, 32_768, 6))
+"""Positions, hidden size, vocabulary, s."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """Medians over the repeats. `extra_mebibytes` is None where the system cannot tell."""
+def candidates(
+    hidden: Tensor, head: Tensor, bag_size: int, compiled: bool
+) -> dict[str, Callable[[], Tensor]]:
+    """Losses without arguments, by the name under which they are reported."""
+    positions, vocabulary = hidden.shape[1], head.shape[0]
+    labels = torch.randint(vocabulary, (1, positions * bag_size), device=hidden.device)
+    first = labels[:, :positions]
 
-    name: str
-    milliseconds: float
-    ratio_to_cross_entropy: float
-    extra_mebibytes: float | None
+    def ours(chosen: Tensor, s: int, **more: Any) -> Callable[[], Tensor]:
+        return lambda: linear_bag_loss(hidden, head, chosen, s, batch_first=True, **more)
 
-
-def naive_loop(logits: Tensor, labels: Tensor, bag_size: int) -> Tensor:
-    """One cross-entropy per offset, as one writes it first."""
-    targets = bag_targets(labels, bag_size)
-    losses = [
-        F.cross_entropy(logits.flatten(0, 1).float(), targets[..., i].flatten())
-        for i in range(bag_size)
-    ]
-    return torch.stack(losses).mean()
-
-
-def candidates(logits: Tensor, bag_sizes: list[int]) -> dict[str, Callable[[], Tensor]]:
-    """Loss functions without arguments, by the name under which they are reported."""
-    _, positions, vocabulary = logits.shape
-    labels = {
-        s: torch.randint(vocabulary, (1, positions * s), device=logits.device)
-        for s in {1, *bag_sizes}
+    found = {
+        PLAIN: lambda: F.cross_entropy((hidden @ head.T).flatten(0, 1).float(), first.flatten()),
+        "ours, s=1": ours(first, 1, compiled=compiled),
+        f"ours, s={bag_size}": ours(labels, bag_size, compiled=compiled),
     }
+    if hasattr(F, "linear_cross_entropy"):  # torch 2.13
 
-    def plain() -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels[1].flatten())
+        def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+            return F.linear_cross_entropy(rows, weight, targets, reduction="none")
 
-    def bag(s: int, kind: BagLossKind) -> Callable[[], Tensor]:
-        return lambda: bag_loss(logits, labels[s], s, kind=kind)
-
-    largest = max(bag_sizes)
-    return {
-        "cross_entropy": plain,
-        **{f"mce s={s}": bag(s, "mce") for s in bag_sizes},
-        f"sum_to_one s={largest}": bag(largest, "sum_to_one"),
-        f"naive loop s={largest}": lambda: naive_loop(logits, labels[largest], largest),
-    }
-
-
-def forward_and_backward(loss: Callable[[], Tensor], logits: Tensor) -> None:
-    logits.grad = None
-    loss().backward()  # type: ignore[no-untyped-call]
-    if logits.is_cuda:
-        torch.cuda.synchronize()
+        found[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
+    return found
 
 
 @contextmanager
 def peak_memory(device: torch.device) -> Iterator[Callable[[], float | None]]:
-    """Yields a function that tells, after the block, the peak in MiB above its start."""
+    """Yields a function that tells, after the block, the peak in MiB above its start; None where
+    the system cannot tell."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -101,71 +78,75 @@ def _resident_kibibytes(field: str) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
 
 
-def measure(logits: Tensor, bag_sizes: list[int], repeats: int) -> list[Result]:
-    """Interleaved repeats of all candidates; one result each, the plain cross-entropy first."""
-    runs = {
-        name: partial(forward_and_backward, loss, logits)
-        for name, loss in candidates(logits, bag_sizes).items()
-    }
-    memory: dict[str, float | None] = {}
-    for name, run in runs.items():  # warm-up
-        logits.grad = None
-        with peak_memory(logits.device) as peak:
-            run()
-        memory[name] = peak()
-    middle = medians(interleaved_seconds(runs, repeats, warm_up=0))
-    plain = middle["cross_entropy"]
-    return [
-        Result(name, 1e3 * median, median / plain, memory[name]) for name, median in middle.items()
-    ]
-
-
-def print_table(results: list[Result]) -> None:
-    print(f"{'forward + backward':<20} {'ms':>10} {'ratio':>8} {'extra MiB':>10}")
-    for r in results:
-        extra = "-" if r.extra_mebibytes is None else f"{r.extra_mebibytes:.0f}"
-        print(f"{r.name:<20} {r.milliseconds:>10.2f} {r.ratio_to_cross_entropy:>8.2f} {extra:>10}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--positions", type=int, default=1024, help="latent positions (rows)")
-    parser.add_argument("--vocabulary", type=int, default=1024)
-    parser.add_argument("--bag-sizes", type=int, nargs="+", default=[1, 4, 8, 16])
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own)")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    options = parser.parse_args()
-
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+def measure(
+    size: tuple[int, int, int, int], repeats: int, device: str = "cpu", dtype: str = "float32"
+) -> dict[str, Any]:
+    """By candidate: medians of milliseconds, of the ratio to plain, and the extra MiB."""
+    positions, width, vocabulary, bag_size = size
     torch.manual_seed(0)
-    dtype = getattr(torch, options.dtype)
-    logits = torch.randn(1, options.positions, options.vocabulary, device=options.device)
-    logits = logits.to(dtype).requires_grad_()
-    results = measure(logits, options.bag_sizes, options.repeats)
+    hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
+    head = torch.randn(vocabulary, width, device=device, dtype=hidden.dtype) / width**0.5
+    hidden, head = hidden.requires_grad_(), head.requires_grad_()
+    gradients = sum(x.numel() * x.element_size() for x in (hidden, head)) / 2**20
 
-    where = (
-        torch.cuda.get_device_name()
-        if logits.is_cuda
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
-    print(f"{options.positions} x {options.vocabulary} {options.dtype} on {where}")
-    print_table(results)
+    def run(loss: Callable[[], Tensor]) -> None:
+        hidden.grad = head.grad = None
+        loss().backward()  # type: ignore[no-untyped-call]
+        if hidden.is_cuda:
+            torch.cuda.synchronize()
+
+    calls = {
+        name: (lambda loss=loss: run(loss))
+        for name, loss in candidates(hidden, head, bag_size, hidden.is_cuda).items()
+    }
+    extra: dict[str, float | None] = {}
+    for name, call in calls.items():
+        call()  # buffers that a library makes once are none of its loss's
+        hidden.grad = head.grad = None
+        with peak_memory(hidden.device) as peak:
+            call()
+        found = peak()
+        extra[name] = None if found is None else max(0.0, found - gradients)
+    times = interleaved_seconds(calls, repeats, warm_up=0)
+    return {
+        "size": "x".join(map(str, size[:3])),
+        "bag_size": bag_size,
+        "threads": torch.get_num_threads(),
+        "repeats": repeats,
+        "losses": {
+            name: {
+                "milliseconds": 1e3 * statistics.median(times[name]),
+                "over_plain": median_ratio(times, name, PLAIN),
+                "extra_mebibytes": extra[name],
+            }
+            for name in calls
+        },
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--sizes", nargs="+", help="positions x hidden x vocabulary x s")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    asked = [tuple(map(int, size.split("x"))) for size in options.sizes or []]
+    results = []
+    for size in asked or SIZES:
+        found = measure(size, options.repeats, options.device, options.dtype)
+        results.append(found)
+        for name, row in found["losses"].items():
+            memory = row["extra_mebibytes"]
+            print(
+                f"{found['size']:<16} {name:<20} {row['milliseconds']:>9.2f} ms "
+                f"{row['over_plain']:>6.3f} {'-' if memory is None else f'{memory:.0f}':>6} MiB"
+            )
     if options.json is not None:
-        record = {
-            "device": where,
-            "torch": torch.__version__,
-            "positions": options.positions,
-            "vocabulary": options.vocabulary,
-            "dtype": options.dtype,
-            "repeats": options.repeats,
-            "results": [asdict(result) for result in results],
-        }
+        record = {"machine": machine_facts(options.device), "results": results}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
-from benchmarks.machine import machine_facts
+from benchmarks.measuring import interleaved_seconds, machine_facts, median_ratio, medians
 from benchmarks.steps import step_config
 from tst_study.atomic_files import write_json
 from tst_study.checkpoints.places import checkpoint_place

@@ -5,8 +5,8 @@
     python benchmarks/gpu.py --device cpu --small       # the same code, tiny, where no GPU is
 
 Correctness against the CPU, speed and memory of loss and steps in bfloat16, and a short pair of
-runs at matched FLOPs. Writes one JSON record, `<device>-<date>.json`, also when parts fail; exit
-status 1 if a correctness check fails or could not be made.
+runs at matched FLOPs. Writes one JSON record, `<device>-<date>.json`, also when parts fail, and
+prints its table; exit status 1 if a correctness check fails or could not be made.
 
 Each part is a process of its own, so that a hanging kernel, a lost device or a full memory costs
 that part and no other; one that overruns is stopped and keeps what it had found.
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,126 +38,127 @@ sys.path.insert(0, str(ROOT))  # the machine need not have the package installed
 
 import torch  # noqa: E402
 
-from benchmarks.gpu_parts import PARTS, Request, run_part  # noqa: E402
-
-SCHEMA_VERSION = 1
 SECONDS_ALLOWED = 470.0
-CHECKING = {"correctness", "layouts"}
-
-
-@dataclass
-class Outcome:
-    state: str
-    """done, failed, `out of time` (stopped, with what it had), or skipped (never begun)."""
-    seconds: float = 0.0
-    failure: str | None = None
-    results: dict[str, Any] = field(default_factory=dict)
+PARTS: dict[str, tuple[str, float]] = {
+    "reference": ("benchmarks.gpu_correctness:reference", 0.20),
+    "correctness": ("benchmarks.gpu_correctness:correctness", 0.25),
+    "loss": ("benchmarks.gpu_speed:loss", 0.10),
+    "steps-270m": ("benchmarks.gpu_speed:steps_270m", 0.20),
+    "steps-600m": ("benchmarks.gpu_speed:steps_600m", 0.20),
+    # Before the last of the steps: a pair that is cut short says nothing.
+    "pair": ("benchmarks.gpu_speed:pair", 0.35),
+    "steps-moe-1b": ("benchmarks.gpu_speed:steps_moe_1b", 0.25),
+}
+"""By name: the generator of (name, value) that makes a part's results, and the most of the whole
+time that it may take. A part that cannot have a fifth of that is not begun."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    request = Request(options.device, options.small, options.work or Path(), options.budget)
     if options.part:  # this is the process of one part
-        run_part(options.part, request)
+        run_part(options.part, options)
         return 0
     if options.device == "cuda" and not torch.cuda.is_available():
         print("error: --device cuda: no GPU here; --device cpu --small tries the script without")
         return 2
-    if options.work is not None:
+    with tempfile.TemporaryDirectory() as folder:
+        options.work = options.work or Path(folder)
         record = measure(options)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            options.work = Path(folder)
-            record = measure(options)
-    print(f"{write_record(record, options.to)}: {'passed' if record['passed'] else 'FAILED'}")
+    options.to.mkdir(parents=True, exist_ok=True)
+    device = "-".join(record["machine"]["device"].lower().split())
+    small = "-small" if record["small"] else ""
+    path = options.to / f"{device}{small}-{record['machine']['date'][:10]}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print("\n".join(table(record)))
+    print(f"{path}: {'passed' if record['passed'] else 'FAILED'}")
     return 0 if record["passed"] else 1
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the parts in order and put their results together."""
-    from benchmarks.machine import machine_facts
+    from benchmarks.measuring import machine_facts
 
     began = time.monotonic()
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, Any] = {}
     for name in options.parts:
-        part = PARTS[name]
-        seconds = min(part.share * options.budget, options.budget - (time.monotonic() - began))
-        if seconds < part.least_share * options.budget:
-            outcomes[name] = Outcome("skipped", failure="no time was left")
+        most = PARTS[name][1] * options.budget
+        seconds = min(most, options.budget - (time.monotonic() - began))
+        if seconds < most / 5:
+            outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
         else:
-            request = Request(options.device, options.small, options.work, seconds)
-            here = options.in_process
-            outcomes[name] = run_here(name, request) if here else run_apart(name, request)
-        print(f"{name}: {outcomes[name].state} in {outcomes[name].seconds:.0f} s", flush=True)
-        if outcomes[name].failure:
-            print(f"  {outcomes[name].failure}", flush=True)
+            outcomes[name] = run_apart(name, options, seconds)
+        print(f"{name}: {outcomes[name]['state']} {outcomes[name]['failure'] or ''}", flush=True)
     machine = machine_facts(options.device)
     machine["code"]["commit"] = machine["code"]["commit"] or options.commit
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 2,
         "machine": machine,
         "small": options.small,
-        "seconds_allowed": options.budget,
         "seconds": time.monotonic() - began,
-        "passed": _correct(outcomes),
-        "parts": {name: asdict(outcome) for name, outcome in outcomes.items()},
+        "passed": "correctness" not in outcomes or _correct(outcomes["correctness"]),
+        "parts": outcomes,
     }
 
 
-def run_apart(name: str, request: Request) -> Outcome:
+def _correct(outcome: dict[str, Any]) -> bool:
+    """Whether every check was made and passed."""
+    checks = outcome["results"].get("checks", [])
+    return outcome["state"] == "done" and bool(checks) and all(check["passed"] for check in checks)
+
+
+def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """A part as a process; what it wrote by its end, or by the end of its time."""
-    command = [sys.executable, __file__, "--part", name, "--device", request.device]
-    command += ["--work", str(request.work), "--budget", str(request.seconds)]
-    command += ["--small"] if request.small else []
-    environment = {**os.environ, **PARTS[name].environment}
+    command = [sys.executable, __file__, "--part", name, "--device", options.device]
+    command += ["--work", str(options.work), "--budget", str(seconds)]
+    command += ["--small"] if options.small else []
+    # The reference sees no GPU, so that nothing of it can be computed there.
+    environment = {"CUDA_VISIBLE_DEVICES": ""} if name == "reference" else {}
+    state, failure = "done", None
     began = time.monotonic()
-    failure = None
     try:
         done = subprocess.run(
             command,
-            env=environment,
+            env={**os.environ, **environment},
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=request.seconds,
+            timeout=seconds,
         )
-        state = "done" if done.returncode == 0 else "failed"
-        if state == "failed":
-            failure = f"exit status {done.returncode}: {done.stderr[-2000:]}"
+        if done.returncode:
+            state, failure = "failed", f"exit status {done.returncode}: {done.stderr[-2000:]}"
     except subprocess.TimeoutExpired:
-        state, failure = "out of time", f"stopped after {request.seconds:.0f} s"
-    return Outcome(state, time.monotonic() - began, failure, request.read(name))
+        state, failure = "out of time", f"stopped after {seconds:.0f} s"
+    left = options.work / f"{name}.json"
+    results = json.loads(left.read_text()) if left.exists() else {}
+    taken = time.monotonic() - began
+    return {"state": state, "seconds": taken, "failure": failure, "results": results}
 
 
-def run_here(name: str, request: Request) -> Outcome:
-    """A part in this process: easier to debug, and quick to test."""
-    began = time.monotonic()
-    try:
-        run_part(name, request)
-        state, failure = "done", None
-    except Exception as error:
-        state, failure = "failed", f"{type(error).__name__}: {error}"
-    return Outcome(state, time.monotonic() - began, failure, request.read(name))
+def run_part(name: str, request: argparse.Namespace) -> None:
+    """Run one part here. Every value is on disk before the next one is computed."""
+    from tst_study.atomic_files import write_json
+
+    module, _, function = PARTS[name][0].partition(":")
+    results: dict[str, Any] = {}
+    for key, value in getattr(import_module(module), function)(request):
+        results[key] = value
+        write_json(request.work / f"{name}.json", results)
 
 
-def write_record(record: dict[str, Any], folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    device = "-".join(record["machine"]["device"].lower().split())
-    small = "-small" if record["small"] else ""
-    path = folder / f"{device}{small}-{record['machine']['date'][:10]}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    return path
-
-
-def _correct(outcomes: dict[str, Outcome]) -> bool:
-    """Whether every check was made and passed; true where none was asked for."""
-    for name in CHECKING & outcomes.keys():
-        state, results = outcomes[name].state, outcomes[name].results
-        checks = results.get("checks", [])
-        made = state == "done" and bool(checks or "left out" in results)
-        if not made or not all(check["passed"] for check in checks):
-            return False
-    return True
+def table(record: dict[str, Any]) -> list[str]:
+    """The speeds of a record as Markdown."""
+    rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
+    for name, part in record["parts"].items():
+        for who, phases in part["results"].items() if name.startswith("steps") else ():
+            for phase, row in phases.items():
+                if isinstance(row, dict):
+                    mfu, memory, planned = row["mfu"], row["peak_memory"], row["planned_memory"]
+                    rows.append(
+                        f"| {name[6:]}, {who}, {phase} | {row['latent_tokens_per_second']:,.0f} | "
+                        f"{'-' if mfu is None else f'{mfu:.0%}'} | "
+                        f"{'-' if memory is None else f'{memory / planned:.2f}'} |"
+                    )
+    return rows
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -171,7 +172,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=SECONDS_ALLOWED, help="seconds in all")
     parser.add_argument("--commit", help="of this code, where it lies here without its .git")
     parser.add_argument("--work", type=Path, help="folder for what parts leave (default: none)")
-    parser.add_argument("--in-process", action="store_true", help="no processes of their own")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

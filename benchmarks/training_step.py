@@ -1,6 +1,6 @@
 """The package's whole training step beside plain PyTorch's, and a superposed step beside it.
 
-    python -m benchmarks.training_step                         # both sizes, about a minute
+    python -m benchmarks.training_step                         # all sizes, some minutes
     python -m benchmarks.training_step --sizes laptop-64 --repeats 200 --json step.json
     python -m benchmarks.training_step --compile               # our layers through torch.compile
     python -m benchmarks.training_step --threads 1 --processor-time     # on a busy machine
@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.interleaved import interleaved_seconds, median_ratio, medians
-from benchmarks.machine import machine_facts
+from benchmarks.measuring import interleaved_seconds, machine_facts, median_ratio, medians
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
 from tst_study.megatron.model import superposition_objective
 from tst_study.megatron.process_groups import process_groups
@@ -39,7 +38,7 @@ MOST_OF_SUPERPOSED = 1.10
 class Size:
     """What is compared, and the most that our step may cost of plain PyTorch's."""
 
-    preset: str
+    model: dict[str, Any]
     sequences: int
     length: int
     threads: int
@@ -48,9 +47,24 @@ class Size:
 
 SIZES = {
     # The laptop study's own size, one thread per run as its launcher gives.
-    "laptop-64": Size("laptop-64", 16, 64, threads=1, most_of_plain=1.25),
-    "laptop-256": Size("laptop-256", 8, 256, threads=2, most_of_plain=1.0),
-    "tiny": Size("laptop-64", 2, 16, threads=1, most_of_plain=1.25),  # for the tests
+    "laptop-64": Size({"preset": "laptop-64"}, 16, 64, threads=1, most_of_plain=1.25),
+    "laptop-256": Size({"preset": "laptop-256"}, 8, 256, threads=2, most_of_plain=1.0),
+    # Where the head is as large as all layers: what the loss in one pass is for.
+    "768-32k": Size(
+        {
+            "layers": 4,
+            "hidden_size": 768,
+            "attention_heads": 12,
+            "key_value_heads": 12,
+            "head_size": 64,
+            "feed_forward_size": 2048,
+            "vocabulary_size": 32_768,
+        },
+        *(4, 256),
+        threads=2,
+        most_of_plain=0.8,
+    ),
+    "tiny": Size({"preset": "laptop-64"}, 2, 16, threads=1, most_of_plain=1.25),  # for the tests
 }
 
 
@@ -72,7 +86,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     threads = options.threads or size.threads
     torch.set_num_threads(threads)
     config = step_config(
-        {"preset": size.preset},
+        size.model,
         size.sequences,
         size.length,
         bag_size=bag_size,
@@ -104,7 +118,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     ]
     middle = medians(times)
     return {
-        "size": asdict(size),
+        "size": name,
         "bag_size": bag_size,
         "threads": threads,
         "compiled": options.compile,
@@ -120,7 +134,7 @@ def print_tables(results: list[dict[str, Any]]) -> None:
     for result in results:
         for name, milliseconds in result["milliseconds"].items():
             speed = result["latent_tokens_per_second"][name]
-            print(f"{result['size']['preset']:<12} {name:<24} {milliseconds:>9.2f} {speed:>16,.0f}")
+            print(f"{result['size']:<12} {name:<24} {milliseconds:>9.2f} {speed:>16,.0f}")
     print(f"\n{'size':<12} {'step time':<34} {'ratio':>7} {'target':>7}")
     for result in results:
         for row in result["comparisons"]:
@@ -136,7 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sizes", nargs="+", choices=list(SIZES), default=["laptop-64", "laptop-256"]
+        "--sizes",
+        nargs="+",
+        choices=list(SIZES),
+        default=[name for name in SIZES if name != "tiny"],
     )
     parser.add_argument("--bag-size", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=40)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.interleaved import interleaved_seconds, median_ratio
-from benchmarks.plain_model import PlainModel
-from benchmarks.steps import PackageSteps, plain_step, step_config, synthetic_tokens
+from benchmarks.measuring import interleaved_seconds, median_ratio
+from benchmarks.steps import PackageSteps, PlainModel, plain_step, step_config, synthetic_tokens
 from benchmarks.training_step import main
 from tst_study.cost.compute import count_parameters
 from tst_study.megatron.process_groups import process_groups
