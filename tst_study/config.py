@@ -7,7 +7,7 @@ rest changes the result and makes up the run's identity (`identity_form.py`).
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, assert_never
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, assert_never
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tst_study.configuration.keys import problem_of, section_of
+from tst_study.configuration.keys import problem_of, sections_of
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.configuration.presets import expand_preset
 from tst_study.errors import UserError
@@ -186,7 +186,7 @@ class Superposition(Strict):
             )
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
-            for row in weight_rows(self.weighting):
+            for row in weight_rows(self.weighting) or [()]:
                 offset_weights(row, self.bag_size)  # raises where the lengths differ
         return self
 
@@ -557,37 +557,43 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
         return Config.model_validate_json(json.dumps(values))
     except ValidationError as error:
         raise UserError(f"{source}: {problem_of(Config, error)}") from None
-    except (TypeError, ValueError, RecursionError) as error:
+    except TypeError:
+        odd = ((k, v) for k, v in _leaves(values) if not isinstance(v, str | int | float | None))
+        key, value = next(odd, ("a key", "its name"))
+        raise UserError(
+            f"{source}: {key}: {value}: no key takes a {type(value).__name__}"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{source}: a value has no JSON form: {error}") from None
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested tables and lists."""
+    if isinstance(value, Mapping | list | tuple):
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
+    else:
+        yield key, value
 
 
 def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recorded config as its run had them: keys that came later as their
-    `AddedLater` marks say, whatever the defaults are by now; without keys of `execution` that are
-    no more."""
-    values = _with_later(config, Config)
-    values["execution"] = _of_today(values.get("execution", {}), Execution)
-    return values
+    `AddedLater` marks say, whatever the defaults are by now. Keys that are no more are left out of
+    `execution`, and elsewhere where the run did not set them."""
+    return _recorded(config, Config, watched=False)
 
 
-def _with_later(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    filled = dict(values)
-    for key, field in kind.model_fields.items():
+def _recorded(values: Mapping[str, Any], kind: type[BaseModel], *, watched: bool) -> dict[str, Any]:
+    """A section of it; `watched`: whether it is of `execution`, which changes no result."""
+    fields = kind.model_fields
+    kept = {k: v for k, v in values.items() if k in fields or not (watched or v is None)}
+    for key, field in fields.items():
         for mark in field.metadata:
             if isinstance(mark, AddedLater):
-                filled.setdefault(key, mark.default)
-        section = section_of(field.annotation)
-        if section is not None and isinstance(filled.get(key), Mapping):
-            filled[key] = _with_later(filled[key], section)
-    return filled
-
-
-def _of_today(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    kept = {key: value for key, value in values.items() if key in kind.model_fields}
-    for key, value in kept.items():
-        section = section_of(kind.model_fields[key].annotation)
-        if section is not None and isinstance(value, Mapping):
-            kept[key] = _of_today(value, section)
+                kept.setdefault(key, mark.default)
+    for key, section in sections_of(kind).items():
+        if isinstance(kept.get(key), Mapping):
+            kept[key] = _recorded(kept[key], section, watched=watched or section is Execution)
     return kept
 
 

@@ -35,6 +35,7 @@ from pydantic import (
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
+from tst_study.config import from_dict, of_record
 from tst_study.errors import UserError, first_problem
 from tst_study.run.identity_form import SCHEMA_VERSION
 
@@ -42,6 +43,21 @@ State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
 
 _STRICT = ConfigDict(extra="forbid")
+SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
+"""How every `run.json` begins."""
+
+
+class _Plan(TypedDict):
+    """`configuration.phase_plan.PhasePlan`, and what it adds up to."""
+
+    steps: int
+    superposed_steps: int
+    bag_size: int
+    bags_as_input: bool
+    sequences: int
+    sequence_length: int
+    step_ratio: float
+    data_multiplier: float
 
 
 @with_config(_STRICT)
@@ -59,8 +75,7 @@ class RunHeader(TypedDict):
     parameters: dict[str, int]
     flops: dict[str, int]
     """`cost.compute.Flops`: per step, per phase, total."""
-    plan: dict[str, Any]
-    """`configuration.phase_plan.PhasePlan`: steps, superposed_steps, bag_size, …"""
+    plan: _Plan
     raw_tokens: int
     latent_tokens: int
     data: dict[str, Any]
@@ -279,6 +294,7 @@ def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 def read_header(folder: str | Path) -> RunHeader:
+    """`run.json`, whose config is one that can be trained. Raises `UserError`."""
     path = Path(folder) / "run.json"
     with _damage_named(path):
         try:
@@ -291,11 +307,16 @@ def read_header(folder: str | Path) -> RunHeader:
                 f"{path}: schema_version = {version!r}, but this version of tst_study knows "
                 f"{SCHEMA_VERSION}; use the version that wrote it"
             )
-        return _HEADER.validate_python(values)
+        header = _HEADER.validate_python(values)
+    from_dict(of_record(header["config"]), f"{path}: config")
+    return header
 
 
 def read_status(folder: str | Path) -> Status | None:
-    """The run's own word on its state, or None before it said any."""
+    """The run's own word on its state, or None before it said any.
+
+    Raises `UserError` where it is damaged, or the record is of another version's schema.
+    """
     path = Path(folder) / "status.json"
     with _damage_named(path):
         try:
@@ -303,7 +324,19 @@ def read_status(folder: str | Path) -> Status | None:
         except FileNotFoundError:
             return None
         _STATUS.validate_python(status)  # for its errors: what it does not know stays as it is
-        return status
+    if not _is_of_this_schema(Path(folder) / "run.json"):
+        read_header(folder)  # raises and says which
+    return status
+
+
+def _is_of_this_schema(path: Path) -> bool:
+    """By the first bytes of a `run.json`, which thousands of runs are asked for at a time; True
+    where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return SCHEMA_MARK in file.read(64)
+    except OSError:
+        return True
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from experiments.launcher import RETRIES
 from tst_study.config import NotNegative, Positive, PositiveFloat, Strict, read_toml
-from tst_study.errors import UserError, first_problem
+from tst_study.configuration.keys import problem_of
+from tst_study.errors import UserError
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
@@ -195,13 +196,15 @@ def load_profile(path: Path | None = None) -> Profile:
     values = _as_tuples(read_toml(path))
     try:
         profile = Profile.model_validate(values)
-        every = [profile.resources]
-        for one in profile.runs:
-            every.append(Resources.model_validate(profile.resources.model_dump() | one.resources))
     except ValidationError as error:
-        known = f"; keys: {', '.join(Profile.model_fields)}"
-        more = known if error.errors()[0]["type"] == "extra_forbidden" else ""
-        raise UserError(f"{path}: {first_problem(error)}{more}") from None
+        raise UserError(f"{path}: {problem_of(Profile, error)}") from None
+    every = [profile.resources]
+    for number, one in enumerate(profile.runs):
+        try:
+            every.append(Resources.model_validate(profile.resources.model_dump() | one.resources))
+        except ValidationError as error:
+            problem = problem_of(Resources, error)
+            raise UserError(f"{path}: runs.{number}.resources.{problem}") from None
     for resources in every:
         if 0 < resources.seconds <= profile.signal_seconds + LEAST_SECONDS:
             raise UserError(

@@ -1,7 +1,5 @@
 """Superposition under the paper's AdamW and under Muon, each at its baseline's best rate."""
 
-from typing import get_args
-
 from experiments.studies.grid import Choice, Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 from experiments.studies.setting import Setting
@@ -9,8 +7,12 @@ from tst_study.configuration.optimizer_kinds import OptimizerName
 
 TITLE = "Superposition under AdamW and under Muon"
 CLAIMS = "Whether the gain is one over AdamW alone, or holds for an optimizer of another kind."
-RATE_FACTORS = (0.5, 1.0, 2.0)
-"""Of the set-up's own rate; updates of both optimizers are of one size."""
+RATES: dict[OptimizerName, tuple[float, ...]] = {
+    "adamw": (0.5, 1.0, 2.0),
+    "muon": (0.5, 1.0, 2.0),  # its updates are scaled to the size of AdamW's
+}
+"""Candidates, as multiples of the set-up's own rate, which suits AdamW. An optimizer that is not
+named here is not swept: another's rates say nothing about it."""
 
 
 def parts(scale: Scale) -> list[Choice]:
@@ -19,7 +21,7 @@ def parts(scale: Scale) -> list[Choice]:
 
     def candidates(kind: OptimizerName) -> tuple[Setting, ...]:
         setting = scale.setting.changed(kind, f"optimizer.kind={kind}")
-        return tuple(setting.with_rate(x * setting.learning_rate) for x in RATE_FACTORS)
+        return tuple(setting.with_rate(x * setting.learning_rate) for x in RATES[kind])
 
     first = scale.seeds[:1]
-    return [Choice(candidates(kind), both_arms, seeds=first) for kind in get_args(OptimizerName)]
+    return [Choice(candidates(kind), both_arms, seeds=first) for kind in RATES]

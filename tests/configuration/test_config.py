@@ -38,7 +38,7 @@ steps = 100
     ("override", "parts"),
     [
         ("model.hiden_size=64", ["model.hiden_size: unknown", "did you mean model.hidden_size?"]),
-        ("model.depth=3", ["model.depth", "unknown key", "--dry-run"]),
+        ("model.depth=3", ["model.depth", "unknown key", "feed_forward_size"]),
         ("bag_size=4", ["bag_size: unknown key", "did you mean superposition.bag_size?"]),
         ("optimizer.lr=1", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),
         ("optimizer={lr=1}", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),

@@ -22,7 +22,7 @@ from tst_study.checkpoints.places import checkpoint_place
 from tst_study.errors import UserError
 
 SETTINGS = ("schedule.steps=6", "execution.checkpoint_every=2", "execution.keep_checkpoints=3")
-TRIALS = 200
+TRIALS = 96
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.input.answers import answer, refusal
-from tests.tiny_runs import run
+from tests.tiny_runs import run, tiny
 from tst_study import run_record
+from tst_study.config import to_toml
 from tst_study.data.integrity import verify
 from tst_study.data.manifest import read_manifest
 from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
+AS_TRAINED = ("schedule.steps=4", "execution.checkpoint_every=2")
 UNKNOWN = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -31,7 +33,7 @@ UNKNOWN = settings(
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "trained"
-    run(corpus, folder, "schedule.steps=4", "execution.checkpoint_every=2")
+    run(corpus, folder, *AS_TRAINED)
     return folder
 
 
@@ -85,6 +87,13 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("run.json", lambda row: row.update(raw_tokens="x"), "raw_tokens: "),
     ("run.json", lambda row: row.update(parameters=[]), "parameters: "),
     ("run.json", lambda row: row.update(config=3), "config: "),
+    ("run.json", lambda row: row["config"].pop("model"), "config: model: missing"),
+    ("run.json", lambda row: row["config"]["model"].update(layers="2"), "model.layers: '2'"),
+    ("run.json", lambda row: row["config"].update(execution=3), "config: execution: 3: "),
+    ("run.json", lambda row: row.update(plan=[]), "plan: "),
+    ("run.json", lambda row: row["plan"].pop("steps"), "plan.steps: Field required"),
+    ("run.json", lambda row: row["plan"].update(bag_size="x"), "plan.bag_size: "),
+    ("run.json", lambda row: row["parameters"].update(total=None), "parameters.total: "),
     ("status.json", lambda row: row.update(state="well"), "state: "),
     ("status.json", lambda row: row.update(state=3), "state: "),
     ("status.json", lambda row: row.pop("state"), "state: Field required"),
@@ -123,6 +132,43 @@ def test_a_changed_key_of_a_run_is_named(
         run_record.read(copy)
     assert expected in str(raised.value)
     assert name in str(raised.value)
+
+
+VERBS = (
+    ["train", "run.toml", "--folder"],
+    ["export", "--to", "out"],
+    ["evaluate"],
+    ["status"],
+    ["collect"],
+    ["analyse", "--runs"],
+)
+
+
+@pytest.mark.parametrize("verb", VERBS[:3], ids=lambda words: words[0])
+def test_every_verb_names_a_damaged_config_of_a_run(
+    copy: Path, corpus: Path, verb: list[str]
+) -> None:
+    _changed(copy, lambda row: row["config"]["batch"].update(sequences="x"))
+    (copy.parent / "run.toml").write_text(to_toml(tiny(corpus, *AS_TRAINED)))
+    assert "run.json: config: batch.sequences: 'x'" in refusal([*verb, "run"], copy.parent)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda words: words[0])
+def test_every_verb_refuses_a_run_of_a_later_schema(
+    copy: Path, corpus: Path, verb: list[str]
+) -> None:
+    _changed(copy, lambda row: row.update(schema_version=2, something="new"))
+    (copy.parent / "run.toml").write_text(to_toml(tiny(corpus, *AS_TRAINED)))
+    given = answer([*verb, "run"], copy.parent)
+    assert "run.json: schema_version = 2" in given.out + given.err
+    assert "Traceback" not in given.err
+    assert given.status == 2
+
+
+def _changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    header = json.loads((folder / "run.json").read_bytes())
+    change(header)
+    (folder / "run.json").write_text(json.dumps(header, indent=1))
 
 
 @UNKNOWN

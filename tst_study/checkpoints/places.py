@@ -26,7 +26,7 @@ def checkpoint_steps(run: Path) -> list[int]:
     """Steps after which a run folder has a whole checkpoint, in order."""
     places = checkpoint_folder(run).glob(f"{PREFIX}*")
     names = (place.name.removeprefix(PREFIX) for place in places)
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def checkpoint_place(run: Path, step: int) -> Path:

@@ -1,5 +1,6 @@
 """A run folder whose checkpoint is to be used: which one, of what phase, and what made it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ class TrainedRun:
         return self.config.model
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Mapping[str, Any]:
         return self.header["plan"]
 
     @property

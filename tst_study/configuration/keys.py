@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -29,7 +30,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     # What is missing may be there under another name.
     key = next((its for its, meant in unknown.items() if meant == _without_places(key)), key)
     if key in unknown:
-        message = "unknown key; `tst-study train --dry-run` prints every key there is"
+        message = f"unknown key; there are: {', '.join(_section_at(schema, key).model_fields)}"
         if unknown[key]:
             message = f"unknown key; did you mean {unknown[key]}?"
     elif first["type"] == "missing":
@@ -44,8 +45,9 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
 
 
 def _near_key(given: str, keys: Iterable[str]) -> str | None:
-    """The dotted key most like `given`: in its own section by spelling, initials (`lr`) or symbol
-    (`s`), in another one by its whole name alone. None where none is like it."""
+    """The dotted key most like `given`: in its own section by initials (`lr`), symbol (`s`) or
+    spelling, and before that a key of exactly this name in another one. None where none is like it.
+    """
     section, _, name = given.rpartition(".")
     own: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -61,8 +63,17 @@ def _near_key(given: str, keys: Iterable[str]) -> str | None:
         "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
     }
     meant = SYMBOLS.get(name) or by_initials.get(name) or name
-    near = get_close_matches(meant.lower(), own, 1)
+    near = [meant] if meant in own else []
+    if not near and meant not in others:
+        near = get_close_matches(meant.lower(), own, 1)
     return own[near[0]] if near else others.get(meant)
+
+
+def _section_at(schema: type[BaseModel], key: str) -> type[BaseModel]:
+    """The innermost section that a dotted key lies in."""
+    for part in key.split(".")[:-1]:
+        schema = sections_of(schema).get(part, schema)
+    return schema
 
 
 def _without_places(key: str) -> str:
@@ -72,10 +83,10 @@ def _without_places(key: str) -> str:
 
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Dotted, those of sections before their section's own."""
-    for name, field in section.model_fields.items():
-        inner = section_of(field.annotation)
-        if inner is not None:
-            yield from _keys(inner, f"{prefix}{name}.")
+    inner = sections_of(section)
+    for name in section.model_fields:
+        if name in inner:
+            yield from _keys(inner[name], f"{prefix}{name}.")
         yield f"{prefix}{name}"
 
 
@@ -84,15 +95,21 @@ def _key(schema: type[BaseModel], place: Sequence[int | str], problem: str) -> s
     kept: list[str] = []
     section = schema
     for part in place[: -1 if problem == "extra_forbidden" else None]:
-        field = section.model_fields.get(str(part))
-        if isinstance(part, int) or field is not None:
+        if isinstance(part, int) or part in section.model_fields:
             kept.append(str(part))
-        section = (field and section_of(field.annotation)) or section
+        section = sections_of(section).get(str(part), section)
     return ".".join([*kept, *map(str, place[len(place) - (problem == "extra_forbidden") :])])
 
 
+@cache
+def sections_of(schema: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The sections of a schema by their keys."""
+    inner = {key: section_of(field.annotation) for key, field in schema.model_fields.items()}
+    return {key: section for key, section in inner.items() if section is not None}
+
+
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section's class, also of one that may be left out or stands in a list."""
+    """The class of a section, also of one that may be left out or stands in a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(section_of, get_args(annotation))), None)

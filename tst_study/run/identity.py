@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from tst_study.config import Config, to_dict
 from tst_study.configuration.phase_plan import plan_phases
@@ -48,6 +48,7 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
     plan = plan_phases(config)
     end = config.schedule.last_step
     identity = fingerprint(config, data)
+    sums = {"step_ratio": plan.step_ratio, "data_multiplier": plan.data_multiplier}
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id(config, identity),
@@ -58,11 +59,7 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
         "config": to_dict(config),
         "parameters": asdict(count_parameters(config.model)),
         "flops": asdict(count_flops(config)),
-        "plan": {
-            **asdict(plan),
-            "step_ratio": plan.step_ratio,
-            "data_multiplier": plan.data_multiplier,
-        },
+        "plan": cast(Any, asdict(plan) | sums),
         "raw_tokens": plan.raw_tokens(end),
         "latent_tokens": plan.latent_tokens(end),
         "data": data,

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tst_study.config import AddedLater, Config
-from tst_study.configuration.keys import section_of
+from tst_study.configuration.keys import sections_of
 from tst_study.configuration.phase_plan import superposed_steps
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution")
@@ -56,15 +56,14 @@ def _superposition(values: dict[str, Any], schedule: dict[str, Any]) -> dict[str
 
 
 def _without_later_defaults(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    kept = {}
+    kept, sections = {}, sections_of(kind)
     for key, value in values.items():
         field = kind.model_fields.get(key)
         later = [mark for mark in field.metadata if isinstance(mark, AddedLater)] if field else []
         if any(value == mark.default for mark in later):
             continue
-        section = section_of(field.annotation) if field else None
-        if section is not None and isinstance(value, Mapping):
-            value = _without_later_defaults(value, section)
+        if isinstance(value, Mapping) and key in sections:
+            value = _without_later_defaults(value, sections[key])
         kept[key] = value
     return kept
 
