@@ -75,7 +75,7 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
         _be_deterministic()
         keep_freed_memory()
     with listening() as stop, process_groups(config) as ranks:
-        with collectives_named(ranks.rank):  # read by one rank what all would read the same of
+        with collectives_named(ranks.rank):  # one rank reads the files for all
             data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
         with (
             run_log(config, data, folder, writes=ranks.is_first, progress=progress) as log,
@@ -372,7 +372,8 @@ def _reads_ahead(device: torch.device) -> bool:
 
 
 def _use(device: torch.device) -> None:
-    """In a new thread, which else would pin memory for the first GPU and take a part of it."""
+    """Tell a new thread its GPU: otherwise it pins memory for the first one, and fills a part of
+    it."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

@@ -88,7 +88,7 @@ class RunLog:
         self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
 
     def forked(self, config: Config, trunk: Path, step: int) -> None:
-        """Take the trunk's rows over as a segment of their own, so that the record is whole."""
+        """Copy the trunk's rows into a segment of their own: the run's record is then whole."""
         if self._writer is not None:
             self._writer.take_over(read(trunk), step, config.execution)
 

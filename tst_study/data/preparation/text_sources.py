@@ -263,8 +263,8 @@ def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
 def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """The content of a packed file. Raises `UserError` where it is damaged or ends too early.
 
-    The libraries' own readers pass over what follows a whole frame and is none, and zstandard's
-    over a frame that is cut off: text would be missing and no one would know.
+    The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
+    frame is cut off. Text would be missing, and no one would know.
     """
     frame: Any = None  # a stretch that can be unpacked by itself; a file may hold several
     frame_begin = end = 0
