@@ -2,6 +2,7 @@
 again."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +54,7 @@ Processes = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
@@ -98,6 +100,7 @@ def plan(
     time: Annotated[
         bool, typer.Option("--time", help="Time a few steps of each shape here, for the hours.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
@@ -108,7 +111,7 @@ def plan(
     from experiments.plan.allocation import Allocation, Prices
     from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
-    from experiments.plan_table import lines
+    from experiments.plan_table import table
     from experiments.runs.status import ENDLESS
     from experiments.studies.catalogue import load
 
@@ -127,24 +130,31 @@ def plan(
             return given
         return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
 
-    shown = lines(
+    if time:
+        chosen.prepare()
+    shown = table(
         planner,
         allocation,
         prices,
         noise=noise,
         pattern=pattern,
-        width=get_terminal_size().columns if sys.stdout.isatty() else ENDLESS,
         at_once=fitting(planner.decided(), processes),
         timed=time,
     )
-    print(*shown, sep="\n")
-    if gpus is not None:
+    if as_json:
+        _print_json(shown.as_json())
+    else:
+        width = get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
+        print(*shown.lines(width), sep="\n")
+    if gpus is not None and not as_json:
         from experiments.plan.cluster_sheet import lines as cluster_lines
 
         configs = [run.config for run in planner.whole()]
         print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
-    if check:
-        print(*trains.check(planner.decided(), planner.root), sep="\n")
+    if check and not as_json:
+        said, refused = trains.check(planner.decided(), planner.root)
+        print(*said, sep="\n")
+        raise typer.Exit(int(refused))
 
 
 @verb(
@@ -170,13 +180,18 @@ def submit(
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show arrays and the first script; submit nothing.")
+    ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
     from experiments.launcher import Options
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device)
-    options = Options(parallel, processes, profile, not no_share, not no_collect, only_new, device)
+    options = Options(
+        parallel, processes, profile, not no_share, not no_collect, only_new, dry_run, device
+    )
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
@@ -188,7 +203,7 @@ def submit(
     kind=_OfStudies,
 )
 def retry(
-    study: StudyName,
+    study: StudyOrFolder,
     pattern: Pattern = "",
     scale: ScaleName = "quick",
     launcher: LauncherName = "local",
@@ -202,12 +217,22 @@ def retry(
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options
     from experiments.runs.status import stopped
-    from experiments.studies.catalogue import load
+    from experiments.studies.catalogue import STUDIES, load, of_folder
 
-    chosen = load(study, scale, runs, device)
+    if study in STUDIES:
+        chosen = load(study, scale, runs, device)
+    else:
+        root, pattern = _place(study, scale, runs, pattern)
+        chosen, no_share = of_folder(root, device), True
     options = Options(parallel, processes, profile, not no_share, device=device)
     wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
     raise typer.Exit(_submitted(chosen, launcher, options, wanted))
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
@@ -217,8 +242,11 @@ def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     from experiments.plan.planner import Planner
     from tst_study.run.launch_facts import code_version
 
-    register(study.folder, study.questions, code_version())
+    if not options.dry:
+        register(study.folder, study.questions, code_version())
     status = launcher_of(launcher, options).submit(study, study.folder, *wanted)
+    if options.dry:
+        return status
     dead_ends = Planner(study, study.folder).dead_ends()
     for line in dead_ends:
         print(f"error: {line}", file=sys.stderr)
@@ -241,10 +269,17 @@ def status(
     watch: Annotated[
         float | None, typer.Option(min=0.5, help="Seconds between looks, until Ctrl-C.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from experiments.runs.status_screen import show
+    from experiments.runs.status_screen import chosen, show
+    from experiments.studies.catalogue import STUDIES
 
+    if runs is None and study not in STUDIES:
+        runs, pattern = _place(study, scale, runs, pattern)
+    if as_json:
+        _print_json([asdict(row) for row in chosen(study, scale, pattern, runs, not no_share)])
+        return
     show(study, scale, pattern, runs, share=not no_share, every=watch)
 
 
@@ -264,7 +299,7 @@ def cancel(
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
     from experiments.runs.cancel import cancel_runs
 
-    root = _folder(study, scale, runs)
+    root, pattern = _place(study, scale, runs, pattern)
     cancelled = cancel_runs(root, pattern)
     matching = f" that matches {pattern!r}" if pattern else ""
     nothing = f"nothing to cancel: no run{matching} is queued or running in {root}"
@@ -288,7 +323,7 @@ def logs(
     """Show the end of the logs of runs: of those that failed, where none are named."""
     from experiments.runs.logs import log_tails
 
-    for text in log_tails(_folder(study, scale, runs), pattern, lines):
+    for text in log_tails(*_place(study, scale, runs, pattern), lines):
         print(text)
 
 
@@ -350,6 +385,16 @@ def clean(
     if yes:
         total = sum(one.size for one in delete(root, found, planner)) / 2**20
     print(f"{total:,.1f} MiB {'deleted' if yes else 'could be deleted: say --yes'}")
+
+
+def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
+    """The folder of a study's runs, and which of them are meant: its folder may name one run."""
+    from experiments.run_process import config_path
+
+    root = _folder(study, scale, runs)
+    if (root / "run.json").exists() or config_path(root).exists():
+        return root.parent, pattern or root.name
+    return root, pattern
 
 
 def _folder(study: str, scale: str, runs: Path | None) -> Path:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from experiments.plan.allocation import Allocation, Prices
+from experiments.plan.layouts import AllocationOf, check_layouts
 from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
 from tst_study.run import lock as run_lock
@@ -77,8 +79,9 @@ class Launcher(Protocol):
     def prices(self) -> Prices:
         """What its devices do and cost, as far as it knows."""
 
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
-        """Whether it would take these runs, in lines for people; submits nothing."""
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
+        """Whether it would take these runs, in lines for people, and whether it would refuse any;
+        submits nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class Options:
     collects: bool = True
     only_new: bool = False
     """Only runs that were never submitted before."""
+    dry: bool = False
+    """Say what would be done, and do none of it."""
     device: str | None = None
     """On which the study was told to run; by default as its scale says."""
 
@@ -121,6 +126,12 @@ def launchers() -> list[Launcher]:
 def jobs_of(root: Path) -> dict[str, Job]:
     """Jobs of the study's runs by run id, whoever has them. Raises `UserError`."""
     return {run: job for one in launchers() for run, job in one.jobs(root).items()}
+
+
+def check_before_preparing(study: Study, root: Path, share: bool, allocation: AllocationOf) -> None:
+    """Raises `UserError` where a study that is yet to be prepared, for hours, cannot be trained."""
+    if not all(folder.is_dir() for folder in study.corpora):
+        check_layouts(Planner(study, root, share, unprepared=True).decided(), allocation)
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
 
 from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
@@ -26,19 +27,36 @@ HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "s
 OURS = Prices()
 
 
-def lines(
+@dataclass(frozen=True)
+class PlanTable:
+    text: list[str]
+    """Sums, and what stands against the plan."""
+    rows: list[dict[str, Any]]
+    """Of the runs: steps, FLOPs, raw tokens, seconds, bytes; None for what is not known."""
+    has_gpu_hours: bool
+
+    def lines(self, width: int = ENDLESS) -> list[str]:
+        """For a screen of so many columns."""
+        head = [*HEAD[:4], *(["GPU-hours"] if self.has_gpu_hours else []), *HEAD[4:]]
+        cells = [_cells(row, self.has_gpu_hours) for row in self.rows]
+        return [*self.text, "", *_aligned([head, *cells], width)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"text": self.text, "runs": self.rows}
+
+
+def table(
     planner: Planner,
     allocation: AllocationOf = lambda run: Allocation(),
     prices: Prices = OURS,
     *,
     noise: float | None = None,
     pattern: str = "",
-    width: int = ENDLESS,
     at_once: int = 1,
     timed: bool = False,
-) -> list[str]:
-    """Sums, then a line for each run that `pattern` matches, `width` columns wide; hours are of
-    `at_once` runs at a time, `timed` here where none has ended.
+) -> PlanTable:
+    """Sums, and a row for each run that `pattern` matches; hours are of `at_once` runs at a time,
+    `timed` here where none has ended. Raises `UserError` where `pattern` matches none.
 
     Corpora need not be there yet; ids are provisional then, which is said.
     """
@@ -54,10 +72,12 @@ def lines(
         for run in runs:
             measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
     hours = _Hours(prices, allocation, measured, source, at_once)
-    rows = [[*HEAD[:4], *(["GPU-hours"] if prices.device else []), *HEAD[4:]]]
+    rows = []
     for run in (run for run in runs if matches(run.run_id, pattern)):
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
         rows.append(_row(run, hours, allocation(run), state))
+    if not rows:
+        raise UserError(f"{planner.root}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
     text += [*problems(runs, allocation), *planner.dead_ends()]
@@ -68,36 +88,53 @@ def lines(
         runs_there = run_record.find_run_folders(planner.root)
         unseen = f" and runs on it in {planner.root} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
-    return [*text, "", *_aligned(rows, width)]
+    return PlanTable(text, rows, prices.device is not None)
 
 
-def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> list[str]:
-    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
+def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[str, Any]:
     plan = plan_phases(run.config)
     wall = hours.wall_seconds(run, given)
     launches = wall and given.seconds and ceil(wall / given.seconds)
+    return {
+        "run_id": run.run_id,
+        "first_step": run.first_step,
+        "steps": run.steps,
+        "flops": total_flops([run]),
+        "raw_tokens": plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step),
+        "gpu_hours": hours.of(run) if hours.prices.device else None,
+        "wall_seconds": wall,
+        "launches": launches,
+        "memory": _memory(run.config, given),
+        "state": state,
+    }
+
+
+def _cells(row: Mapping[str, Any], has_gpu_hours: bool) -> list[str]:
+    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
+    memory = row["memory"]
     return [
-        run.run_id,
-        f"{run.first_step:,}–{run.steps:,}" if run.first_step else f"{run.steps:,}",
-        f"{total_flops([run]):.3g}",
-        big(plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step)),
-        *([_number(hours.of(run))] if hours.prices.device else []),
-        duration(wall),
-        f"{launches:,}" if launches else "–",
-        _memory(run.config, given),
-        state,
+        row["run_id"],
+        f"{row['first_step']:,}–{row['steps']:,}" if row["first_step"] else f"{row['steps']:,}",
+        f"{row['flops']:.3g}",
+        big(row["raw_tokens"]),
+        *([_number(row["gpu_hours"])] if has_gpu_hours else []),
+        duration(row["wall_seconds"]),
+        f"{row['launches']:,}" if row["launches"] else "–",
+        memory_size(memory) if isinstance(memory, int) else memory or "–",
+        row["state"],
     ]
 
 
-def _memory(config: Config, given: Allocation) -> str:
-    """Of one rank; a dash where its layout cannot work, or hangs on a memory that is not known."""
+def _memory(config: Config, given: Allocation) -> int | str | None:
+    """Bytes of one rank; None where its layout cannot work, "auto" where a memory that is not known
+    decides."""
     if config.execution.parallel == "auto" and given.memory is None:
         return "auto"
     try:
         config = resolved(config, given)
     except UserError:
-        return "–"
-    return memory_size(estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total)
+        return None
+    return estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:

@@ -125,7 +125,12 @@ def main() -> NoReturn:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             # What the system refuses of a path: a folder that is a file, a loop, no permission.
-            reason = f"{os.fsdecode(error.filename)}: {error.strerror}; name another place"
+            remedy = (
+                "ask its owner for the right to write, or name a place of your own"
+                if isinstance(error, PermissionError)
+                else "name another place"
+            )
+            reason = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
             _end(f"error: {_rank()}{reason}", 2, debug)
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
             _end(f"error: {_rank()}{error}; name another place", 2, debug)  # `Path.resolve`'s own

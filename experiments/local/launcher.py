@@ -12,12 +12,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from experiments.launcher import Job, Options
+from experiments.launcher import Job, Options, check_before_preparing
 from experiments.local.progress import Progress
-from experiments.local.queue import Queue, StoppedError, launch
+from experiments.local.queue import Queue, StoppedError, fitting, launch
 from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.layouts import problems
-from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
 from experiments.runs.status import jobs_if_known, row, rows_of
@@ -42,6 +42,9 @@ class Local:
     ) -> int:
         """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
         options, console = self._options, Console(highlight=False)
+        check_before_preparing(study, root, options.share, self.allocation)
+        if options.dry:
+            return self._say_what(study, root, wanted)
         began = time.monotonic()
         _say(console, study.title, study.claims)
         study.prepare()
@@ -84,11 +87,23 @@ class Local:
     def prices(self) -> Prices:
         return Prices()
 
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
-        return problems(runs, self.allocation)
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
+        found = problems(runs, self.allocation)
+        return found, bool(found)
+
+    def _say_what(self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool]) -> int:
+        planned = Planner(study, root, self._options.share, unprepared=True).decided()
+        runs = [run for run in planned if wanted(run)]
+        open_ = [run for run in runs if not is_over(run)]
+        at_once = self._options.parallel or fitting(planned, self._options.processes)
+        print(f"{len(runs) - len(open_)} over; to be trained here, {at_once} at a time:")
+        print(*(f"  {run.run_id}" for run in open_), sep="\n")
+        return 0
 
     def _command(self, study: Study, root: Path) -> str:
         words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
+        if not study.scale:  # of a mere folder
+            words = ["tst-study", "retry", study.name]
         return shlex.join([*words, *self._options.words()])
 
 

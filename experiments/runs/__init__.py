@@ -1,1 +1,1 @@
-"""The verbs on a submitted study: `status`, `watch`, `cancel`, `logs`, `collect`, `clean`."""
+"""The verbs on a submitted study: `status`, `cancel`, `logs`, `collect`, `clean`."""

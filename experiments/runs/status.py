@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments.launcher import Job, jobs_of
 from experiments.plan.planned_run import PlannedRun, matches
@@ -18,6 +21,7 @@ from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, config_path
 from experiments.study import Study
 from tst_study import config, run_record
+from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
 from tst_study.text import printable
@@ -42,8 +46,15 @@ COLORS = {
 
 ENDLESS = 10_000
 """Columns of a screen that is none: a file or a pipe gets whole lines."""
+LEFT = 8
+"""Columns before the job's: numbers, to the right."""
 BESIDE_THE_NAME = 72
 """Columns of the other cells of a running run."""
+QUIET_SECONDS = 60.0
+"""For which a run may say nothing, whatever its steps take: an evaluation, a checkpoint."""
+FULL_BYTES = 2**20
+KEPT = ".status.json"
+"""In a study's folder: the rows of its runs that are over, which do not change any more."""
 STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
 """States in which nothing happens until the run is submitted again."""
 
@@ -85,6 +96,11 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     if state not in run_record.FINAL_STATES:
         state, message = _checked(state, message, folder, job)
     running, evaluation = state == "running", run_record.last_evaluation(folder)
+    lag = max(0.0, time.time() - status["heartbeat"]) if running else None
+    if lag is not None and (said := _silent(lag, status)):
+        message = "; ".join(filter(None, (said, message)))
+    if state in ("failed", "interrupted") and _is_full(folder):
+        message = "; ".join(filter(None, (message, "the disk is full: make room, then retry")))
     return StatusRow(
         run_id=folder.name,
         state=state,
@@ -95,10 +111,26 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
         tokens_per_second=status.get("tokens_per_second") if running else None,
         seconds_left=status.get("seconds_left") if running else None,
         message=message,
-        lag=max(0.0, time.time() - status["heartbeat"]) if running else None,
+        lag=lag,
         job=id,
         held_out=evaluation and evaluation["nats_per_token"],
     )
+
+
+def _silent(lag: float, status: run_record.Status) -> str:
+    """Says so of a run that is longer without a word than two of its steps, and than what stands
+    between steps usually takes."""
+    left, steps = status.get("seconds_left"), status["steps"] - status["step"]
+    usual = left / steps if left and steps else 0.0
+    if lag <= max(2 * usual, QUIET_SECONDS):
+        return ""
+    return f"silent for {duration(lag)}: hangs? (a step takes {duration(usual)})"
+
+
+def _is_full(folder: Path) -> bool:
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    return False
 
 
 def _without_a_word(folder: Path, job: Job | None) -> tuple[str, str]:
@@ -139,12 +171,63 @@ def rows_of(
     known = {run.folder.name for run in planned}
     others = [path for path in _folders_below(root) if path.name not in known]
     trunks = {run.run_id: run.trunk.run_id for run in planned if run.trunk}
-    rows = [row(run.folder, run.steps, jobs.get(run.run_id)) for run in planned]
-    return _blocked([*rows, *(row(path, job=jobs.get(path.name)) for path in others)], trunks)
+    steps = {run.folder: run.steps for run in planned} | dict.fromkeys(others, 0)
+    return _blocked(_rows(root, steps, jobs), trunks)
+
+
+def _rows(root: Path, folders: Mapping[Path, int], jobs: Mapping[str, Job]) -> list[StatusRow]:
+    """A row for each folder, with the steps that are planned for it."""
+    kept, found, rows = _kept(root), {}, []
+    for folder, steps in folders.items():
+        stamp, job = _stamp(folder), jobs.get(folder.name)
+        stamped = kept.get(folder.name)
+        if stamped is not None and stamped[0] == stamp:
+            one = StatusRow(**{**stamped[1], "job": job.id if job else ""})
+        else:
+            one = row(folder, steps, job)
+        if one.state in run_record.FINAL_STATES:
+            found[folder.name] = [stamp, vars(one)]
+        rows.append(one)
+    if found and any(kept.get(name, [0])[0] != known[0] for name, known in found.items()):
+        with suppress(UserError, OSError):  # somebody else's folder, perhaps
+            write_json(root / KEPT, found)
+    return rows
+
+
+def _kept(root: Path) -> dict[str, list[Any]]:
+    """By the run's name: what its files were like, and its row."""
+    with suppress(OSError, ValueError):
+        kept = json.loads((root / KEPT).read_bytes())
+        if isinstance(kept, dict) and all(_is_row(one) for one in kept.values()):
+            return kept
+    return {}
+
+
+def _is_row(kept: object) -> bool:
+    return (
+        isinstance(kept, list)
+        and len(kept) == 2
+        and isinstance(kept[1], dict)
+        and kept[1].keys() == StatusRow.__dataclass_fields__.keys()
+    )
+
+
+def _stamp(folder: Path) -> list[int]:
+    """Changes with what a row is made of."""
+    stamp = []
+    for name in ("status.json", "evals.jsonl"):
+        try:
+            there = os.stat(f"{folder}/{name}")
+        except OSError:
+            stamp += [0, 0]
+        else:
+            stamp += [there.st_mtime_ns, there.st_size]
+    return stamp
 
 
 def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[PlannedRun], bool]:
     """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
+    check_matches(study, root, pattern, share)
     jobs = jobs_if_known(root)
     states = {one.run_id: one.state for one in rows_of(study, root, share, jobs)}
     named = [
@@ -160,6 +243,14 @@ def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[Pl
         return run.run_id in chosen | trunks or branches
 
     return wanted
+
+
+def check_matches(study: Study, root: Path, pattern: str, share: bool) -> None:
+    """Raises `UserError` where no run's name matches, planned or there already."""
+    planned = Planner(study, root, share, unprepared=True)
+    names = {run.run_id for run in (*planned.decided(), *planned.whole())}
+    if not any(matches(name, pattern) for name in names | {p.name for p in _folders_below(root)}):
+        raise UserError(f"{root}: no run's name has {pattern!r} in it")
 
 
 def _blocked(rows: list[StatusRow], trunks: Mapping[str, str]) -> list[StatusRow]:
@@ -184,7 +275,7 @@ def rows_below(root: Path, jobs: Mapping[str, Job] | None = None) -> list[Status
     check_is_there(root)
     jobs = jobs_if_known(root) if jobs is None else jobs
     folders = _folders_below(root)
-    rows = [row(path, job=jobs.get(path.name)) for path in folders]
+    rows = _rows(root, dict.fromkeys(folders, 0), jobs)
     unheard = {one.run_id for one in rows if one.state in ("waiting", "cancelled")}
     trunks = {path.name: _trunk_of(path) for path in folders if path.name in unheard}
     return _blocked(rows, trunks)
@@ -231,10 +322,11 @@ def _folders_below(root: Path) -> list[Path]:
     """Folders of runs; those of a study, that is, at the first level, else wherever they lie."""
     if not root.is_dir():
         return []
-    names = ("run.json", "status.json", "job/config.toml")
+    names = ("status.json", "run.json", "job/config.toml")
     with os.scandir(root) as entries:
-        paths = [Path(entry.path) for entry in entries if entry.is_dir()]
-    found = [path for path in paths if any((path / name).exists() for name in names)]
+        paths = [entry.path for entry in entries if entry.is_dir()]
+    exists = os.path.exists
+    found = [Path(path) for path in paths if any(exists(f"{path}/{name}") for name in names)]
     return sorted(found) or run_record.find_run_folders(root)
 
 
@@ -257,6 +349,48 @@ def sums(rows: Sequence[StatusRow]) -> str:
     return text
 
 
+def cells(rows: Sequence[StatusRow]) -> list[list[str]]:
+    """A heading, then the cells of each run, without columns that nothing stands in."""
+    lagging, jobs = any(one.lag is not None for one in rows), any(one.job for one in rows)
+    remarks = [
+        printable("; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message))))
+        for one in rows
+    ]
+    heads = ("run", "state", "step", "training", "held-out", "tokens/s", "left")
+    found = [[*heads, "lag" if lagging else "", "job" if jobs else ""]]
+    for one in rows:
+        found.append(
+            [
+                printable(one.run_id),
+                one.state,
+                f"{one.step:,}/{one.steps:,}" if one.steps else "",
+                "" if one.loss is None else f"{one.loss:.3f}",
+                "" if one.held_out is None else f"{one.held_out:.4f}",
+                "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
+                "" if one.seconds_left is None else duration(one.seconds_left),
+                "" if one.lag is None else duration(one.lag),
+                one.job,
+            ]
+        )
+    return [
+        [*row, remark]
+        for row, remark in zip(found, ["phase" if any(remarks) else "", *remarks], strict=True)
+    ]
+
+
+def plain(rows: Sequence[StatusRow]) -> list[str]:
+    """Lines of a file or a pipe."""
+    shown = cells(rows)
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if 2 <= place < LEFT else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in shown
+    ]
+
+
 def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
     """Names of runs give way where the terminal is narrow, in their middle: seeds stay apart."""
     from rich.table import Table
@@ -269,28 +403,18 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
     if any(one.lag is not None for one in rows):
         shown.caption = "lag: time since the run last said anything"
         shown.caption_justify = "left"
-    for name in ("run", "state"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("step", "training", "held-out", "tokens/s", "left", "lag"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    jobs = any(one.job for one in rows)
-    shown.add_column("job" if jobs else "", no_wrap=True)
-    remarks = [
-        "; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message)))
-        for one in rows
-    ]
-    shown.add_column("phase" if any(remarks) else "", overflow="fold")
-    for one, remark in zip(rows, remarks, strict=True):
-        shown.add_row(
-            Text(printable(shortened(one.run_id, width))),
-            Text(one.state, style=COLORS.get(one.state, "")),
-            f"{one.step:,}/{one.steps:,}" if one.steps else "",
-            "" if one.loss is None else f"{one.loss:.3f}",
-            "" if one.held_out is None else f"{one.held_out:.4f}",
-            "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
-            "" if one.seconds_left is None else duration(one.seconds_left),
-            "" if one.lag is None else duration(one.lag),
-            one.job,
-            Text(printable(remark)),
+    heads, *lines = cells(rows)
+    for place, head in enumerate(heads):
+        last = place == len(heads) - 1
+        shown.add_column(
+            head,
+            justify="right" if 2 <= place < LEFT else "left",
+            no_wrap=not last,
+            overflow="fold" if last else "ellipsis",
         )
+    for name, state, *others in lines:
+        shown.add_row(
+            Text(shortened(name, width)), Text(state, style=COLORS.get(state, "")),
+            *map(Text, others),
+        )  # fmt: skip
     return shown

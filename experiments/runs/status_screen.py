@@ -11,10 +11,10 @@ from rich.text import Text
 from experiments.launcher import Job
 from experiments.plan.planned_run import matches
 from experiments.runs.status import (
-    ENDLESS,
     StatusRow,
     check_is_there,
     jobs_if_known,
+    plain,
     rows_below,
     rows_of,
     say_once,
@@ -30,23 +30,37 @@ def show(
 ) -> None:
     """Raises `UserError` where there is nothing to show."""
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=ENDLESS)
 
-    def screen() -> Group:
+    def screen() -> Group | str:
         root = folder_of(study, scale, runs)
-        rows = [row for row in look(study, scale, root, share) if matches(row.run_id, pattern)]
-        if pattern and not rows:
-            raise UserError(f"{root}: no run's name has {pattern!r} in it")
-        return Group(Text(f"{root}: {sums(rows)}"), "", table(rows, "", console.width))
+        rows = chosen(study, scale, pattern, runs, share)
+        head = f"{root}: {sums(rows)}"
+        if not console.is_terminal:
+            return "\n".join([head, "", *plain(rows)])
+        return Group(Text(head), "", table(rows, "", console.width))
 
+    if not console.is_terminal:
+        print(screen(), flush=True)
+        while every is not None:
+            time.sleep(every)
+            print(screen(), flush=True)
+        return
     if every is None:
         console.print(screen())
         return
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             live.update(screen(), refresh=True)
             time.sleep(every)
+
+
+def chosen(study: str, scale: str, pattern: str, runs: Path | None, share: bool) -> list[StatusRow]:
+    """The rows whose names match. Raises `UserError` where none does."""
+    root = folder_of(study, scale, runs)
+    rows = [row for row in look(study, scale, root, share) if matches(row.run_id, pattern)]
+    if pattern and not rows:
+        raise UserError(f"{root}: no run's name has {pattern!r} in it")
+    return rows
 
 
 def look(

@@ -65,6 +65,7 @@ def _training(
         "setup": [
             f"TST_RUN={run}",
             f"TST_RETRIES={profile.retries}",
+            f"TST_SIGNAL={profile.signal_seconds}",
             f"TST_EXCLUDED={shlex.quote(profile.exclude or '')}",
             *_setup(one, profile),
         ],

@@ -9,6 +9,7 @@ them collects the study, or submits what only their results decide.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, write_config
 from experiments.slurm import launches, submission
 from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
-from experiments.slurm.code_copy import keep_code
+from experiments.slurm.code_copy import FOLDER, keep_code
 from experiments.slurm.commands import SlurmError, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
@@ -52,6 +53,10 @@ class Submitted:
     rest: str | None = None
     refused: list[str] = field(default_factory=list)
     """What Slurm said."""
+    warnings: list[str] = field(default_factory=list)
+    arrays: list[str] = field(default_factory=list)
+    """A line for each."""
+    first_script: str = ""
     undecided: int = 0
     """Runs that wait for results of these, such as that of a sweep."""
 
@@ -69,7 +74,11 @@ class Submitted:
             text.append(f"{self.undecided} more hang on their results: {after}")
         if self.collect:
             text.append(f"job {self.collect} collects the study when all of them have ended")
-        return text + [f"refused: {said}" for said in self.refused]
+        return [*self.warnings, *text, *(f"refused: {said}" for said in self.refused)]
+
+    def plan(self) -> list[str]:
+        """What a dry run would have submitted, and the script of the first array."""
+        return [*self.warnings, *self.arrays, "", self.first_script]
 
 
 def submit_to_slurm(
@@ -86,8 +95,8 @@ def submit_to_slurm(
     that it does not try for ever what fails. Raises `UserError`, also where Slurm took nothing at
     all.
     """
-    planning = Planner(study, root, options.share)
-    with the_only_submitter(root) as lock:
+    planning = Planner(study, root, options.share, unprepared=options.dry)
+    with nullcontext(-1) if options.dry else the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
         result = Submitted(undecided=max(0, len(planning.whole()) - len(decided)))
@@ -101,13 +110,29 @@ def submit_to_slurm(
             elif not (options.only_new and job):
                 open_.append(run)
         check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
-        handing = _Handing(root, profile, lock, jobs, result)
+        result.warnings += short_times(open_, profile)
+        handing = _Handing(root, profile, lock, jobs, result, options.dry)
         handing.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
-        if options.collects:
+        if options.collects and not options.dry:
             handing.follow_up(rest, _collecting(study, root))
     return result
+
+
+def short_times(runs: Sequence[PlannedRun], profile: Profile) -> list[str]:
+    """A line for each run whose launch would be told to stop before its first step, by the last
+    start-up that was."""
+    said = []
+    for run in runs:
+        resources = profile.resources_of(*run.names)
+        seconds = launches.start_up(run.folder)
+        if seconds and 0 < resources.seconds <= seconds + profile.signal_seconds:
+            said.append(
+                f"{run.run_id}: its last start-up took {seconds} s or more, of time = "
+                f"{resources.time!r} with signal_seconds = {profile.signal_seconds}; say more time"
+            )
+    return said
 
 
 def _collecting(study: Study, root: Path) -> list[str]:
@@ -143,12 +168,13 @@ class _Handing:
     lock: int
     jobs: dict[str, SlurmJob]
     result: Submitted
+    dry: bool = False
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
         """Trunks and runs without one first: branches name the job that they wait for."""
         if not runs:
             return
-        code = keep_code(self.root)
+        code = self.root / FOLDER / "…" if self.dry else keep_code(self.root)
         longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
         for waits in (False, True):
             groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
@@ -217,11 +243,16 @@ class _Handing:
             self.result.left += runs
             return
         one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
-        for run in runs:
-            self._write_job_folder(one, run, resources)
         script = array_script(one, self.root, self.profile, resources)
+        for run in () if self.dry else runs:
+            self._write_job_folder(one, run, resources)
+        self.result.first_script = self.result.first_script or script
         try:
-            job = submission.submit(one, self.root, script, self.lock)
+            job = (
+                f"array{len(self.result.jobs) + 1}"
+                if self.dry
+                else submission.submit(one, self.root, script, self.lock)
+            )
         except SlurmError as error:
             if not self.result.jobs:
                 raise
@@ -229,6 +260,8 @@ class _Handing:
             self.result.left += runs
             return
         self.result.jobs.append(job)
+        waits = f", after {dependency.partition(':')[2]}" if dependency else ""
+        self.result.arrays.append(f"{job}: {len(runs)} runs, each on {resources}{waits}")
         self.result.new += runs
         for place, run in enumerate(runs):
             self.jobs[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")

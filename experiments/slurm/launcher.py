@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from experiments.launcher import Job, Options
+from experiments.launcher import Job, Options, check_before_preparing
 from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.run_process import cancel_mark
-from experiments.slurm import launches, submission
+from experiments.slurm import handing_over, launches, submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import copies, unfinished
 from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
 from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
-from experiments.slurm.profile import Profile, Resources, load_profile
+from experiments.slurm.profile import PLACES, Profile, Resources, found, load_profile
+from experiments.slurm.site import template
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study import run_record
+from tst_study.errors import UserError
 from tst_study.run import lock as run_lock
 
 JOBS_PER_CALL = 200
@@ -44,12 +46,20 @@ class Slurm:
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
-        profile = self.profile
         call("sbatch", "--version")  # preparing data may take hours: not without Slurm
-        study.prepare()
-        rest = self._command(study, root)
+        if self._options.profile is None and found() is None:
+            print(template())
+            raise UserError(
+                f"{PLACES[0]}: missing; write the lines above into it, with what your site asks "
+                "for, or name another by --profile"
+            )
+        profile = self.profile
+        check_before_preparing(study, root, self._options.share, self.allocation)
+        if not self._options.dry:
+            study.prepare()
+        rest = self._command(study, root) if study.scale else ()
         done = submit_to_slurm(study, root, profile, self._options, wanted, rest)
-        print(*done.lines(), sep="\n")
+        print(*(done.plan() if self._options.dry else done.lines()), sep="\n")
         return 1 if done.refused else 0
 
     def _command(self, study: Study, root: Path) -> list[str]:
@@ -125,7 +135,7 @@ class Slurm:
         how = self.profile
         return Prices(how.device, how.mfu, how.price_per_gpu_hour)
 
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> list[str]:
+    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
         return check_with_slurm(runs, root, self.profile)
 
 
@@ -134,14 +144,18 @@ def _active(known: Mapping[Key, SlurmJob]) -> set[str]:
     return {name for (name, _), job in known.items() if job.is_active}
 
 
-def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -> list[str]:
+def check_with_slurm(
+    runs: Sequence[PlannedRun], root: Path, profile: Profile
+) -> tuple[list[str], bool]:
     """What stands against the runs' layouts, and what `sbatch --test-only` says of each kind of job
-    that they need."""
+    that they need; and whether any of it is a refusal."""
     kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if not is_over(run):
             kinds[profile.resources_of(*run.names)].append(run)
     lines = problems(runs, lambda run: Allocation(profile.resources_of(*run.names).ranks))
+    refused = bool(lines)
+    lines += handing_over.short_times(runs, profile)
     for resources, members in kinds.items():
         one = submission.new(root, "", [members[0].run_id], Path("code"))
         text = array_script(one, root, profile, resources)
@@ -152,14 +166,6 @@ def check_with_slurm(runs: Sequence[PlannedRun], root: Path, profile: Profile) -
                 call("sbatch", "--test-only", script.name)
                 said = "accepted"
             except SlurmError as error:
-                said = str(error)
-        lines.append(f"{len(members)} runs on {_said(resources)}: {said}")
-    return lines
-
-
-def _said(resources: Resources) -> str:
-    where = f" of {resources.partition}" if resources.partition else ""
-    return (
-        f"{resources.nodes} nodes{where}, {resources.ranks} tasks, "
-        f"{resources.gpus_per_node} GPUs each, {resources.time}"
-    )
+                said, refused = str(error), True
+        lines.append(f"{len(members)} runs on {resources}: {said}")
+    return lines, refused

@@ -9,9 +9,12 @@ from experiments.run_process import Exit
 @dataclass(frozen=True)
 class Launch:
     outcome: str
-    """An agreed status (`run_process.Exit`), `crash` or `set-up`."""
+    """An agreed status (`run_process.Exit`); `crash`; `set-up`; `limit`, when its time was up and
+    no rank had stopped; `early`, when it was told to stop before its first step."""
     brought: bool
     """Whether it left a new checkpoint."""
+    checkpoint: str
+    """From which the next one goes on."""
     words: str
 
 
@@ -24,8 +27,15 @@ def read(folder: Path) -> list[Launch]:
     found = []
     for line in lines:
         _, outcome, before, after, _, words = (*line.split(" ", 5), *[""] * 6)[:6]
-        found.append(Launch(outcome, before != after, words))
+        found.append(Launch(outcome, before != after, after, words))
     return found
+
+
+def start_up(folder: Path) -> int | None:
+    """Seconds that a launch took to start up, of those that were told to stop before their first
+    step; None where there was none."""
+    seconds = [one.words.split(" ")[0] for one in read(folder) if one.outcome == "early"]
+    return max(map(int, seconds), default=None)
 
 
 def forget(folder: Path) -> None:
@@ -41,6 +51,12 @@ def remark(folder: Path) -> str:
     said = []
     if launches and launches[-1].outcome == "set-up":
         said.append(f"set-up failed: {launches[-1].words}")
+    elif launches and launches[-1].outcome == "early":
+        said.append(
+            f"no time left after a start-up of {launches[-1].words}: more time in [resources]"
+        )
+    elif launches and launches[-1].outcome == "limit":
+        said.append(f"stopped by the limit, resumed from step {launches[-1].checkpoint}")
     elif crashes:
         said.append(f"crashed {len(crashes)} times, last {crashes[-1].words}")
     idle = 0

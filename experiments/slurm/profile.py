@@ -48,10 +48,20 @@ def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bo
     return options
 
 
+def _one_line(line: str) -> str:
+    if not line.isprintable():
+        # Of two, a failure of the first would go unseen.
+        raise ValueError(f"{line!r}: is more than one line; give each as a string of its own")
+    return line
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
 SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken)]
 """Options of sbatch by their long names."""
 
 
+MOST_SECONDS = 366 * 86400
+"""Of a launch. Slurm takes what it cannot count for a job without an end."""
 LEAST_SECONDS = 60
 """Of a launch, before it is told to stop; Slurm may tell it so up to a minute early."""
 
@@ -84,6 +94,13 @@ class Resources(Strict):
     @property
     def ranks(self) -> int:
         return self.nodes * self.tasks_per_node
+
+    def __str__(self) -> str:
+        where = f" of {self.partition}" if self.partition else ""
+        return (
+            f"{self.nodes} nodes{where}, {self.ranks} tasks, {self.gpus_per_node} GPUs each, "
+            f"{self.time}"
+        )
 
 
 class SmallJob(Strict):
@@ -128,8 +145,8 @@ class Profile(Strict):
     """Runs per array; the cluster's MaxArraySize by default."""
     modules: tuple[str, ...] = ()
     """Loaded by `module load` before the run."""
-    setup: tuple[str, ...] = ()
-    """Lines of shell before the run."""
+    setup: tuple[Line, ...] = ()
+    """Lines of shell before the run; each must succeed."""
     container: str = ""
     """Put before python: `apptainer exec --nv image.sif`."""
     python: str | None = None
@@ -184,15 +201,19 @@ class Profile(Strict):
         return profile, Resources(**{name: getattr(small, name) for name in shared})
 
 
+def found() -> Path | None:
+    """The first of `PLACES` that is there."""
+    return next((path for place in PLACES if (path := place.expanduser()).exists()), None)
+
+
 def load_profile(path: Path | None = None) -> Profile:
     """The profile in `path`, or in the first of `PLACES` that is there, or the defaults.
 
     Raises `UserError` that names the key and the value.
     """
+    path = path or found()
     if path is None:
-        path = next((place.expanduser() for place in PLACES if place.expanduser().exists()), None)
-        if path is None:
-            return Profile()
+        return Profile()
     values = _as_tuples(read_toml(path))
     try:
         profile = Profile.model_validate(values)
@@ -206,6 +227,8 @@ def load_profile(path: Path | None = None) -> Profile:
             problem = problem_of(Resources, error)
             raise UserError(f"{path}: runs.{number}.resources.{problem}") from None
     for resources in every:
+        if resources.seconds > MOST_SECONDS:
+            raise UserError(f"{path}: time = {resources.time!r}: is more than a year; say less")
         if 0 < resources.seconds <= profile.signal_seconds + LEAST_SECONDS:
             raise UserError(
                 f"{path}: time = {resources.time!r} leaves nothing to train in: runs are told to "

@@ -35,14 +35,15 @@ def main(folder: Path, *, on_gpu: bool) -> int:
         resolved = resolved.executed(device="cuda")
     try:
         ended = train_rank(resolved, folder, rank, lock_seconds=LOCK_SECONDS)
+        said = str(int(ended))
     except Stopped as stopped:
         print(f"stopped by {stopped} before the first step", flush=True)
-        ended = Exit.PREEMPTED
+        ended, said = Exit.PREEMPTED, "early"
     for number in EARLY:
         signal.signal(number, signal.SIG_IGN)
     if rank == 0:
         # srun's own status is the highest of all ranks', also of those that it killed after one.
-        (folder / "job" / "ended").write_text(f"{int(ended)}\n")
+        (folder / "job" / "ended").write_text(f"{said}\n")
     elif ended == Exit.PREEMPTED:
         return Exit.OVER  # a bad exit would have the first rank killed
     return ended

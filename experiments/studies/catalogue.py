@@ -8,10 +8,13 @@ from types import ModuleType
 from typing import get_args
 
 from experiments.corpora import PREPARED, place
+from experiments.run_process import config_path
 from experiments.studies.grid import Choice
 from experiments.studies.scales import SCALES, scale_of
 from experiments.study import Results, Study
+from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import Config, DeviceName
+from tst_study.config import load as load_config
 from tst_study.errors import UserError, one_of
 from tst_study.run_record import find_run_folders
 
@@ -76,6 +79,28 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
         questions=module.questions(chosen) if hasattr(module, "questions") else (),
         published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
     )
+
+
+def of_folder(root: Path, device: str | None = None) -> Study:
+    """The runs of a folder as a study: each as it was handed to its launcher last, and nothing
+    more. Raises `UserError`."""
+    execution = {} if device is None else {"device": one_of(device, get_args(DeviceName), "device")}
+    found = sorted(
+        path.parent.parent if path.name == "config.toml" else path.parent
+        for pattern in ("*/run.json", "*/job/config.toml")
+        for path in root.glob(pattern)
+    )
+    configs = []
+    for folder in dict.fromkeys(found):
+        asked = config_path(folder)
+        config = load_config(asked if asked.exists() else folder / "run.json")
+        fork = config.execution.fork_from
+        # What waits for its trunk's checkpoint comes when that is there.
+        if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
+            configs.append(config.executed(**execution))
+    if not configs:
+        raise UserError(f"{root}: holds no runs")
+    return Study(str(root), "", f"Runs of {root}", "", {}, lambda results: configs, root)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
-from experiments.plan_table import lines
+from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import stopped
@@ -196,7 +196,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     (line,) = planner.dead_ends()
     assert line.startswith("diverge_-100-baseline-lr0.001-seed0, diverge_-100-baseline-lr0.002-")
     assert line.endswith(": every candidate diverged; try lower learning rates")
-    assert line in lines(planner)
+    assert line in table(planner).lines()
     # Submitted again, it has nothing to do, and says why.
     monkeypatch.setattr(launcher_local, "_conclude", lambda *words: None)
     with pytest.raises(typer.Exit) as ended:
@@ -512,3 +512,13 @@ def test_studies_of_laptop_models_stay_on_processors_unless_asked(
     (tmp_path / "nvidia0").touch()
     assert left_alone(Planner(study_of(runs[0]), tmp_path))
     assert not left_alone(Planner(study_of(*runs), tmp_path))
+
+
+def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
+    """As `train` leaves them, of no study that has a name; what is done stays as it is."""
+    submit(study_of(config("a", "seed=1"), config("fail", "seed=2")), tmp_path)
+    (tmp_path / "healed").touch()
+    again = catalogue.of_folder(tmp_path)
+    wanted = stopped(again, tmp_path, "", share=False)
+    assert not launch(again, tmp_path, Options(), (), wanted, fake_training.run).failed
+    assert launches(tmp_path) == {"a": 1, "fail": 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan_table import lines
+from experiments.plan_table import ENDLESS, table
 from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
 from experiments.study import Study
@@ -43,6 +44,10 @@ def test_the_detectable_gain_is_found_four_times_of_five(pairs: int) -> None:
     draws = np.random.default_rng(0).normal(effect, 1.0, (10_000, pairs))
     power = (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean()
     assert power == pytest.approx(0.8, abs=0.015)
+
+
+def lines(planner: Planner, *how: Any, width: int = ENDLESS, **more: Any) -> list[str]:
+    return table(planner, *how, **more).lines(width)
 
 
 def test_one_seed_detects_nothing() -> None:
@@ -243,7 +248,7 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     chosen = catalogue.load("headline", "paper")
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True, memory=180 * 10**9)
-    table = lines(planner, lambda run: given)
+    shown = lines(planner, lambda run: given)
     sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
     total = next(line for line in sheet if line.startswith("  none")).split()[-1]
-    assert listed(table)[0].split()[-3:-1] == [total, "GB"]
+    assert listed(shown)[0].split()[-3:-1] == [total, "GB"]

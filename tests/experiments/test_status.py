@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from experiments.launcher import the_only_submitter
+from experiments.launcher import Job, the_only_submitter
 from experiments.local.progress import Progress, TimeLeft
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
@@ -136,6 +139,48 @@ def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_pat
         "waiting",
         "for its trunk trunk: running",
     )
+
+
+def test_what_has_ended_is_not_read_again_unless_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        writer = open_run(tmp_path / name)
+        writer.evaluation(evaluation(writer.start_segment(None, {}), 100, 3.0))
+        writer.status("done", 100)
+    open_run(tmp_path / "c").status("failed", 3, "no data")
+    first, read = status.rows_below(tmp_path), []
+    look = status.row
+    monkeypatch.setattr(
+        status, "row", lambda folder, *more: read.append(folder.name) or look(folder, *more)
+    )
+    assert status.rows_below(tmp_path) == first
+    assert read == ["c"]
+    with open(tmp_path / "a" / "evals.jsonl", "a") as file:
+        file.write(json.dumps(evaluation(0, 100, 2.5)) + "\n")
+    assert status.rows_below(tmp_path)[0].held_out == 2.5
+    (tmp_path / status.KEPT).write_text('{"a": [[0, 0, 0, 0], {"state": 3}]}')
+    assert status.rows_below(tmp_path)[1:] == first[1:]
+
+
+def test_a_run_without_a_word_for_twice_its_step_is_marked(tmp_path: Path) -> None:
+    writer = open_run(tmp_path / "a")
+    with run_lock.hold(tmp_path / "a"):
+        for age, steps_of, marked in ((50.0, 1.0, False), (70.0, 1.0, True), (70.0, 40.0, False)):
+            writer.status("running", 50, seconds_left=50 * steps_of)
+            path = tmp_path / "a" / "status.json"
+            path.write_text(
+                json.dumps({**json.loads(path.read_text()), "heartbeat": time.time() - age})
+            )
+            assert ("silent for" in status.row(tmp_path / "a").message) == marked
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_run(tmp_path / "a").status("running", 3)
+    full = SimpleNamespace(free=0)
+    monkeypatch.setattr("experiments.runs.status.shutil.disk_usage", lambda path: full)
+    one = status.row(tmp_path / "a", job=Job("1_0", "failed", "job 1_0: FAILED"))
+    assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

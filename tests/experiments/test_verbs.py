@@ -19,6 +19,7 @@ from experiments.runs.logs import log_tails
 from experiments.slurm.code_copy import keep_code
 from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner
+from tests.input.answers import answer, refusal
 from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
@@ -145,6 +146,32 @@ def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:
     assert "three of good" in "\n".join(log_tails(tmp_path, "goo", lines=9))
     with pytest.raises(UserError, match="no run's name has 'nothing' in it"):
         list(log_tails(tmp_path, "nothing", lines=1))
+
+
+def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
+    for name, seed in (("bad", 1), ("worse", 2)):
+        open_run(tmp_path / name, f"seed={seed}").status("failed", 3, "disk full")
+    assert answer(["logs", "bad"], tmp_path).out.startswith("=== bad: failed disk full")
+    assert "worse" not in answer(["status", "bad"], tmp_path).out
+    (row,) = json.loads(answer(["status", "bad", "--json"], tmp_path).out)
+    assert (row["run_id"], row["state"], row["step"]) == ("bad", "failed", 3)
+
+
+def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:
+    open_run(tmp_path / "runs" / "laptop-smoke" / "bad").status("failed", 3, "disk full")
+    for verb in ("plan", "retry", "logs"):
+        said = refusal([verb, "laptop", "zzz", "--scale", "smoke"], tmp_path)
+        assert "'zzz'" in said
+        assert str(Path("runs/laptop-smoke")) in said
+
+
+def test_a_plan_for_programs_has_numbers(tmp_path: Path) -> None:
+    told = json.loads(answer(["plan", "laptop", "--scale", "smoke", "--json"], tmp_path).out)
+    assert len(told["runs"]) == 8
+    for run in told["runs"]:
+        assert run["flops"] > 1e9
+        assert run["memory"] > 1e6
+        assert (run["steps"], run["state"], run["wall_seconds"]) == (300, "waiting", None)
 
 
 def with_checkpoints(folder: Path, *steps: int) -> None:

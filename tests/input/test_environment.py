@@ -100,6 +100,8 @@ PROFILES = [
     ("account = 'a'\naccount = 'b'", "not valid TOML: "),
     (f"parallel = {'9' * 5000}", "not valid TOML: "),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
+    ('setup = ["module load cuda\\nsource env"]', "give each as a string of its own"),
+    ("[resources]\ntime = '99999999999999999999'", "is more than a year"),
 ]  # fmt: skip
 
 

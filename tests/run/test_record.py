@@ -286,3 +286,19 @@ def test_a_failure_of_several_lines_is_one_line_of_the_status(tmp_path: Path) ->
     status = run_record.read_status(tmp_path)
     assert status is not None
     assert status["message"] == "ValueError: first second"
+
+
+def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("tst_study.run.log.time.monotonic", lambda: now)
+    line = Progress("made", 1000, enabled=True)
+    for step in range(1, 31):
+        now = float(step)
+        line.show({**metrics(0, step, 4.5), "step": step})
+    said = capsys.readouterr().out.splitlines()
+    assert [text.split()[:2] for text in said] == [
+        ["made", f"{step}/1,000"] for step in (10, 20, 30)
+    ]
+    assert "4.5000" in said[0]

@@ -178,9 +178,9 @@ def test_a_layout_that_cannot_work_is_refused_before_anything_is_queued(tmp_path
         submit(seeded("a", "b"), tmp_path, three)
     assert submission.all_of(tmp_path) == []
     planned = Planner(seeded("a"), tmp_path).decided()
-    refused, said = check_with_slurm(planned, tmp_path, three)
-    assert "cannot be trained on 3 ranks" in refused
-    assert said.endswith("accepted")
+    (problem, said), refused = check_with_slurm(planned, tmp_path, three)
+    assert "cannot be trained on 3 ranks" in problem
+    assert (said[-8:], refused) == ("accepted", True)
 
 
 def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:

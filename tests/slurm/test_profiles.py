@@ -90,8 +90,8 @@ def test_an_example_profile_trains(tools: Path, tmp_path: Path, path: Path) -> N
     how = fitting(load_profile(path))
     root = tmp_path / "runs"
     study = seeded("hops_1")
-    (accepted,) = check_with_slurm(Planner(study, root).decided(), root, how)
-    assert accepted.endswith("accepted")
+    (accepted,), refused = check_with_slurm(Planner(study, root).decided(), root, how)
+    assert (accepted[-8:], refused) == ("accepted", False)
     submit(study, root, how)
     wait_for_end(root)
     assert (state(root, "hops_1"), launches(root)) == ("done", {"hops_1": 2})

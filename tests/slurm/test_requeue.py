@@ -9,6 +9,7 @@ import pytest
 
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
+from experiments.slurm import launches
 from experiments.slurm.profile import Resources
 from experiments.study import Study
 from tests.experiments.fake_training import config
@@ -16,7 +17,9 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
 from tests.slurm.fake_site.sitecustomize import DATA
 from tests.slurm.test_launching import (
-    launches,
+    launches as counted,
+)
+from tests.slurm.test_launching import (
     run_state,
     seeded,
     state,
@@ -29,18 +32,18 @@ from tst_study import run_record
 from tst_study.data import run_data
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
-TIMED = "seconds_34"
+TIMED = ("seconds_34", "deaf_2", "slow_40", "slow-start", "deaf-start")
 
 
 @pytest.fixture(scope="module")
 def timed(running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose time is up in the middle of it, beside the other tests: Slurm limits time in
+    """Runs whose time is up in the middle of them, beside the other tests: Slurm limits time in
     minutes and looks at it twice a minute, so that the warning comes within 30 seconds."""
     root = tmp_path_factory.mktemp("timed")
     with pytest.MonkeyPatch.context() as patch:
         enter(running_cluster, patch)
         patch.setattr(run_data, "fingerprints", lambda config: DATA)
-        submit(seeded(TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
+        submit(seeded(*TIMED), root, profile(resources=Resources(time="1"), signal_seconds=59))
     return root
 
 
@@ -67,7 +70,7 @@ def shared_by_three(name: str) -> Study:
 def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_path: Path) -> None:
     everything = {"nodes": 3, "cpus_per_task": 8}
     low = profile(resources=Resources(partition="low", time="10", **everything))
-    wait_until(lambda: is_training(timed, TIMED))
+    wait_until(lambda: is_training(timed, TIMED[0]))
     submit(shared_by_three("seconds_8"), tmp_path / "low", low)
     wait_until(lambda: is_training(tmp_path / "low", "seconds_8"))
     high = profile(resources=Resources(partition="high", time="10", **everything))
@@ -109,7 +112,7 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     wait_for_end(tmp_path)
     rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
     assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("cancelled", "done")
-    assert launches(tmp_path)["seconds_6"] == 1
+    assert counted(tmp_path)["seconds_6"] == 1
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)
     assert state(tmp_path, "seconds_6") == "done"
@@ -117,8 +120,53 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
 
 def test_time_that_is_up_checkpoints_and_requeues(cluster: Cluster, timed: Path) -> None:
     wait_for_end(timed)
-    first, *later = resumed_from(timed, TIMED)
+    first, *later = resumed_from(timed, TIMED[0])
     assert first is None
     assert later
     assert all(step for step in later)
-    assert state(timed, TIMED) == "done"
+    assert state(timed, TIMED[0]) == "done"
+
+
+@pytest.mark.parametrize("name", ["deaf_2", "slow_40"])
+def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
+    cluster: Cluster, timed: Path, name: str
+) -> None:
+    """A rank that is stopped, a checkpoint that takes for ever: the batch script requeues."""
+    wait_for_end(timed)
+    first, second, *_ = resumed_from(timed, name)
+    (folder,) = timed.glob(f"{name}-*")
+    noted = launches.read(folder)[0]
+    assert (first, second, state(timed, name)) == (None, int(noted.checkpoint), "done")
+    assert noted.outcome == "limit"
+    assert f"stopped by the limit, resumed from step {second}" in launches.remark(folder)
+
+
+@pytest.mark.parametrize("name", ["slow-start", "deaf-start"])
+def test_a_start_up_longer_than_the_time_is_no_crash_of_a_node(
+    cluster: Cluster, timed: Path, name: str
+) -> None:
+    wait_for_end(timed)
+    (folder,) = timed.glob(f"{name}-*")
+    (noted,) = launches.read(folder)
+    assert (noted.outcome, state(timed, name)) == ("early", "done")
+    assert launches.start_up(folder) == int(noted.words.removesuffix(" s"))
+    assert "more time in [resources]" in launches.remark(folder)
+
+
+@pytest.mark.parametrize("name", ["deaf_2", "slow_40"])
+def test_preemption_ends_no_run_whose_ranks_do_not_obey(
+    cluster: Cluster, timed: Path, tmp_path: Path, name: str
+) -> None:
+    everything = {"nodes": 4, "cpus_per_task": 8}
+    wait_for_end(timed)
+    how = {"time": "10", **everything}
+    study = study_of(config(name, "batch.sequences=32"))
+    submit(study, tmp_path / "low", profile(resources=Resources(partition="low", **how)))
+    wait_until(lambda: is_training(tmp_path / "low", name, step=3))
+    high = profile(resources=Resources(partition="high", **how))
+    submit(study_of(config("seconds_0.5", "batch.sequences=32")), tmp_path / "high", high)
+    wait_for_end(tmp_path / "high")
+    wait_for_end(tmp_path / "low")
+    first, second, *_ = resumed_from(tmp_path / "low", name)
+    assert (first, state(tmp_path / "low", name)) == (None, "done")
+    assert second

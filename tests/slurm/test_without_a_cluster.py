@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -11,17 +12,19 @@ from threading import Thread
 import pytest
 
 from experiments.launcher import Options, the_only_submitter
+from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import write_config
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
-from experiments.slurm import batch_script, code_copy, submission
+from experiments.slurm import batch_script, code_copy, handing_over, submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError
 from experiments.slurm.launcher import Slurm
-from experiments.slurm.profile import Profile, Resources
+from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import Submission
 from tests.examples import example
+from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study import run_record
 from tst_study.errors import UserError
@@ -199,7 +202,7 @@ def told(run: Path) -> tuple[str, str]:
 
 def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
     run = tmp_path / "a-01230123"
-    line = 'module load cuda/12 | tee "/dev/null" &&\ntrue'
+    line = 'module load cuda/12 | tee "/dev/null" && true'
     lines = batch_script._setup(one_submission(tmp_path), Profile(setup=(line,)))
     (setup,) = (one for one in lines if "tst_stop" in one)
     said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
@@ -288,3 +291,68 @@ def test_without_slurm_a_moved_study_is_cleaned_and_cancelled_here(
         cancel_runs(root, "no-such-run")
     assert not_needed(root) == []
     assert "without what jobs left: squeue" in capsys.readouterr().err
+
+
+def site(programs: Path) -> None:
+    """A cluster of which a login node can be asked, and no more."""
+    says(programs / "sbatch", "echo slurm 22.05")
+    says(programs / "squeue", "")
+    says(programs / "scontrol", "")
+    says(
+        programs / "sinfo",
+        "echo 'cpu*|(null)|16|2-00:00:00'; echo 'gpu|gpu:a100:4(S:0)|48|infinite'",
+    )
+
+
+def test_without_a_profile_submit_shows_one_for_the_cluster_that_it_sees(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.slurm.profile.PLACES", (Path("slurm.toml"),))
+    site(programs)
+    said = answer(["submit", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
+    assert said.status == 2
+    assert said.err.startswith("error: slurm.toml: missing")
+    (tmp_path / "slurm.toml").write_text(said.out)
+    got = load_profile(tmp_path / "slurm.toml").resources
+    assert (got.partition, got.tasks_per_node, got.gpus_per_node) == ("gpu", 4, 4)
+    assert (got.gpu_type, got.cpus_per_task, got.time) == ("a100", 12, "24:00:00")
+
+
+def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
+    tmp_path: Path, programs: Path
+) -> None:
+    site(programs)
+    (tmp_path / "slurm.toml").write_text('max_array = 3\n[resources]\ntime = "30"\n')
+    words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
+    said = answer(words, tmp_path)
+    assert (said.status, said.err) == (0, "")
+    sizes = [int(n) for n in re.findall(r"^array\d: (\d+) runs, each on 1 nodes", said.out, re.M)]
+    assert (sum(sizes), max(sizes)) == (8, 3)
+    assert "#SBATCH --array=0-2%3" in said.out
+    assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]
+
+
+@pytest.mark.parametrize("verb", ["submit", "plan"])
+def test_a_layout_is_refused_before_hours_of_preparing(
+    tmp_path: Path, programs: Path, verb: str
+) -> None:
+    site(programs)
+    (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
+    check = ["--check"] if verb == "plan" else []
+    words = [verb, "laptop", "--scale", "smoke", "--launcher", "slurm", *check]
+    said = answer(words, tmp_path)
+    assert (said.status, verb) in ((2, "submit"), (1, "plan"))
+    assert "cannot be trained on 3 ranks" in said.out + said.err
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_a_time_shorter_than_the_last_start_up_is_warned_of(tmp_path: Path) -> None:
+    config = example("name=a")
+    run = PlannedRun(config, "0" * 64, tmp_path / "a-01230123")
+    (run.folder / "job").mkdir(parents=True)
+    (run.folder / "job" / "launches").write_text("1 early 0 0 - 700 s\n1 69 0 5 - -\n")
+    short, enough = (Profile(resources=Resources(time=time)) for time in ("16", "17"))
+    (said,) = handing_over.short_times([run], short)
+    assert "700 s" in said
+    assert "time = '16'" in said
+    assert handing_over.short_times([run], enough) == []

@@ -193,7 +193,11 @@ def choose_device(execution: Execution) -> torch.device:
     there = torch.cuda.device_count() if execution.device != "cpu" else 0
     if not there:
         if execution.device == "cuda":
-            raise UserError("execution.device = 'cuda': no GPU here; set it to 'cpu' or 'auto'")
+            raise UserError(
+                "execution.device = 'cuda': no GPU here, or torch does not see it: look at the "
+                "driver, at torch's build and at how a container is told of GPUs (--nv); to train "
+                "on processors, say 'cpu'"
+            )
         return torch.device("cpu")
     rank = rank_variable("LOCAL_RANK")
     ranks = rank_variable("LOCAL_WORLD_SIZE")

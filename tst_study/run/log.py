@@ -18,10 +18,12 @@ from tst_study.run.writer import RunWriter
 from tst_study.run_record import State, read
 
 HEARTBEAT_SECONDS = 2.0
+LINE_SECONDS = 10.0
+"""Between the lines of a launch that has no terminal."""
 
 
 class Progress(rich.Progress):
-    """The live line of one run, where there is a terminal."""
+    """The live line of one run; where there is no terminal, a line every ten seconds."""
 
     def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
         """`phases`: whether it has more than one, so that there is something to say of them."""
@@ -36,6 +38,8 @@ class Progress(rich.Progress):
         self._steps, self._phases = steps, phases
         self._line = self.add_task(name, total=steps, facts="")
         self._first: tuple[int, float] | None = None
+        self._name, self._plain = name, enabled and not self.console.is_terminal
+        self._said = time.monotonic()
 
     def evaluating(self, tokens: int, of: int) -> str:
         """Draw how far an evaluation is; returns the same in words."""
@@ -60,6 +64,9 @@ class Progress(rich.Progress):
         if "compile_seconds" in row:
             facts.append(f"compiled in {row['compile_seconds']:.0f} s")
         self.update(self._line, completed=step, facts="  ".join(facts))
+        if self._plain and time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            print(f"{self._name} {step:,}/{self._steps:,}", *facts, sep="  ", flush=True)
         return {
             **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
             "phase": phase,

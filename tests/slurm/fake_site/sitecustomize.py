@@ -32,7 +32,10 @@ class FakeTrainer(MetaPathFinder, Loader):
 
 def train(config: Any, folder: Path, *, progress: bool) -> str:
     """What its name says: `seconds_N`, in steps of a tenth, each with its checkpoint; `hops_N`, N
-    launches, each stopped after three steps more; `stuck`, stopped before its first; `crash_N`,
+    launches, each stopped after three steps more; `deaf_N` and `slow_N` as `seconds_N`, but that
+    the first launch is stopped (SIGSTOP) after three steps, or never gets the checkpoint written
+    that it was told to write; `slow-start`, whose first launch does not come to its first step, and
+    `deaf-start`, which does not even listen; `stuck`, stopped before its first; `crash_N`,
     killed N times before its first; `bad-node`, killed wherever it was killed first."""
     import os
     import shutil
@@ -67,6 +70,10 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
         _die_on_the_bad_node(folder)
     if config.role == "trunk" and (folder.parent / "no_trunks").exists():
         raise UserError("this trunk fails")
+    if behaviour in ("slow-start", "deaf-start") and launch == 1:
+        if behaviour == "deaf-start":
+            signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        time.sleep(600.0)
     checkpoint.parent.mkdir(exist_ok=True)
     with listening() as stop:
         writer.status("running", start, phase="recovery")
@@ -80,6 +87,10 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
             time.sleep(0.1)
             checkpoint.write_text(str(step + 1))
             writer.status("running", step + 1, loss=5.0, last_checkpoint=step + 1)
+            while behaviour == "deaf" and step == 2 and launch == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)  # and again: Slurm warns with a SIGCONT
+            if behaviour == "slow" and stop.signal is not None and launch == 1:
+                time.sleep(600.0)  # it never gets its checkpoint written
             if stop.signal is not None:
                 writer.status("preempted", step + 1, f"{stop.signal} at step {step + 1}")
                 writer.end_segment(stop.signal)
