@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,29 @@ class Answer:
         out = left_out(self.excluded)
         return [*text, "", *out] if out else text
 
-    def write_json(self, path: str | Path) -> None:
-        """Tables as lists of rows; numbers as they are, what is missing as null."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        value = {
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values: tables as lists of rows; numbers as they are, what is missing as null."""
+        return {
             "question": self.question,
             "sentences": list(self.sentences),
             "tables": {title: records(table) for title, table in self.tables.items()},
             "excluded": records(self.excluded),
             "inputs": dict(self.inputs),
         }
-        write_json(target, value)
+
+    def write_json(self, path: str | Path) -> None:
+        """`to_dict`, into a file."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_json(target, self.to_dict())
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the words, and each table."""
+        said = list(self.sentences or self.text or ())
+        parts = [f"<p>{escape(line)}</p>" for line in said if line]
+        for title, table in self.tables.items():
+            parts += [f"<h4>{escape(title)}</h4>", table.to_html(index=False, na_rep="–")]
+        return "\n".join(parts)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

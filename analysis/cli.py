@@ -1,5 +1,6 @@
 """The verb that answers questions about runs."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,50 @@ import typer
 from tst_study.command_line import RESULTS, verb
 
 verbs = typer.Typer()
+
+
+@verb(
+    verbs,
+    RESULTS,
+    "tst-study import logs/ --template runs.csv",
+    "tst-study import logs/ --facts runs.csv --set seed=0 --to imported",
+    name="import",
+)
+def import_(
+    sources: Annotated[
+        list[str], typer.Argument(help="Logs of other trainers, or folders of them; NAME=PATH.")
+    ],
+    to: Annotated[Path | None, typer.Option(help="Archive to write into.")] = None,
+    template: Annotated[
+        Path | None, typer.Option(help="Write a runs.csv to fill in, and nothing else.")
+    ] = None,
+    facts: Annotated[Path | None, typer.Option(help="The runs.csv, filled in.")] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A fact of all runs.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=KEY", help="What the log calls one of our columns."),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="Of the losses: nats, bits, bits-per-byte or perplexity.")
+    ] = "nats",
+) -> None:
+    """Turn logs of other trainers into an archive."""
+    from analysis.tables.archive import add_to_archive
+    from analysis.tables.imports import import_logs, pairs, write_template
+    from tst_study.errors import UserError
+
+    if (to is None) is (template is None):
+        raise UserError("import: give either --to ARCHIVE or --template FILE")
+    columns = pairs(column, "--column")
+    if template is not None:
+        print(f"{template}: {write_template(template, sources, columns)} runs; fill in and --facts")
+    if to is not None:
+        found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
+        for line in found.messages:
+            print(line)
+        print(f"{to}: {len(add_to_archive(to, found.tables))} runs")
 
 
 @verb(
@@ -37,20 +82,19 @@ def analyse(
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="File to write; by default DIR/analysis/QUESTION.json.")
-    ] = None,
+    to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
     answer = ask(question, runs, of_published=published, table=table, at=at, tokens=tokens)
-    for line in answer.lines():
-        print(line)
-    named = runs or table
-    if json is None and named is not None:
-        folder = named if named.is_dir() else named.parent
-        json = folder / "analysis" / f"{question}.json"
-    if json is not None:
-        answer.write_json(json)
-        print(f"\n{json}")
+    if as_json:
+        print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
+    else:
+        for line in answer.lines():
+            print(line)
+    if to is not None:
+        answer.write_json(to)

@@ -32,7 +32,7 @@ def loop(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [fifo, device, folder, loop])
 def test_what_is_no_ordinary_file_is_refused_and_left_alone(tmp_path: Path, make) -> None:
-    """As the target of `tst-study analyse --json`, for one."""
+    """As the target of `tst-study analyse --to`, for one."""
     target = tmp_path / "answer.json"
     make(target)
     before = target.lstat()

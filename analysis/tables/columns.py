@@ -38,7 +38,9 @@ _SETTING = tuple(
         one.column,
         "truth" if one.plain is False else "text",
         f"`{one.key}` of the config; {'false' if one.plain is False else 'empty'} where it is not "
-        "used",
+        "used"
+        if one.key
+        else "of an imported run, what it is called where that is not `baseline`",
     )
     for one in DEPARTURES
 )

@@ -24,7 +24,7 @@ from tst_study.run_record import RunRecord, measures, read
 VARIED = (
     *SEEDS,
     "superposition",
-    *(one.key for one in DEPARTURES if not one.of_bags),
+    *(one.key for one in DEPARTURES if one.key and not one.of_bags),
     "optimizer.learning_rate",
     "data.validation",
 )

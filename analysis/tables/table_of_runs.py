@@ -87,6 +87,8 @@ def checked(frame: pd.DataFrame) -> pd.DataFrame:
     if "steps" not in rows:
         rows = rows.assign(steps=rows["tokens"].round().clip(lower=1))
     for column in SCHEMA:
+        if column.name not in rows and column.name == "model":
+            continue  # whose default differs between the laws (`scaling.chinchilla`)
         if column.name not in rows:
             rows[column.name] = column.default
         elif column.bounds is not None:

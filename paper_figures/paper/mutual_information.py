@@ -1,6 +1,6 @@
 """Figure 10: mutual information of token pairs by their distance, with the fit C0 + a·d^k.
 
-A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --json FILE` wrote,
+A measured curve is what `tst-study analyse mutual-information --tokens PREFIX --to FILE` wrote,
 with FILE named `mutual_information*.json` beside the runs.
 """
 
@@ -23,7 +23,7 @@ from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
 from tst_study.errors import UserError
 
-NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --json RUNS/mutual_information.json`"
+NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --to RUNS/mutual_information.json`"
 Constants = tuple[float, float, float]
 """C0, a and k of C0 + a·d^k."""
 PATTERN = "mutual_information*.json"

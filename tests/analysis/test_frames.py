@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -176,10 +177,16 @@ def test_a_table_of_runs_is_fitted_compared_and_matched(tmp_path: Path) -> None:
 def test_the_command_fits_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame().rename_axis("run").reset_index().to_csv("runs.csv", index=False)
-    done = CliRunner().invoke(program(), ["analyse", "chinchilla", "--table", "runs.csv"])
+    asked = ["analyse", "chinchilla", "--table", "runs.csv"]
+    done = CliRunner().invoke(program(), asked)
     assert done.exit_code == 0, done.output
     assert "L = E + A N^−α + B D^−β" in done.output
-    assert Path("analysis/chinchilla.json").is_file()
+    # Without a column `model` a bootstrap draws sizes; and nothing is written unless asked for.
+    sizes = pd.read_csv("runs.csv")["params"].nunique()
+    assert f"{sizes} models drawn with replacement" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
+    done = CliRunner().invoke(program(), [*asked, "--json", "--to", "to/answer.json"])
+    assert json.loads(done.output) == json.loads(Path("to/answer.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -145,13 +145,21 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
 
 
+def test_a_notebook_shows_words_and_tables() -> None:
+    import pandas as pd
+
+    shown = Answer("q", {"Gains": pd.DataFrame({"gain": [0.25]})}, ("a < b",), {})._repr_html_()
+    assert "<p>a &lt; b</p>" in shown
+    assert "<td>0.25</td>" in shown
+
+
 def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     blocked = tmp_path / "blocked" / "torch"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ImportError('torch is blocked')")
     path = os.pathsep.join([str(blocked.parent), str(root)])
-    asked = ["analyse", "mutual-information", "--published", "--json", "answer.json"]
+    asked = ["analyse", "mutual-information", "--published", "--to", "answer.json"]
     done = subprocess.run(
         [sys.executable, "-m", "tst_study", *asked],
         cwd=tmp_path,

@@ -23,7 +23,7 @@ class Departure:
     column: str
     """In the run table."""
     key: str
-    """In the config, dotted."""
+    """In the config, dotted; empty for what no config of ours has."""
     plain: Any
     """The paper's own, and the baseline's."""
     words: Mapping[Any, str]
@@ -38,10 +38,14 @@ class Departure:
 
     def value(self, config: Mapping[str, Any]) -> Any:
         """Of a resolved config; a recorded run need not know of what came later."""
+        if not self.key:
+            return self.plain
         section, _, key = self.key.rpartition(".")
         return (config[section] if section else config).get(key, self.plain)
 
     def label(self, value: Any) -> str:
+        if not self.key:
+            return str(value)
         if isinstance(value, str | bool) and value in self.words:
             return self.words[value]
         return f"{self.column.replace('_', ' ')} {_cell(value)}"
@@ -107,6 +111,7 @@ DEPARTURES = (
         at_switch=True,
     ),
     Departure("label_smoothing", "label_smoothing", None, {}),
+    Departure("named_arm", "", None, {}),  # of other trainers' runs: another optimizer, say
 )
 COLUMNS = ("bag_size", "superposed_steps", "step_ratio", *(one.column for one in DEPARTURES))
 """Of the run table: equal in all of these, two runs have the same setting."""

@@ -1,0 +1,319 @@
+"""Logs of other trainers become the three tables, and are judged like runs of our own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.questions import ask
+from analysis.tables.archive import add_to_archive
+from analysis.tables.columns import Tables
+from analysis.tables.imports import import_logs, write_template
+from analysis.tables.source import read_tables
+from tst_study.errors import UserError
+
+STEPS = (10, 20, 30)
+FACTS = {
+    "arm": "baseline",
+    "parameters": "1000000",
+    "tokens_per_step": "512",
+    "steps": "30",
+    "seed": "0",
+    "learning_rate": "0.001",
+    "corpus": "books",
+    "eval_set": "books held out",
+    "annealed": "true",
+}
+
+
+def loss(step: int) -> float:
+    return 4 - step / 100
+
+
+def held_out(step: int) -> float:
+    return 4.1 - step / 100
+
+
+def tables(source: Path, **changed: str) -> Tables:
+    return import_logs([str(source)], FACTS | changed).tables
+
+
+def events(folder: Path, names: Sequence[str]) -> Path:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step in STEPS:
+            for name, value in zip(names, (loss(step), held_out(step)), strict=True):
+                writer.add_scalar(name, value, step)
+    return folder
+
+
+def torchtitan(folder: Path) -> Path:
+    return events(folder, ("loss_metrics/global_avg_loss", "validation_metrics/loss"))
+
+
+def megatron_events(folder: Path) -> Path:
+    return events(folder, ("lm loss", "lm loss validation"))
+
+
+def wandb_offline(folder: Path) -> Path:
+    pytest.importorskip("wandb")
+    code = (
+        "import json, sys, wandb\n"
+        "run = wandb.init(project='p', mode='offline', config={'learning_rate': 0.001})\n"
+        "for step, one, other in json.loads(sys.argv[1]):\n"
+        "    run.log({'train/loss': one, 'val/loss': other}, step=step)\n"
+        "run.finish()\n"
+    )
+    folder.mkdir()
+    rows = json.dumps([[step, loss(step), held_out(step)] for step in STEPS])
+    inside = {**os.environ, "WANDB_DIR": str(folder), "WANDB_SILENT": "true"}
+    subprocess.run([sys.executable, "-c", code, rows], check=True, env=inside, cwd=folder)
+    return folder
+
+
+def wandb_page(folder: Path) -> Path:
+    """As `Export panel to CSV` writes: a file for each panel."""
+    folder.mkdir()
+    for key, of in (("train/loss", loss), ("val/loss", held_out)):
+        values = [of(step) for step in STEPS]
+        columns = {"Step": STEPS, **{f"adam - {key}{end}": values for end in ("", "__MIN")}}
+        pd.DataFrame(columns).to_csv(folder / f"{key[:3]}.csv", index=False)
+    return folder
+
+
+def trainer_state(folder: Path) -> Path:
+    from transformers import TrainerState
+
+    for last in (20, 30):
+        state = TrainerState(max_steps=30, global_step=last)
+        for step in (step for step in STEPS if step <= last):
+            state.log_history.append({"loss": loss(step), "learning_rate": 0.001, "step": step})
+            state.log_history.append({"eval_loss": held_out(step), "step": step})
+        state.log_history.append({"train_loss": 9.0, "train_runtime": 1.0, "step": last})
+        place = folder / f"checkpoint-{last}"
+        place.mkdir(parents=True)
+        state.save_to_json(str(place / "trainer_state.json"))
+    return folder
+
+
+def written(folder: Path, name: str, lines: Sequence[str]) -> Path:
+    folder.mkdir()
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def megatron_printed(folder: Path) -> Path:
+    lines = ["using world size: 8"]
+    for step in STEPS:
+        lines.append(
+            f" [2026-01-01 10:00:00] iteration {step:8d}/{30:8d} | consumed samples: {8 * step:12d}"
+            f" | elapsed time per iteration (ms): 100.0 | learning rate: {1e-3:.6E} |"
+            f" global batch size: {8:5d} | lm loss: {loss(step):.6E} | loss scale: 1.0 |"
+            " grad norm: 1.250 | number of skipped iterations:   0 |"
+        )
+        lines.append(
+            f" validation loss at iteration {step} | lm loss value: {held_out(step):.6E} | lm loss"
+            f" PPL: {math.exp(held_out(step)):.6E} | "
+        )
+    lines.append(" validation loss at iteration 30 on test set | lm loss value: 9.0E+00 | ")
+    return written(folder, "train.log", lines)
+
+
+def nanogpt(folder: Path) -> Path:
+    lines = ["tokens per iteration will be: 512"]
+    for step in STEPS:
+        lines.append(f"iter {step - 1}: loss {loss(step):.4f}, time 20.00ms, mfu 3.00%")
+        lines.append(f"step {step}: train loss 9.0000, val loss {held_out(step):.4f}")
+    return written(folder, "log.txt", lines)
+
+
+def modded_nanogpt(folder: Path) -> Path:
+    lines = ["import torch  # the program prints itself first"]
+    for step in STEPS:
+        lines.append(f"step:{step}/30 train_loss:{loss(step):.4f} train_time:10ms step_avg:1.00ms")
+        lines.append(f"step:{step}/30 val_loss:{held_out(step):.4f} train_time:10ms step_avg:1ms")
+    return written(folder, "log.txt", lines)
+
+
+def lingua(folder: Path) -> Path:
+    """Losses in one file; in another mean log-likelihoods, which are negative."""
+    rows = [
+        json.dumps({"global_step": s, "loss/out": loss(s), "optim/lr": 1e-3, "created_at": "now"})
+        for s in STEPS
+    ]
+    written(folder, "metrics.jsonl", [*rows, '{"global_step": 40, "lo'])
+    evals = [
+        json.dumps({"global_step": s, "books": {"nll_per_token": -held_out(s)}}) for s in STEPS
+    ]
+    (folder / "metrics.validation.jsonl").write_text("\n".join(evals))
+    return folder
+
+
+def json_lines(folder: Path) -> Path:
+    rows = [{"step": s, "loss": loss(s), "held_out_loss": held_out(s)} for s in STEPS]
+    return written(folder, "log.jsonl", [json.dumps({"seed": 0}), *map(json.dumps, rows)])
+
+
+def long_parquet(folder: Path) -> Path:
+    folder.mkdir()
+    rows = [("one", s, "loss", loss(s)) for s in STEPS]
+    rows += [("one", s, "val_loss", held_out(s)) for s in STEPS]
+    frame = pd.DataFrame(rows, columns=["run", "step", "key", "value"])
+    frame.to_parquet(folder / "all.parquet")
+    return folder
+
+
+def wide_csv(folder: Path) -> Path:
+    folder.mkdir()
+    columns = {"step": STEPS, "loss": map(loss, STEPS), "val_loss": map(held_out, STEPS)}
+    pd.DataFrame({k: list(v) for k, v in columns.items()}).to_csv(folder / "a.csv", index=False)
+    return folder
+
+
+FORMATS = (torchtitan, megatron_events, wandb_offline, wandb_page, trainer_state, megatron_printed)
+FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_path) -> None:
+    extra = {} if write is not lingua else {"nats_per_token": "books/nll_per_token"}
+    found = import_logs([str(write(tmp_path / "run"))], FACTS, columns=extra).tables
+    assert len(found.runs) == 1
+    assert found.curves["step"].tolist() == list(STEPS)
+    np.testing.assert_allclose(found.curves["loss"], [loss(step) for step in STEPS], rtol=1e-4)
+    expected = [held_out(step) for step in STEPS]
+    np.testing.assert_allclose(found.evaluations["nats_per_token"], expected, rtol=1e-4)
+    assert found.runs["state"].item() == "done"
+    assert found.evaluations["annealed"].tolist() == [False, False, True]
+
+
+def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path) -> None:
+    lines = []
+    for step in STEPS:
+        lines.append(f"step {step - 1:05d}/00030 (3.33%) | loss: {loss(step):.6f} | lrm: 1.00 | dt")
+        lines.append(f"Step {step:05d} | Validation bpb: {held_out(step) / math.log(2) / 4:.6f}")
+    log = written(tmp_path / "run", "log.txt", lines)
+    with pytest.raises(UserError, match=r"'run'.*bytes_per_token"):
+        tables(log)
+    found = tables(log, bytes_per_token="4").evaluations
+    np.testing.assert_allclose(found["nats_per_token"], [held_out(s) for s in STEPS], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "of_nats"),
+    [
+        ("bits", lambda nats: nats / math.log(2)),
+        ("bits-per-byte", lambda nats: nats / math.log(2) / 4),
+        ("perplexity", math.exp),
+    ],
+)
+def test_losses_in_another_unit_are_converted_when_asked(unit, of_nats, tmp_path: Path) -> None:
+    rows = [{"step": s, "loss": of_nats(loss(s)), "val_loss": of_nats(3.0)} for s in STEPS]
+    log = written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows)))
+    found = import_logs([str(log)], FACTS | {"bytes_per_token": "4"}, unit=unit).tables
+    np.testing.assert_allclose(found.curves["loss"], [loss(s) for s in STEPS])
+    np.testing.assert_allclose(found.evaluations["nats_per_token"], 3.0)
+    with pytest.raises(UserError, match="--unit 'hartleys'"):
+        import_logs([str(log)], FACTS, unit="hartleys")
+
+
+@pytest.mark.parametrize("key", ["seed", "parameters", "tokens_per_step", "corpus", "annealed"])
+def test_a_missing_fact_is_named_with_its_run(key: str, tmp_path: Path) -> None:
+    known = {name: value for name, value in FACTS.items() if name != key}
+    with pytest.raises(UserError, match=rf"'run'.*{key}.*--set"):
+        import_logs(
+            [
+                str(wide_csv(tmp_path / "run") / "a.csv").replace(
+                    str(tmp_path), f"run={tmp_path}", 1
+                )
+            ],
+            known,
+        )
+
+
+def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path: Path) -> None:
+    rows = [{"step": s, "loss": 9.0} for s in (20, 30)]
+    rows += [{"step": s, "loss": loss(s), "val_loss": 3.0} for s in STEPS]
+    found = import_logs(
+        [str(written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows))))], FACTS
+    )
+    assert found.tables.curves["loss"].tolist() == [loss(step) for step in STEPS]
+    assert any("run: 2 steps" in line for line in found.messages)
+
+
+def test_counters_follow_from_bags_and_the_switch(tmp_path: Path) -> None:
+    known = {k: v for k, v in FACTS.items() if k != "arm"}
+    log = json_lines(tmp_path / "run")
+    found = import_logs([str(log)], known | {"bag_size": "4", "step_ratio": "0.5"}).tables
+    assert found.runs["arm"].item() == "s = 4, r = 0.5"
+    assert found.curves["phase"].tolist() == ["superposition", "recovery", "recovery"]
+    assert found.curves["raw_tokens"].tolist() == [512 * n for n in (40, 65, 75)]
+    assert found.curves["flops"].iloc[-1] == 6 * 1_000_000 * 512 * 30
+    assert found.curves["loss_name"].tolist() == ["bag loss", "next_token", "next_token"]
+
+
+def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
+    """Each arm has four seeds; `muon` is better by 0.05 in each, give or take 0.004."""
+    for arm, gain in (("adamw", 0.0), ("muon", 0.05)):
+        for seed in range(4):
+            noise = 0.002 * (seed - 1.5) * (1 if arm == "muon" else -1)
+            rows = [
+                {"step": s, "loss": loss(s), "val_loss": held_out(s) - gain + noise} for s in STEPS
+            ]
+            written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
+    sources = [str(tmp_path / f"{arm}-{seed}") for arm in ("adamw", "muon") for seed in range(4)]
+    template = tmp_path / "runs.csv"
+    assert write_template(template, sources, {}) == 8
+    filled = pd.read_csv(template)
+    filled["arm"] = ["baseline"] * 4 + ["muon"] * 4
+    filled["seed"] = [*range(4), *range(4)]
+    filled.to_csv(template, index=False)
+    known = {k: v for k, v in FACTS.items() if k not in ("arm", "seed")}
+    add_to_archive(tmp_path / "archive", import_logs(sources, known, template).tables)
+    answer = ask("comparison", tmp_path / "archive")
+    (row,) = answer.tables["Equal FLOPs"].to_dict("records")
+    assert (row["setting"], row["seeds"], row["verdict"]) == ("muon", 4, "better")
+    assert row["gain"] == pytest.approx(0.05)
+    assert row["low"] < 0.05 < row["high"]
+    assert read_tables(tmp_path / "archive").runs["arm"].tolist()[-1] == "muon"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("nowhere", "nowhere"), ("empty", "empty"), ("broken", r"metrics.jsonl, line 1")],
+)
+def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Path) -> None:
+    written(tmp_path / "empty", "notes.txt", ["nothing"])
+    written(tmp_path / "broken", "metrics.jsonl", ['{"step": 1, "lo', '{"step": 2, "loss": 1}'])
+    with pytest.raises(UserError, match=words):
+        tables(tmp_path / source)
+
+
+def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
+    for place in "ab":
+        (tmp_path / place).mkdir()
+        json_lines(tmp_path / place / "run")
+    with pytest.raises(UserError, match=r"'run'.*NAME=PATH"):
+        import_logs([str(tmp_path / place / "run") for place in "ab"], FACTS)
+    named = [f"{place}={tmp_path / place / 'run'}" for place in "ab"]
+    assert import_logs(named, FACTS).tables.runs["run_id"].tolist() == ["a", "b"]
+
+
+def test_a_wrong_fact_or_column_is_named(tmp_path: Path) -> None:
+    log = json_lines(tmp_path / "run")
+    with pytest.raises(UserError, match="sed"):
+        tables(log, sed="1")
+    with pytest.raises(UserError, match=r"'run'.*seed"):
+        tables(log, seed="one")
+    with pytest.raises(UserError, match="no loss among"):
+        import_logs([str(log)], FACTS, columns={"loss": "x", "nats_per_token": "y"})
