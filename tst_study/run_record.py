@@ -251,7 +251,9 @@ def read(folder: str | Path) -> RunRecord:
 
 def read_evaluations(folder: str | Path) -> list[Evaluation]:
     """`read(folder).evals` without the rest. Raises `UserError`."""
-    return [row for row in _evaluation_rows(Path(folder)) if "task" not in row]
+    starts = _starts(read_segments(Path(folder)))
+    rows = _rows(Path(folder) / "evals.jsonl", EVALUATION_ROW, starts)[0]
+    return [row for row in rows if "task" not in row]
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
@@ -270,16 +272,6 @@ def last_evaluation(folder: str | Path) -> Evaluation | None:
             if "nats_per_token" in row:
                 return cast(Evaluation, row)
     return None
-
-
-def read_task_results(folder: str | Path) -> list[TaskResult]:
-    """`read(folder).tasks` without the rest. Raises `UserError`."""
-    return [row for row in _evaluation_rows(Path(folder)) if "task" in row]
-
-
-def _evaluation_rows(folder: Path) -> list[Any]:
-    starts = _starts(read_segments(folder))
-    return _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)[0]
 
 
 def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:

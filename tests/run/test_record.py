@@ -11,7 +11,6 @@ import pytest
 
 from tests.examples import example
 from tst_study import run_record
-from tst_study.checkpoints import trained_run
 from tst_study.errors import UserError
 from tst_study.run.identity import header_of
 from tst_study.run.log import Progress, RunLog, run_log
@@ -142,14 +141,6 @@ def test_broken_line_in_the_middle_names_file_and_line(
         run_record.read(tmp_path)
 
 
-def test_broken_segment_row_names_file_and_line(tmp_path: Path) -> None:
-    launch(tmp_path, None, range(1, 2), loss=5.0)
-    with open(tmp_path / "segments.jsonl", "a") as file:
-        file.write('{"segment": 5, "end": 1}\n')
-    with pytest.raises(UserError, match=r"segments\.jsonl:2: segment 5 ends, but never began"):
-        run_record.read(tmp_path)
-
-
 def test_a_launch_without_a_last_word_was_lost(tmp_path: Path) -> None:
     launch(tmp_path, None, range(1, 2), loss=5.0)
     writer = launch(tmp_path, 1, range(2, 3), loss=5.0)
@@ -169,37 +160,6 @@ def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
 def test_same_run_under_another_layout_is_taken_up(tmp_path: Path) -> None:
     open_run(tmp_path).close()
     open_run(tmp_path, "execution.threads=2", "data.corpora=[{path = 'moved'}]").close()
-
-
-def test_damaged_or_missing_header_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.json: missing"):
-        run_record.read(tmp_path)
-    (tmp_path / "run.json").write_text('{"schema_version": 1}')
-    with pytest.raises(UserError, match=r"run\.json: run_id: .*damaged"):
-        run_record.read(tmp_path)
-
-
-def test_a_record_of_a_later_schema_is_not_guessed_at(tmp_path: Path) -> None:
-    """Neither trained on, exported nor evaluated: all of them read the header first."""
-    writer = open_run(tmp_path)
-    writer.close()
-    header = {**writer.header, "schema_version": 99, "something": "new"}
-    (tmp_path / "run.json").write_text(json.dumps(header))
-    for read in (run_record.read, trained_run.open_run, open_run):
-        with pytest.raises(UserError) as refused:
-            read(tmp_path)
-        assert str(refused.value) == (
-            f"{tmp_path}/run.json: schema_version = 99, but this version of tst_study knows 1; use "
-            "the version that wrote it"
-        )
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"schema_version": 1', b"\xff\xfe"])
-def test_a_header_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"run\.json: .*the file is damaged") as refused:
-        run_record.read(tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
@@ -277,7 +237,7 @@ def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: P
     found = run_record.last_evaluation(tmp_path)
     assert found is not None
     assert (found["step"], found["nats_per_token"]) == (2, 3.5)
-    assert len(run_record.read_task_results(tmp_path)) == 1
+    assert len(run_record.read(tmp_path).tasks) == 1
 
 
 def test_a_failure_of_several_lines_is_one_line_of_the_status(tmp_path: Path) -> None:
