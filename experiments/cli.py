@@ -82,7 +82,7 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else a step is modelled."),
+        typer.Option(min=0.01, max=1.0, help="Its MFU, where known; else the published range."),
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
     gpus: Annotated[

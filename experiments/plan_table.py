@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
-from experiments.plan.layouts import AllocationOf, expected, problems, resolved
+from experiments.plan.layouts import AllocationOf, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
 from experiments.runs.status import ENDLESS, StatusRow, row, totals
@@ -18,13 +18,13 @@ from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.step_time import StepTime, assumptions
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.units import big, duration, memory_size, shortened
 
 HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class PlanTable:
     text: list[str]
     """Sums, and what stands against the plan."""
     rows: list[dict[str, Any]]
-    """Of the runs: steps, FLOPs, raw tokens, seconds, bytes; None for what is not known."""
+    """Of the runs: steps, FLOPs, raw tokens, bytes; hours, seconds and launches as the least and
+    the most; None for what is not known."""
     has_gpu_hours: bool
 
     def lines(self, width: int = ENDLESS) -> list[str]:
@@ -71,7 +72,7 @@ def table(
         measured = {run.shape: 0.0 for run in runs} | measured
         for run in runs:
             measured[run.shape] = measured[run.shape] or seconds_per_step(run.config)
-    hours = _Hours(prices, allocation, measured, source, at_once)
+    hours = _Hours(prices, measured, source, at_once)
     rows = []
     for run in (run for run in runs if matches(run.run_id, pattern)):
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
@@ -79,7 +80,7 @@ def table(
     if not rows:
         raise UserError(f"{planner.root}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
-    text += [*_sums(runs, planner, hours, open_), *hours.assumptions()]
+    text += [*_sums(runs, planner, hours, open_), *hours.sources(runs)]
     text += [*problems(runs, allocation), *planner.dead_ends()]
     found = detectable(planner.asked_for(), noise)
     text += [found.sentence()] if found else []
@@ -93,8 +94,8 @@ def table(
 
 def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[str, Any]:
     plan = plan_phases(run.config)
-    wall = hours.wall_seconds(run, given)
-    launches = wall and given.seconds and ceil(wall / given.seconds)
+    walls = hours.wall_seconds(run, given)
+    launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
     return {
         "run_id": run.run_id,
         "first_step": run.first_step,
@@ -102,8 +103,8 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[
         "flops": total_flops([run]),
         "raw_tokens": plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step),
         "gpu_hours": hours.of(run) if hours.prices.device else None,
-        "wall_seconds": wall,
-        "launches": launches,
+        "wall_seconds": walls,
+        "launches": launches or None,
         "memory": _memory(run.config, given),
         "state": state,
     }
@@ -117,9 +118,9 @@ def _cells(row: Mapping[str, Any], has_gpu_hours: bool) -> list[str]:
         f"{row['first_step']:,}–{row['steps']:,}" if row["first_step"] else f"{row['steps']:,}",
         f"{row['flops']:.3g}",
         big(row["raw_tokens"]),
-        *([_number(row["gpu_hours"])] if has_gpu_hours else []),
-        duration(row["wall_seconds"]),
-        f"{row['launches']:,}" if row["launches"] else "–",
+        *([_range(row["gpu_hours"], _number)] if has_gpu_hours else []),
+        _range(row["wall_seconds"], duration),
+        _range(row["launches"], "{:,}".format),
         memory_size(memory) if isinstance(memory, int) else memory or "–",
         row["state"],
     ]
@@ -167,61 +168,66 @@ def _sums(
 @dataclass(frozen=True)
 class _Hours:
     prices: Prices
-    allocation: AllocationOf
     measured: dict[Shape, float]
     """Seconds a step."""
     source: str
     at_once: int
-    expected: dict[object, StepTime | None] = field(default_factory=dict)
 
-    def wall_seconds(self, run: PlannedRun, given: Allocation) -> float | None:
+    def wall_seconds(self, run: PlannedRun, given: Allocation) -> list[float] | None:
         """From the first step to the last, without the time in the queue; measured hours are
         those of a whole run already."""
         hours = self.of(run)
         ranks = 1 if self.prices.device is None else given.ranks
-        return None if hours is None else 3600 * hours / ranks
+        return None if hours is None else [3600 * each / ranks for each in hours]
 
-    def of(self, run: PlannedRun) -> float | None:
-        """Device-hours."""
+    def of(self, run: PlannedRun) -> list[float] | None:
+        """Device-hours, the least and the most."""
         device, steps = self.prices.gpu(), run.steps - run.first_step
         if device is None:
             seconds = self.measured.get(run.shape)
-            return None if seconds is None else seconds * steps / 3600
-        if self.prices.mfu is not None:
-            return gpu_hours(total_flops([run]), device.peak, self.prices.mfu)
-        given = self.allocation(run)
-        kind = (run.shape, run.config.execution.parallel, given)
-        if kind not in self.expected:
-            self.expected[kind] = expected(run.config, given, device)
-        step = self.expected[kind]
-        return None if step is None else step.total * steps * given.ranks / 3600
+            return None if seconds is None else [seconds * steps / 3600] * 2
+        mfus = self.prices.mfus(run.config.model)
+        if mfus is None:
+            return None
+        return [gpu_hours(total_flops([run]), device.peak, mfu) for mfu in (mfus.high, mfus.low)]
 
     def said(self, runs: Sequence[PlannedRun]) -> str:
         device = self.prices.gpu()
         known = [hours for hours in map(self.of, runs) if hours is not None]
         unknown = len(runs) - len(known)
-        if unknown and (device or not known):
-            here = "say --time to have some steps timed here, or --device for a GPU"
-            return f"hours not known: {here if device is None else 'say --gpus'}"
-        total = sum(known)
+        if device is not None and unknown:
+            return f"hours not known: no MFU on {device.name} is published here, say --mfu"
+        if not known:
+            return "hours not known: say --time to have some steps timed here, or --device"
+        whole = [sum(hours[end] for hours in known) for end in (0, 1)]
         if device is None:
-            wall = max(total / self.at_once, max(known, default=0.0))
+            total = whole[0]
+            wall = max(total / self.at_once, max(hours[0] for hours in known))
             at_once = f"{self.at_once} at a time" if self.at_once > 1 else "one at a time"
             rest = f"; of {unknown} runs not known: say --time" if unknown else ""
             return (
                 f"{duration(3600 * wall)} of wall time, {at_once} ({duration(3600 * total)} of "
                 f"training, {self.source}){rest}"
             )
-        mfu = total_flops(runs) / (total * 3600 * device.peak)
-        text = f"{_number(total)} GPU-hours of {self.prices.device} at {mfu:.0%} MFU"
+        text = f"{_range(whole, _number)} GPU-hours of {self.prices.device}"
         price = self.prices.per_gpu_hour
-        return text if price is None else f"{text}, {total * price:,.0f} at {price:g} an hour"
+        if price is None:
+            return text
+        return f"{text}, {_range([price * hours for hours in whole], _number)} at {price:g} each"
 
-    def assumptions(self) -> list[str]:
-        device = self.prices.gpu()
-        if device is None or self.prices.mfu is not None:
-            return []
-        return [f"GPU-hours are modelled, not measured (docs/gpu.md). {assumptions(device)}"]
+    def sources(self, runs: Sequence[PlannedRun]) -> list[str]:
+        """Where the MFU behind the hours comes from."""
+        found = dict.fromkeys(self.prices.mfus(run.config.model) for run in runs)
+        return [
+            f"At {_range([mfus.low, mfus.high], '{:.0%}'.format)} MFU, {mfus.source}"
+            for mfus in found
+            if mfus and self.prices.device
+        ]
+
+
+def _range(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
+    """The least and the most, once where they read the same; a dash where they are not known."""
+    return "–".join(dict.fromkeys(map(written, ends))) if ends else "–"
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:
@@ -235,7 +241,5 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[
     return found
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
+def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"

@@ -1,7 +1,5 @@
 """What a training step asks of the host and of other ranks, counted: no clock, no GPU.
 
-`python -m tests.step_counts` writes the tables of `docs/gpu.md` that hold these numbers anew.
-
 Ranks are real processes over gloo. An operation counts as a wait where it would make the host wait
 for all that a GPU has queued: a number that is read, a size that depends on numbers, a tensor that
 is made on the device from the host's numbers. What kernels wait for inside is not seen.
@@ -10,9 +8,8 @@ is made on the device from the host's numbers. What kernels wait for inside is n
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.distributed import run_ranks
-from tests.gpu_guide import GUIDE, with_tables
 from tst_study import config, train
 from tst_study.config import Config
-from tst_study.data.preparation.generated_language import LanguageParameters, generate
-from tst_study.superposition import linear_loss
 
 aten = torch.ops.aten
 SIZED_BY_NUMBERS = {
@@ -199,11 +193,6 @@ def of_layout(name: str, corpus: Path) -> tuple[int, Config]:
     )
 
 
-def corpus(folder: Path) -> Path:
-    generate(folder, 20_000, 500, LanguageParameters(words=64, classes=8, topics=4))
-    return folder
-
-
 def _run_counted(config: Config, folder: Path) -> list[Counts]:
     """Train on this rank: of every step, and of the last row of the log."""
     counted: list[tuple[str, Counts]] = []
@@ -233,93 +222,3 @@ def counts_of(name: str, corpus: Path, folder: Path) -> list[list[Counts]]:
     if ranks == 1:
         return [_run_counted(config, folder)]
     return run_ranks(ranks, _run_counted, config, folder)
-
-
-def row(name: str, of_ranks: list[list[Counts]]) -> str:
-    """Of the guide's table: the superposed step."""
-    steps = [counts[SUPERPOSED] for counts in of_ranks]
-    waits = sorted(max(steps, key=lambda step: step.waits.total()).waits.items())
-    said = ", ".join(f"{number} ({where.split('.')[-1]})" for where, number in waits) or "0"
-    messages = []
-    for kind, number in sorted(steps[0].messages.items()):
-        size = sum(step.sizes[kind] for step in steps) / len(steps)
-        said_size = f"{size / 1000:,.1f} kB" if size >= 1000 else f"{size:.0f} B"
-        messages.append(f"{number} {kind}{'s' * (number > 1)}, {said_size}")
-    return f"| {name} | {said} | {'; '.join(messages) or 'none'} |"
-
-
-class _Traffic(TorchDispatchMode):
-    """Bytes of all tensors of so many elements that operations read and write."""
-
-    def __init__(self, elements: int) -> None:
-        super().__init__()
-        self.elements = elements
-        self.passes: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        named = dict(kwargs or {})
-        result = operation(*args, **named)
-        name = operation._schema.name.removeprefix("aten::")
-        if not operation.is_view and not name.startswith(("empty", "new_empty", *AT_TARGETS)):
-            written = [result]
-            named.pop("out", None)
-            read = args[1:] if name in WRITES_ONLY else (args, named)
-            moved = [x for x in tree_leaves((read, written)) if isinstance(x, Tensor)]
-            moved = [x for x in moved if x.numel() == self.elements]
-            part = "products" if "mm" in name else "the rest"
-            self.passes[part] += len(moved)
-            self.bytes[part] += sum(x.itemsize for x in moved)
-        return result
-
-
-AT_TARGETS = ("gather", "scatter")
-"""They touch s of a row's elements."""
-WRITES_ONLY = ("copy_", "zero_", "fill_", "zeros_like")
-
-
-def head_rows() -> list[str]:
-    """Of the guide's table."""
-    sizes: dict[str, Callable[[int, int, int], int]] = {
-        "logits": lambda rows, words, width: rows * words,
-        "head and its gradient": lambda rows, words, width: words * width,
-    }
-    rows = []
-    for name, elements in sizes.items():
-        traffic = head_traffic(elements)
-        numbers = (f"{count[part]}" for part in ("products", "the rest")
-                   for count in (traffic.passes, traffic.bytes))  # fmt: skip
-        rows.append(f"| {name} | {' | '.join(numbers)} |")
-    return rows
-
-
-def head_traffic(elements: Callable[[int, int, int], int]) -> _Traffic:
-    """Of head and loss of 600M in bfloat16, both directions, over one chunk of rows.
-
-    `elements` of rows, words and width: the size of the tensors that are counted.
-    """
-    rows, words, width = 4096, 128_256, 960
-    hidden = torch.empty(rows, 1, width, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    weight = torch.empty(words, width, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    labels = torch.empty(1, rows, dtype=torch.int64, device="meta")
-    with pytest.MonkeyPatch.context() as patch, _Traffic(elements(rows, words, width)) as traffic:
-        patch.setattr(linear_loss, "rows_with_head", lambda *unused, **named: rows)
-        linear_loss.linear_bag_loss(hidden, weight, labels, 1).backward()
-    return traffic
-
-
-def tables(corpus: Path, folder: Path) -> dict[str, list[str]]:
-    """Rows below a head that ends in the key."""
-    counts = {name: counts_of(name, corpus, folder / name) for name in LAYOUTS}
-    return {
-        "| messages |": [row(name, counts[name]) for name in LAYOUTS],
-        "| bytes of the rest |": head_rows(),
-    }
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        new = tables(corpus(Path(place) / "words"), Path(place))
-    GUIDE.write_text(with_tables(GUIDE.read_text(encoding="utf8"), new), encoding="utf8")

@@ -14,7 +14,6 @@ from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.devices import Device, peak_flops
 from tst_study.cost.memory import Memory, estimate_memory
 from tst_study.cost.parallel_layout import tensor_sizes
-from tst_study.cost.step_time import GPUS_PER_NODE, step_time
 from tst_study.errors import UserError
 
 PUBLISHED_DEVICE = "B200"
@@ -24,8 +23,7 @@ PARTS = tuple(field.name for field in fields(Memory))
 def lines(
     study: Study, runs: Sequence[Config], gpus: int, gigabytes: float, device: Device | None = None
 ) -> list[str]:
-    """Of each shape once, its layout, memory by part and the time of a step; then what was
-    published of the runs.
+    """Of each shape once, its layout and memory by part; then what was published of the runs.
 
     `gigabytes`: 10^9 bytes of one GPU. Raises `UserError` where a layout cannot work on `gpus`.
     """
@@ -49,7 +47,6 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
     config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
     head = " ".join(f"{part:>11}" for part in PARTS)
     sizes = ", ".join(map(str, tensor_sizes(config.model)))
-    step = [f"  a step, modelled: {step_time(config, gpus, device)}"] if device else []
     return [
         f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
         f"Tensor sizes that divide it: {sizes}; pipeline stages: those that divide "
@@ -60,7 +57,6 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
             _memory_row(config.executed(recompute=recompute), gpus, memory, recompute)
             for recompute in get_args(Recompute)
         ),
-        *step,
         f"  {_alternative(config, gpus, memory, device)}",
     ]
 
@@ -78,8 +74,7 @@ def _alternative(config: Config, gpus: int, memory: int, device: Device | None) 
         choice = resolve(free, gpus, memory, on_gpu=True, device=device.name if device else None)
     except UserError as error:
         return str(error)
-    step = f"; a step {step_time(choice.config, gpus, device)}" if device else ""
-    return f'"auto" ({GPUS_PER_NODE} GPUs a node) would take: {choice.reason}{step}'
+    return f'"auto" would take: {choice.reason}'
 
 
 def _published(study: Study, runs: Sequence[Config]) -> list[str]:

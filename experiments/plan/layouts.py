@@ -2,15 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from experiments.plan.allocation import Allocation
 from experiments.plan.planned_run import PlannedRun
 from tst_study.config import Config
 from tst_study.cost.auto_layout import resolve
-from tst_study.cost.devices import Device
 from tst_study.cost.parallel_layout import check
-from tst_study.cost.step_time import StepTime, step_time
 from tst_study.errors import UserError
 
 AllocationOf = Callable[[PlannedRun], Allocation]
@@ -26,15 +23,6 @@ def resolved(config: Config, given: Allocation) -> Config:
     config = resolve(config, given.ranks, memory, on_gpu=given.on_gpu).config
     check(config, given.ranks)
     return config
-
-
-def expected(config: Config, given: Allocation, device: Device) -> StepTime | None:
-    """Of a step on GPUs; None where the layout cannot work on these ranks."""
-    given = replace(given, on_gpu=True, memory=given.memory or int(device.memory))
-    try:
-        return step_time(resolved(config, given), given.ranks, device)
-    except UserError:
-        return None
 
 
 def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:

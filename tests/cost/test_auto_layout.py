@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.gpu_guide import GB, asked, chosen
-from tst_study.config import Batch
+from tst_study import config
+from tst_study.config import Batch, Config
 from tst_study.configuration.presets import PRESETS
 from tst_study.cost.auto_layout import USABLE, describe, resolve
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
 
+GB = 10**9
+LENGTHS = {"moe-10b-a1b": 8192, "moe-10b-a1b-twin": 256}
 
-@pytest.mark.parametrize(
-    ("preset", "length", "gpus", "memory"),
-    [
-        ("270m", 2048, 1, 24),
-        ("600m", 2048, 8, 80),
-        ("3b", 2048, 8, 80),
-        ("3b", 2048, 64, 192),
-        ("moe-1b", 2048, 8, 80),
-        ("moe-10b-a1b", 8192, 8, 141),
-        ("moe-10b-a1b", 8192, 64, 141),
-        ("moe-10b-a1b", 8192, 64, 192),
-    ],
-)
-def test_the_choice_works_and_fits(preset: str, length: int, gpus: int, memory: int) -> None:
-    choice = resolve(asked(preset, length), gpus, memory * GB, on_gpu=True)
-    check(choice.config, gpus)
-    needed = estimate_memory(choice.config, gpus, on_gpu=True).total
-    assert needed <= USABLE * memory * GB
-    assert choice.reason.startswith(describe(choice.config, gpus))
-    assert f"{needed / GB:,.1f} GB" in choice.reason
+
+def asked(preset: str, length: int, **execution: Any) -> Config:
+    return config.from_dict(
+        {
+            "model": {"preset": preset},
+            "batch": {"sequences": 1024, "sequence_length": length},
+            "data": {"corpora": [{"path": "x"}]},
+            "optimizer": {"learning_rate": 1e-3},
+            "schedule": {"steps": 10},
+            "numerics": {"dtype": "bfloat16"},
+            "execution": {"parallel": "auto", **execution},
+        }
+    )
+
+
+def chosen(preset: str, gpus: int, memory: int) -> Config | None:
+    """None where nothing fits."""
+    length = LENGTHS.get(preset, 256 if preset.startswith("laptop") else 2048)
+    try:
+        return resolve(asked(preset, length), gpus, memory * GB, on_gpu=True).config
+    except UserError:
+        return None
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -44,11 +50,13 @@ def test_what_fits_is_left_to_data_parallelism_with_a_shared_optimizer(
     if found is None:
         assert (preset, gpus) == ("moe-10b-a1b", 1)
         return
-    parallel = layout_of(found[0])
-    assert (parallel.tensor, parallel.pipeline) == (1, 1)
+    check(found, gpus)
+    assert estimate_memory(found, gpus, on_gpu=True).total <= USABLE * 141 * GB
+    parallel = layout_of(found)
+    assert (parallel.tensor, parallel.pipeline, parallel.expert) == (1, 1, 1)
     assert parallel.optimizer == ("distributed" if gpus > 1 else "replicated")
     assert parallel.overlap_gradients == (gpus > 1)
-    assert found[0].execution.recompute != "layer"
+    assert found.execution.recompute != "layer"
 
 
 @pytest.mark.parametrize("preset", ["600m", "3b", "3b-grouped", "moe-10b-a1b"])
@@ -59,11 +67,29 @@ def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(pr
         found = chosen(preset, 64, memory)
         if found is None:
             break
-        parallel = layout_of(found[0])
-        whole_layers = found[0].execution.recompute == "layer"
-        order.append((parallel.pipeline, whole_layers, parallel.tensor))
+        parallel = layout_of(found)
+        whole_layers = found.execution.recompute == "layer"
+        order.append((parallel.pipeline, whole_layers, parallel.tensor, parallel.expert))
     assert order == sorted(order)
     assert len(set(order)) > 1
+
+
+def test_the_largest_micro_batch_that_fits_is_taken() -> None:
+    few, many = (chosen("600m", 8, memory) for memory in (24, 80))
+    assert few is not None
+    assert many is not None
+    for found, memory in ((few, 24), (many, 80)):
+        doubled = found.executed(micro_batch=2 * (found.execution.micro_batch or 0))
+        assert estimate_memory(doubled, 8, on_gpu=True).total > USABLE * memory * GB
+    assert (few.execution.micro_batch or 0) < (many.execution.micro_batch or 0)
+
+
+def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
+    few = {"batch": Batch(sequences=8, sequence_length=2048)}
+    for device, tensor in (("GB200", 4), ("B200", 8)):
+        wide = asked("3b", 2048).model_copy(update=few)
+        found = resolve(wide, 64, 141 * GB, on_gpu=True, device=device).config
+        assert layout_of(found).tensor == tensor
 
 
 def test_more_ranks_than_sequences_are_used_by_tensor_ranks_where_the_heads_divide() -> None:
@@ -74,43 +100,36 @@ def test_more_ranks_than_sequences_are_used_by_tensor_ranks_where_the_heads_divi
         assert (parallel.tensor, parallel.pipeline) == expected
 
 
-def test_processors_get_a_layout_too() -> None:
-    config = resolve(asked("laptop-256", 256), 2, 8 * GB, on_gpu=False).config
-    parallel = layout_of(config)
-    assert (parallel.tensor, parallel.pipeline, parallel.overlap_gradients) == (1, 1, False)
-    assert config.execution.recompute == "none"
+@pytest.mark.parametrize("preset", ["laptop-256", "laptop-moe"])
+def test_processors_divide_no_model_that_fits_one_of_them(preset: str) -> None:
+    found = resolve(asked(preset, 256), 2, 16 * GB, on_gpu=False).config
+    parallel = layout_of(found)
+    assert (parallel.tensor, parallel.pipeline, parallel.expert) == (1, 1, 1)
+    assert not parallel.overlap_gradients
+    assert found.execution.recompute == "none"
 
 
-def test_a_small_model_is_left_to_data_parallelism() -> None:
-    parallel = layout_of(resolve(asked("270m", 2048), 8, 80 * GB, on_gpu=True).config)
-    assert (parallel.tensor, parallel.pipeline) == (1, 1)
-    assert parallel.optimizer == "distributed"
-
-
-def test_less_memory_is_answered_by_splitting_or_recomputing() -> None:
-    roomy, tight = (resolve(asked("3b", 2048), 8, memory * GB, on_gpu=True) for memory in (192, 24))
-    assert tight.config.execution != roomy.config.execution
-    assert "less divided, but too large" in tight.reason
+def test_the_reason_names_what_was_too_large() -> None:
+    tight = resolve(asked("3b", 2048), 8, 24 * GB, on_gpu=True)
+    assert tight.reason.startswith(describe(tight.config, 8))
+    assert "too large: " in tight.reason
 
 
 def test_what_the_user_set_stays() -> None:
     choice = resolve(asked("3b", 2048, micro_batch=1, recompute="layer"), 8, 80 * GB, on_gpu=True)
     assert choice.config.execution.micro_batch == 1
     assert choice.config.execution.recompute == "layer"
-
-
-def test_no_room_says_how_much_is_needed() -> None:
-    with pytest.raises(
-        UserError, match=r"no layout on 1 ranks fits .*the least needs 1\d\d\.\d GB"
-    ):
-        resolve(asked("moe-10b-a1b", 8192), 1, 80 * GB, on_gpu=True)
-
-
-def test_ranks_that_divide_nothing_are_named() -> None:
-    with pytest.raises(UserError, match=r"batch\.sequences = 1024 divides in no layout over 7"):
-        resolve(asked("270m", 2048), 7, 80 * GB, on_gpu=True)
-
-
-def test_a_layout_that_is_given_is_not_touched() -> None:
     given = asked("270m", 2048, parallel={"tensor": 3})
     assert resolve(given, 3, GB, on_gpu=True).config is given
+
+
+@pytest.mark.parametrize(
+    ("preset", "ranks", "words"),
+    [
+        ("moe-10b-a1b", 1, r"1 ranks fits .* needs 1\d\d\.\d GB"),
+        ("270m", 7, r"batch\.sequences = 1024 .* 7 ranks"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_number(preset: str, ranks: int, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        resolve(asked(preset, LENGTHS.get(preset, 2048)), ranks, 80 * GB, on_gpu=True)

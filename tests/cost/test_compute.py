@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.examples import example
@@ -13,6 +15,7 @@ from tst_study.cost.compute import (
     flops_per_position,
     gpu_hours,
 )
+from tst_study.cost.devices import DEVICES, PUBLISHED_MFU, device_named, peak_flops, published_mfu
 
 
 def test_parameters_of_a_shape_small_enough_to_count_by_hand() -> None:
@@ -65,3 +68,60 @@ def test_experts_that_a_token_does_not_use_cost_no_flops() -> None:
 
 def test_gpu_hours() -> None:
     assert gpu_hours(3600e15, peak_flops=2e15, mfu=0.5) == pytest.approx(1.0)
+
+
+LLAMA_8B = (32, 4096, 32, 8, 14336, 128_256)
+TRAININGS = [
+    # device, kind, layers, hidden, heads, groups, feed-forward, words, length, tokens/s a GPU
+    ("A100", "dense", *LLAMA_8B, 8192, 2_973),
+    ("H100", "dense", *LLAMA_8B, 8192, 5_762),
+    ("H100", "dense", 32, 4096, 32, 32, 11008, 100_352, 4096, 9_850),  # OLMo 7B
+    ("H100", "dense", 36, 2048, 16, 4, 11008, 128_256, 4096, 14_000),  # SmolLM3 3B
+    ("H100", "mixture", 48, 2048, 32, 4, 768, 151_936, 4096, 12_040),  # Qwen3 30B-A3B
+]
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_published_mfus_are_published_speeds_by_our_count(training: tuple[Any, ...]) -> None:
+    device, kind, layers, hidden, heads, groups, inner, words, length, speed = training
+    experts = {"count": 128, "per_token": 8, "feed_forward_size": inner}
+    model = Model(
+        layers=layers,
+        hidden_size=hidden,
+        attention_heads=heads,
+        key_value_heads=groups,
+        head_size=128,
+        feed_forward_size=inner,
+        vocabulary_size=words,
+        tied_embeddings=layers == 36,
+        **({"experts": experts} if kind == "mixture" else {}),
+    )
+    peak = peak_flops(device, "bfloat16")
+    assert peak is not None
+    mfu = flops_per_position(model, length) * speed / peak
+    row = PUBLISHED_MFU[device, kind]
+    assert row.low - 0.005 <= mfu <= row.high + 0.005
+
+
+def test_gpus_are_known_by_the_names_that_drivers_give_them() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA H100 NVL": "H100 NVL",
+        "NVIDIA A100-SXM4-80GB": "A100",
+    }
+    for name, known in names.items():
+        found = device_named(name)
+        assert found is not None
+        assert found.name == known
+    assert device_named("GeForce") is None
+
+
+def test_a_device_without_rows_of_its_own_takes_those_of_its_chip() -> None:
+    known = {device.name: device for device in DEVICES}
+    for name, experts, row in (
+        ("H200", False, PUBLISHED_MFU["H100", "dense"]),
+        ("GB200", False, PUBLISHED_MFU["B200", "dense"]),
+        ("GB200", True, PUBLISHED_MFU["GB200", "mixture"]),
+        ("L4", False, None),
+    ):
+        assert published_mfu(known[name], experts=experts) == row

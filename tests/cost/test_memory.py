@@ -16,7 +16,7 @@ from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
 from tst_study.config import Config
 from tst_study.configuration.optimizer_kinds import OptimizerName
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.memory import estimate_memory, held_parameters
+from tst_study.cost.memory import UNEVEN_LOAD, estimate_memory, held_parameters
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.process_groups import process_groups
 
@@ -124,6 +124,19 @@ def test_stages_early_in_a_pipeline_hold_more_micro_batches(tmp_path: Path) -> N
     staged = estimate_memory(tiny(tmp_path, *pipeline), ranks=2)
     # Half the layers of two micro-batches.
     assert staged.activations == pytest.approx(alone.activations, rel=0.05)
+
+
+def test_expert_ranks_have_room_for_half_more_than_an_even_share(tmp_path: Path) -> None:
+    def experts_keep(*settings: str) -> int:
+        layers = "execution.recompute=none", "execution.recompute=feed_forward"
+        kept, again = (
+            estimate_memory(tiny(tmp_path, *MIXTURE, *settings, layer), ranks=2).activations
+            for layer in layers
+        )
+        return kept - again
+
+    alone, spread = experts_keep(), experts_keep("execution.parallel.expert=2")
+    assert 1.3 < spread / alone <= UNEVEN_LOAD  # what the router keeps stays the same
 
 
 def test_parts_add_up_and_fall_with_the_micro_batch(tmp_path: Path) -> None:

@@ -59,11 +59,9 @@ def test_it_fits_sixty_four_gpus_without_recomputing(paper: Study, gigabytes: fl
     assert "18.3% MFU" in text
 
 
-def test_the_plan_says_which_tensor_sizes_divide_and_how_long_a_step_takes(paper: Study) -> None:
+def test_the_plan_says_which_tensor_sizes_divide(paper: Study) -> None:
     text = "\n".join(lines(paper, paper.runs(None), 64, 180.0, device_named("B200")))  # type: ignore[arg-type]
     assert "Tensor sizes that divide it: 1, 2, 4; pipeline stages: those that divide 32" in text
-    assert "a step, modelled: " in text
-    assert "MFU (products" in text
 
 
 def test_gpus_that_the_layout_cannot_use_are_refused(paper: Study) -> None:

@@ -25,7 +25,6 @@ from tests.run.test_record import DATA, evaluation, metrics, open_run
 from tests.tiny_runs import tiny
 from tst_study.config import Config
 from tst_study.cost.devices import device_named
-from tst_study.cost.step_time import assumptions, step_time
 from tst_study.data import run_data
 from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
@@ -147,7 +146,8 @@ def test_a_plan_needs_neither_corpora_nor_runs(
     assert trunk.split()[1] == "32,400"
     assert branch.split()[1] == "18,000–20,000"
     assert any("shared trunks save 40.0%" in line for line in text)
-    assert any("GPU-hours of B200 at 40% MFU" in line and "at 3 an hour" in line for line in text)
+    assert any("GPU-hours of B200" in line and "at 3 each" in line for line in text)
+    assert any("At 40% MFU" in line for line in text)
     head = text[: text.index("", 3)]
     assert "One seed per arm" in head[-2]
     assert head[-1].endswith("provisional: prepared/dclm-llama3")
@@ -172,27 +172,30 @@ def test_gpu_hours_are_flops_over_what_the_device_does(tmp_path: Path) -> None:
     assert math.isclose(hours, flops / (989e12 * 0.5 * 3600), rel_tol=0.1)
 
 
-def test_without_a_measured_mfu_hours_are_those_of_the_modelled_step(tmp_path: Path) -> None:
-    chosen = catalogue.load("equal-cost", "paper")
-    planner = Planner(chosen, tmp_path, unprepared=True)
-    given = Allocation(64, on_gpu=True)
-    text = lines(planner, lambda run: given, Prices("B200", per_gpu_hour=3.0))
-    run = planner.decided()[0]
-    b200 = device_named("B200")
-    assert b200 is not None
-    step = step_time(run.config, 64, b200)
-    hours = step.total * run.steps * 64 / 3600
-    assert listed(text)[0].split()[4] == f"{hours:,.0f}"
-    (sums,) = [line for line in text if "GPU-hours of B200" in line]
-    assert f"at {step.mfu:.0%} MFU" in sums
-    assert any("modelled, not measured" in line and assumptions(b200) in line for line in text)
+@pytest.mark.parametrize(
+    ("study", "device", "ends", "source"),
+    [
+        ("equal-cost", "B200", (0.45, 0.24), "At 24%–45% MFU, the paper's Table 1"),
+        ("mixture-10b-a1b", "GB200", (0.31, 0.20), "At 20%–31% MFU, Megatron-Bridge"),
+    ],
+)
+def test_without_a_measured_mfu_hours_are_a_range_with_its_source(
+    study: str, device: str, ends: tuple[float, float], source: str, tmp_path: Path
+) -> None:
+    planner = Planner(catalogue.load(study, "paper"), tmp_path, unprepared=True)
+    text = lines(planner, prices=Prices(device, per_gpu_hour=3.0))
+    known, flops = device_named(device), total_flops(planner.decided()[:1])
+    assert known is not None
+    hours = [f"{flops / (known.peak * mfu * 3600):,.0f}" for mfu in ends]
+    assert listed(text)[0].split()[4] == "–".join(hours)
+    assert any(line.startswith(source) for line in text)
 
 
-def test_hours_of_runs_that_do_not_fit_their_ranks_are_not_known(tmp_path: Path) -> None:
-    planner = Planner(catalogue.load("mixture-10b-a1b", "paper"), tmp_path, unprepared=True)
-    text = lines(planner, prices=Prices("B200"))  # eight expert ranks on one
+def test_hours_on_a_device_without_published_trainings_are_not_known(tmp_path: Path) -> None:
+    planner = Planner(study_of(seeded(1)), tmp_path, unprepared=True)
+    text = lines(planner, prices=Prices("L4"))
     assert listed(text)[0].split()[4] == "–"
-    assert any("hours not known: say --gpus" in line for line in text)
+    assert any("hours not known" in line and "--mfu" in line for line in text)
 
 
 def test_a_device_of_unknown_speed_is_named(tmp_path: Path) -> None:

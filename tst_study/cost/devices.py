@@ -1,6 +1,6 @@
-"""What GPUs can do at most, by device name, from the makers' data sheets (without sparsity).
-
-A device that is not listed gives None, and with it no MFU and no hours: a guess would be worse.
+"""What GPUs can do at most, by the makers' data sheets, and what training has made of it, by
+published rows. A device that is not listed gives None, and with it no MFU and no hours: a guess
+would be worse.
 """
 
 from dataclasses import dataclass
@@ -10,38 +10,69 @@ from dataclasses import dataclass
 class Device:
     name: str
     peak: float
-    """Dense bfloat16 FLOP/s."""
+    """Dense bfloat16 FLOP/s, without sparsity."""
     memory: float
     """Bytes."""
-    bandwidth: float
-    """Of its memory, bytes/s."""
-    link: float
-    """To the other GPUs of a node, bytes/s each way: NVLink, or PCIe where there is none."""
-    attention: float
-    """Share of the peak that a fused attention kernel reaches at a head size of 128, forward and
-    backward: not from a data sheet (`docs/gpu.md`)."""
+    per_node: int = 8
+    """GPUs of one node, among which tensor ranks may be spread."""
+    like: str = ""
+    """The device of the same chip whose published MFUs serve where its own are not known."""
 
 
 DEVICES = (
     # More specific names first: the first one contained in the device's name counts.
-    Device("GB300", 2.5e15, 288e9, 8.0e12, 9e11, 0.25),
-    Device("GB200", 2.5e15, 186e9, 8.0e12, 9e11, 0.25),
-    Device("B300", 2.25e15, 288e9, 8.0e12, 9e11, 0.25),
-    Device("B200", 2.25e15, 180e9, 8.0e12, 9e11, 0.25),
-    Device("H200", 989e12, 141e9, 4.8e12, 4.5e11, 0.4),
-    Device("H100 NVL", 835e12, 94e9, 3.9e12, 3e11, 0.4),
-    Device("H100 PCIe", 756e12, 80e9, 2.0e12, 6.4e10, 0.4),
-    Device("H100", 989e12, 80e9, 3.35e12, 4.5e11, 0.4),
-    Device("H800", 989e12, 80e9, 3.35e12, 2e11, 0.4),
-    Device("A100", 312e12, 80e9, 2.04e12, 3e11, 0.55),
-    Device("A800", 312e12, 80e9, 2.04e12, 2e11, 0.55),
-    Device("L40S", 362e12, 48e9, 8.64e11, 3.2e10, 0.4),
-    Device("L4", 121e12, 24e9, 3.0e11, 3.2e10, 0.4),
-    Device("A10G", 70e12, 24e9, 6.0e11, 3.2e10, 0.5),
+    Device("GB300", 2.5e15, 288e9, per_node=4, like="B200"),
+    Device("GB200", 2.5e15, 186e9, per_node=4, like="B200"),
+    Device("B300", 2.25e15, 288e9, like="B200"),
+    Device("B200", 2.25e15, 180e9),
+    Device("H200", 989e12, 141e9, like="H100"),
+    Device("H100 NVL", 835e12, 94e9, like="H100"),
+    Device("H100 PCIe", 756e12, 80e9, like="H100"),
+    Device("H100", 989e12, 80e9),
+    Device("H800", 989e12, 80e9, like="H100"),
+    Device("A100", 312e12, 80e9),
+    Device("A800", 312e12, 80e9, like="A100"),
+    Device("L40S", 362e12, 48e9),
+    Device("L4", 121e12, 24e9),
+    Device("A10G", 70e12, 24e9),
 )
 
-PROCESSOR = Device("processor", 1e11, 0.0, 2e10, 5e9, 0.5)
-"""Some core of a server: enough to tell a good layout over processors from a bad one."""
+
+@dataclass(frozen=True)
+class PublishedMfu:
+    """The lowest and the highest MFU of published trainings in bfloat16, by the count of
+    `compute.py`."""
+
+    low: float
+    high: float
+    source: str
+
+
+OLMO = "OLMo-core 1.2's README (1B, 7B, 13B)"
+TORCHTITAN = "torchtitan's performance pages (Llama 3 8B)"
+BRIDGE = "Megatron-Bridge's performance summary 25.11"
+
+PUBLISHED_MFU = {
+    ("A100", "dense"): PublishedMfu(0.55, 0.55, TORCHTITAN),
+    ("H100", "dense"): PublishedMfu(
+        0.31, 0.48, f"{TORCHTITAN}, {OLMO}, nanotron (Llama 3.2 1B, SmolLM3 3B)"
+    ),
+    ("H100", "mixture"): PublishedMfu(
+        0.15, 0.34, f"{BRIDGE} (GPT-OSS 120B), NeMo AutoModel's (Qwen3 30B-A3B)"
+    ),
+    ("B200", "dense"): PublishedMfu(0.24, 0.45, "the paper's Table 1 (270M, 600M, 3B)"),
+    ("B200", "mixture"): PublishedMfu(
+        0.10, 0.18, f"{BRIDGE} (GPT-OSS 120B), the paper's Table 1 (10B-A1B)"
+    ),
+    ("GB200", "mixture"): PublishedMfu(
+        0.20, 0.31, f"{BRIDGE} (GPT-OSS 120B, Qwen3 235B-A22B, DeepSeek V3)"
+    ),
+    ("GB300", "mixture"): PublishedMfu(
+        0.23, 0.38, f"{BRIDGE} (GPT-OSS 120B, Qwen3 235B-A22B, DeepSeek V3)"
+    ),
+}
+"""By device and kind of model. Mixtures were measured with routing forced to be even, but for the
+paper's."""
 
 
 def device_named(name: str) -> Device | None:
@@ -58,3 +89,10 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
     """FLOP/s that the device can reach at most, or None where the data sheet is not known here."""
     device = device_named(device_name) if dtype == "bfloat16" else None
     return device.peak if device else None
+
+
+def published_mfu(device: Device, *, experts: bool) -> PublishedMfu | None:
+    """Of trainings on the device, or else on the same chip; None where no row is known here."""
+    kind = "mixture" if experts else "dense"
+    own = PUBLISHED_MFU.get((device.name, kind))
+    return own or PUBLISHED_MFU.get((device.like, kind))

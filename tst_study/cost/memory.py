@@ -5,6 +5,7 @@ the layers of `megatron/layers.py` keep for the backward pass; tests hold the su
 of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +15,10 @@ from tst_study.cost.compute import count_parameters
 from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.superposition.loss_kinds import LINEAR_KINDS
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
+
+UNEVEN_LOAD = 1.5
+"""Of an even share of the positions: for how many the fullest of several expert ranks has room.
+One rank with all experts gets the same number however they are chosen."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,8 @@ class _LayerBytes:
             return cls(attention, inner // tensor, sharers)
         ffn = experts.feed_forward_size // parallel.expert_tensor_ranks
         copies = experts.per_token * parallel.expert_tensor_ranks
+        if parallel.expert > 1:
+            copies = math.ceil(copies * UNEVEN_LOAD)
         per_copy = width * (5 * ffn + hidden) + 16
         return cls(attention, (copies * per_copy + 9 * experts.count) // sharers, sharers)
 
