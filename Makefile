@@ -63,8 +63,7 @@ gpu:
 
 # With a Python whose torch was built for CUDA, on a machine without a GPU.
 test-fake-cuda:
-	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py tests/cuda/test_generated_kernels.py \
-	    tests/cuda/test_engine_layers.py
+	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py tests/cuda/test_generated_kernels.py
 
 setup: $(ready)
 

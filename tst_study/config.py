@@ -365,8 +365,6 @@ class Parallel(Strict):
     """Ranks that share the experts of a layer; taken from the data-parallel ones."""
     expert_tensor: Positive | None = None
     """Ranks that share one expert's matrices: by default `tensor` with one expert rank, else 1."""
-    context: Positive = 1
-    """Ranks that share a sequence in attention. Refused above 1: see `parallel_layout.py`."""
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
     """How positions travel to their experts."""
     optimizer: Literal["replicated", "distributed"] = "replicated"
@@ -404,9 +402,6 @@ class Execution(Strict):
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
-    kernels: Literal["torch", "te", "auto"] = "torch"
-    """What computes the layers: torch, or Megatron's layers on TransformerEngine (`te`, on GPUs
-    alone; experimental, see docs/gpu.md). `auto`: those where they can be had."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None

@@ -31,7 +31,7 @@ def describe(
 ) -> str:
     """TOML of every key, then, as TOML comments, everything that follows from it."""
     lines = [f"run                     {identity}", "", *_costs(config), *_epochs(config, stream)]
-    lines += [*_time(config, seconds_per_step), *_kernels(config), "", *_memory(config)]
+    lines += [*_time(config, seconds_per_step), "", *_memory(config)]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -51,11 +51,10 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
         from tst_study.huggingface.weights import check_initial_weights
 
         check_initial_weights(config)
-    if config.execution.device == "cuda" or config.execution.kernels == "te":
-        from tst_study.megatron.engine_layers import with_kernels
+    if config.execution.device == "cuda":
         from tst_study.megatron.process_groups import choose_device
 
-        with_kernels(config, choose_device(config.execution))
+        choose_device(config.execution)
     return run_id(config, digest), stream
 
 
@@ -120,13 +119,6 @@ def _time(config: Config, seconds_per_step: float | None) -> list[str]:
     whole = duration(seconds_per_step * config.schedule.last_step)
     each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
     return [_row("time", f"about {whole} ({each})")]
-
-
-def _kernels(config: Config) -> list[str]:
-    if config.execution.kernels == "torch":
-        return []
-    said = "experimental: layers on TransformerEngine were never run (docs/gpu.md)"
-    return [_row("kernels", said)]
 
 
 def _memory(config: Config) -> list[str]:

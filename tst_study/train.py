@@ -37,7 +37,6 @@ from tst_study.evaluation.evaluate import evaluate
 from tst_study.huggingface.weights import HuggingFaceWeights, check_initial_weights
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
-from tst_study.megatron.engine_layers import with_kernels
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
@@ -68,7 +67,6 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     folder = Path(folder)
     config, why_layout = with_layout(config)
     device = choose_device(config.execution)
-    config = with_kernels(config, device)
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     if device.type == "cpu":
@@ -186,8 +184,7 @@ class _Trainer:
             self.ahead = ReadAhead(self._read, last, partial(_use, ranks.device))
         self.model = build_model(config)
         if execution.compiles(on_gpu=ranks.device.type == "cuda"):
-            if execution.kernels == "torch":
-                compile_layers(self.model.decoder.layers)
+            compile_layers(self.model.decoder.layers)
             self.model.compiled_loss = ranks.device.type == "cuda"
         self.routing = RoutingLog.of(self.model)
         self.data_parallel = GradientBuffers(self.model, layout_of(config))

@@ -21,7 +21,6 @@ REFUSALS = [
     (3, ("pipeline=3",), (), "model.layers = 2 does not divide"),
     (2, ("sequence_parallel=true",), (), "one tensor rank"),
     (2, ("tensor=2", "sequence_parallel=true"), ("batch.sequence_length=7",), "sequence_length"),
-    (2, ("context=2",), (), "TransformerEngine"),
     (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
     (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
     (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),

@@ -62,7 +62,6 @@ def data_ranks(parallel: Parallel, ranks: int) -> int:
 
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
-    yield from _context_problems(parallel)
     yield from _tensor_problems(config, parallel)
     yield from _expert_problems(config, parallel)
     yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
@@ -77,17 +76,6 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Proble
             overlap_weights=False,
         )
     yield from _rank_problems(config, parallel, ranks)
-
-
-def _context_problems(parallel: Parallel) -> Iterator[Problem]:
-    if parallel.context > 1:
-        yield _problem(
-            "context",
-            parallel.context,
-            "attention over parts of a sequence needs TransformerEngine's kernels, which the "
-            "package does not use",
-            context=1,
-        )
 
 
 def tensor_sizes(model: Model) -> list[int]:

@@ -1,6 +1,6 @@
 """Everything that touches megatron.core. The rest of the package does not know that it is there.
 
-process_groups.py → kernels/ → layers.py (or engine_layers.py) → model.py → initialization.py
+process_groups.py → kernels/ → layers.py → model.py → initialization.py
     → forward_backward.py → gradient_buffers.py → optimizer.py (update_rules.py) → checkpoint.py
 cpu_backend.py: what a run on processors needs; imported first, no effect on a GPU
 """

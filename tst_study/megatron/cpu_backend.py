@@ -88,10 +88,6 @@ class _NoRandomness:
     def fork(self, *names: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def is_initialized(self) -> bool:
-        """TransformerEngine asks; it then does without."""
-        return False
-
 
 # On every device.
 random._CUDA_RNG_STATE_TRACKER = _NoRandomness()

@@ -163,7 +163,7 @@ def block_specification(config: TransformerConfig, layer: ModuleSpec) -> Transfo
 
 
 def layer_specification(config: TransformerConfig, expert_products: str) -> ModuleSpec:
-    """One layer, by which all others are judged."""
+    """One layer of the model."""
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     return ModuleSpec(
         module=RecomputableLayer,

@@ -28,7 +28,6 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.megatron.arriving_weights import AwaitsWeights
 from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.megatron.dispatcher import wait_less_for_sizes
-from tst_study.megatron.engine_layers import engine_layer_specification
 from tst_study.megatron.initialization import initialize
 from tst_study.megatron.kernels.rotary import RotaryTable
 from tst_study.megatron.layers import block_specification, layer_specification
@@ -243,10 +242,7 @@ def build_model(config: Config) -> SuperposedGPT:
 def empty_model(config: Config) -> SuperposedGPT:
     """This rank's part of the model, its weights not filled yet; also on the meta device."""
     megatron_config = transformer_config(config)
-    on_engine = config.execution.kernels == "te"
-    layer = (engine_layer_specification if on_engine else layer_specification)(
-        megatron_config, config.execution.expert_products
-    )
+    layer = layer_specification(megatron_config, config.execution.expert_products)
     with cuda_means_cpu():
         model = SuperposedGPT(
             config=megatron_config,
@@ -259,8 +255,7 @@ def empty_model(config: Config) -> SuperposedGPT:
             position_embedding_type="rope",
             rotary_base=config.model.rope_theta,
         )
-    if not on_engine:
-        model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
+    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
     others = (p for name, p in model.named_parameters() if not name.endswith("router.weight"))
     device = next(others).device
     for module in model.modules():

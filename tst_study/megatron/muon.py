@@ -109,7 +109,7 @@ def projections_of(
 ) -> Projections | None:
     """Of a parameter by its name in the model; None for anything but a hidden projection."""
     found = re.search(r"\.linear_(qkv|proj|fc1|fc2)\b", name)
-    if found is None or len(shape) < 2:  # TransformerEngine keeps norms within the products
+    if found is None:
         return None
     rows, experts = shape[-2], shape[0] if len(shape) == 3 else 1
     if found[1] == "qkv":

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("tst-study", "torch", "megatron-core", "transformer-engine", "numpy")
+PACKAGES = ("tst-study", "torch", "megatron-core", "numpy")
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 
 COPY_FACTS = "code.json"
