@@ -38,8 +38,9 @@ KEYS = sorted(set(leaves(config.to_dict(example()))))
 OF_NO_KIND = ["[[]]", "{x = 1}", "1979-05-27", "12:00:00", "-1", "nan", "1e400"]
 BEYOND = {
     "0": "model.layers model.rope_theta superposition.bag_size data.validation_tokens "
-    "schedule.steps batch.sequences optimizer.learning_rate optimizer.epsilon numerics.divergence_loss "
-    "execution.micro_batch execution.threads execution.log_every execution.keep_checkpoints",
+    "schedule.steps batch.sequences optimizer.learning_rate optimizer.epsilon "
+    "numerics.divergence_loss execution.micro_batch execution.threads execution.log_every "
+    "execution.keep_checkpoints",
     "1": "model.vocabulary_size model.tied_embeddings batch.sequence_length model.experts data",
     "1.0": "optimizer.beta1 optimizer.beta2 seed execution",
     "1.5": "model.layers superposition.step_ratio schedule.decay_ratio data.corpora",
