@@ -15,18 +15,15 @@ ROOT = Path(__file__).parents[1]
 TORCH_HALF = (
     "tst_study.megatron",
     "tst_study.train",
-    "tst_study.evaluation.context_checks",
     "tst_study.evaluation.domains",
     "tst_study.evaluation.evaluate",
     "tst_study.evaluation.run",
     "tst_study.evaluation.tasks",
-    "tst_study.evaluation.trained_model",
     "tst_study.process.step_clock",
     "tst_study.timed_events",
     "tst_study.checkpoints.pickles",
     "tst_study.checkpoints.reader",
     "tst_study.huggingface.export",
-    "tst_study.huggingface.weights",
 )
 """Beside these, names of `tst_study.superposition` are loaded on first use."""
 TORCH_IN_SUPERPOSITION = (

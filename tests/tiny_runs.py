@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.config import Config
 from tst_study.data.token_stream import TokenStream
 from tst_study.megatron.model import SuperposedGPT, build_model
@@ -96,8 +97,9 @@ def last_tensors(folder: Path) -> dict[str, Tensor]:
 
 def tensors_of(place: Path) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by its name."""
-    with process_groups(tiny(place)):
-        return _flat(dist_checkpointing.load_plain_tensors(str(place)))
+    reader = CheckpointReader(place)
+    common = dist_checkpointing.load_common_state_dict(str(place))
+    return {name: reader.read(name) for name in reader.names} | _flat(common)
 
 
 def _flat(state: Any, name: str = "") -> dict[str, Tensor]:

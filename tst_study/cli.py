@@ -368,39 +368,8 @@ def export(
 @verb(
     verbs,
     ONE_RUN,
-    "tst-study import models/smollm --to run.toml",
-    "tst-study import models/smollm --to run.toml --config data.toml",
-    name="import",
-)
-def import_model(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="A Hugging Face model's folder.")],
-    to: Annotated[Path, typer.Option(help="The run's configuration to write (TOML).")],
-    config_file: Annotated[
-        Path | None, typer.Option("--config", help="All but the model: data, batch, …, in TOML.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of `train`.")
-    ] = None,
-) -> None:
-    """Write the configuration of a run that starts from a Hugging Face model."""
-    from tst_study.atomic_files import written_atomically
-    from tst_study.config import to_toml
-    from tst_study.huggingface.import_model import config_from_model
-
-    config = config_from_model(model, config_file, overrides or [])
-    if to.exists():
-        raise UserError(f"{to}: already exists; name a new file")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with written_atomically(to) as file:
-        file.write(to_toml(config).encode())
-    print(f"{to}: start it with `tst-study train {quote(str(to))}`")
-
-
-@verb(
-    verbs,
-    ONE_RUN,
     "tst-study evaluate runs/mine/run-1a2b3c4d",
-    "tst-study evaluate runs/mine/run-1a2b3c4d --step 2000",
+    "tst-study evaluate runs/mine/run-1a2b3c4d --tasks arc_easy,piqa",
 )
 @takes_options(EvaluationOptions)
 def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:

@@ -447,15 +447,6 @@ class Execution(Strict):
         return on_gpu if asked == "auto" else asked
 
 
-class InitialWeights(Strict):
-    """Weights to start from: a Hugging Face model's, which `tst-study import` names."""
-
-    path: PathText
-    """The model's folder."""
-    fingerprint: str
-    """sha256 over its weight files: they are part of the run's identity, where they lie is not."""
-
-
 class Config(Strict):
     """One training run, whole."""
 
@@ -478,8 +469,6 @@ class Config(Strict):
     optimizer: Optimizer
     schedule: Schedule
     numerics: Numerics = Numerics()
-    initial_weights: Annotated[InitialWeights | None, AddedLater(None)] = None
-    """By default weights are drawn (`model.initial_deviation`, `seed`)."""
     execution: Execution = Execution()
 
     @property

@@ -47,10 +47,6 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
         check_same_run(folder, digest)
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
         fork_point(config, data)
-    if config.initial_weights is not None:
-        from tst_study.huggingface.weights import check_initial_weights
-
-        check_initial_weights(config)
     if config.execution.device == "cuda":
         from tst_study.megatron.process_groups import choose_device
 

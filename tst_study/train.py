@@ -34,14 +34,13 @@ from tst_study.data.held_out import HeldOut
 from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.huggingface.weights import HuggingFaceWeights, check_initial_weights
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.collective_errors import collectives_named
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.fork import fork_from_trunk
 from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
 from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.initialization import EMBEDDINGS, initialize, load_weights
+from tst_study.megatron.initialization import EMBEDDINGS, initialize
 from tst_study.megatron.layers import compile_layers
 from tst_study.megatron.model import SuperposedGPT, build_model, objective_at
 from tst_study.megatron.optimizer import ModelOptimizer
@@ -205,11 +204,6 @@ class _Trainer:
             restored = fork_from_trunk(config, self.data, self.model, self.optimizer, self.log)
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
-        elif config.initial_weights is not None:
-            self.ranks.from_first(partial(check_initial_weights, config))
-            path = config.initial_weights.path
-            load_weights(self.model, HuggingFaceWeights(path, config.model))
-            self.optimizer.copy_from_model()
         done = restored["step"] if restored else None
         damaged = self.checkpoints.damaged
         facts = {"layout_chosen": why_layout, "damaged_checkpoints": damaged}

@@ -292,7 +292,6 @@ def _without_our_own() -> list[str]:
         (["data", "prepare", "--source", "none.txt", "--to", "x"], "error: "),
         (["export", "nowhere", "--to", "x"], "error: nowhere/run.json: missing; nowhere is not"),
         (["evaluate", "nowhere"], "error: nowhere/run.json: missing; nowhere is not a run folder"),
-        (["import", "nowhere", "--to", "x"], "error: nowhere/config.json: missing; name a local"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(

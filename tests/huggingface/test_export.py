@@ -17,10 +17,11 @@ from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_model import trained_model
+from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
+from tst_study.superposition.method import NEXT_TOKEN
 
 safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
@@ -51,8 +52,8 @@ def test_its_logits_are_those_of_the_megatron_model(kind: str, exported: tuple[P
     folder, model = exported[0], stock_model(exported[1])
     assert type(model).__name__ == kind.split()[0]
     ids = torch.randint(0, 257, (3, 32), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), trained_model(open_run(folder)) as trained:
-        expected = trained.logits(ids)
+    with torch.no_grad(), trained_model(open_run(folder)) as (trained, _):
+        expected = trained(NEXT_TOKEN.fold(ids)).float()
         found = model(ids).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

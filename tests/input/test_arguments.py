@@ -132,10 +132,6 @@ ARGUMENTS = [
     (["evaluate", "file"], "file/run.json: cannot be read (Not a directory)"),
     (["evaluate", "folder"], "folder/run.json: missing"),
     (["evaluate", "loop"], "loop/run.json: cannot be read (Too many levels"),
-    (["import", "nowhere", "--to", "x"], "nowhere/config.json: missing"),
-    (["import", "folder", "--to", "x"], "folder/config.json: missing"),
-    (["import", "file", "--to", "x"], "file/config.json: "),
-    (["import", "loop", "--to", "x"], "loop/config.json: "),
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
         path = f"{prefix}{key}"
         if isinstance(value, dict) and path not in LEAVES:
             yield from leaves(value, f"{path}.")
-        elif path not in LEAVES and path not in ("model.experts", "initial_weights"):
+        elif path not in LEAVES and path != "model.experts":
             yield path
 
 
@@ -109,7 +109,6 @@ OVERRIDES = [
     ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
     (f"name='{'x' * 101}'", "names a folder: a letter or digit, then up to 99"),
     (f"name='{'字' * 100}'", "names a folder: a letter or digit, then up to 99"),
-    ("initial_weights={path='x'}", "initial_weights.fingerprint: missing"),
     ("execution.micro_batch=3", "batch.sequences = 16 does not divide by execution.micro_batch"),
     ("execution.parallel.tensor=7", "execution.parallel.tensor = 7: model.attention_heads = 1"),
     ("execution.parallel.context=2", "execution.parallel.context = 2: "),

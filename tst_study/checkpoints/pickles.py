@@ -8,6 +8,7 @@ passed this.
 """
 
 import pickle
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch.distributed.checkpoint.metadata import (
     Metadata,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.utils import _create_file_view
 
 from tst_study.errors import UserError
 
@@ -91,7 +91,7 @@ def read_description(place: str | Path) -> Metadata:
     for index, stored in found.storage_data.items():
         if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
             # torch loads this object later without asking what its pickle names.
-            load_object(path.parent / stored.relative_path, stored, "the common state")
+            _refuse_code(path.parent / stored.relative_path, stored)
     return found
 
 
@@ -99,15 +99,14 @@ def _is_common_state(name: str, value: Any) -> bool:
     return isinstance(value, BytesStorageMetadata) and name.startswith(COMMON_STATE)
 
 
-def load_object(path: Path, stored: Any, name: str) -> Any:
-    """What lies at a place of a file: tensors and plain values. Raises `UserError` where its pickle
-    would run something."""
+def _refuse_code(path: Path, stored: Any) -> None:
+    """Raises `UserError` where a place of a file holds more than tensors and plain values."""
     try:
         with open(path, "rb") as file:
-            view: Any = _create_file_view(file, stored.offset, stored.length)
-            return torch.load(view, map_location="cpu", weights_only=True)
+            file.seek(stored.offset)
+            torch.load(BytesIO(file.read(stored.length)), map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files fail in more ways than a list could name
-        raise UserError(f"{path}: {name} cannot be read ({reason_of(error)})") from None
+        raise UserError(f"{path}: the common state cannot be read ({reason_of(error)})") from None
 
 
 def reason_of(error: BaseException) -> str:

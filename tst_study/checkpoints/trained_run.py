@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
-from tst_study.config import Config, ForkPoint, Model, from_dict
+from tst_study.config import Config, ForkPoint, Model, from_dict, of_record
 from tst_study.configuration.learning_rate import is_annealed
 from tst_study.configuration.phase_plan import Phase, plan_phases
 from tst_study.errors import UserError
@@ -62,7 +62,7 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
     folder = Path(folder)
     header = read_header(folder)
     # How the run was laid out and watched matters to its training alone.
-    values = {key: value for key, value in header["config"].items() if key != "execution"}
+    values = of_record({**header["config"], "execution": {}})
     config = from_dict(values, source=str(folder / "run.json"))
     steps = checkpoint_steps(folder)
     if not steps:

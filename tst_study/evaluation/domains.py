@@ -4,7 +4,6 @@ Tokens of one document are not independent, and documents are what a domain is a
 is the same as training's own evaluation of the same tokens.
 """
 
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.data.held_out import HeldOut, held_out
+from tst_study.data.held_out import held_out
 from tst_study.data.manifest import held_out_prefix, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.trained_model import TrainedModel
-from tst_study.superposition.loss_kinds import IGNORE
+from tst_study.evaluation.evaluate import evaluate
+from tst_study.megatron.model import SuperposedGPT
+from tst_study.megatron.process_groups import Ranks
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:
@@ -51,11 +51,16 @@ def domains_of_run(run: TrainedRun) -> dict[str, Path]:
 
 
 def evaluate_domains(
-    trained: TrainedModel, domains: Mapping[str, str | Path], tokens: int | None = None
+    run: TrainedRun,
+    model: SuperposedGPT,
+    ranks: Ranks,
+    domains: Mapping[str, str | Path],
+    tokens: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, domain by domain.
 
     Args:
+        model: with the run's weights.
         domains: token-file prefixes (or prepared folders) by name.
         tokens: about as many of each, taken evenly; all of them by default.
 
@@ -65,20 +70,24 @@ def evaluate_domains(
     for name, path in domains.items():
         began = time.perf_counter()
         file = TokenFile(token_prefix(path, "validation"))
-        _check_tokenizer(trained.run, name, file)
-        held = held_out(file, trained.run.sequence_length, tokens, name)
-        held.check_vocabulary(trained.run.model.vocabulary_size)
-        losses = trained.losses(held.ids, held.labels)
-        metrics, documents = _by_document(losses, held)
-        for measure, value in list(metrics.items()):
+        _check_tokenizer(run, name, file)
+        held = held_out(file, run.sequence_length, tokens, name)
+        held.check_vocabulary(run.model.vocabulary_size)
+        loss = evaluate(model, held, ranks, 1)
+        assert loss.document_losses is not None
+        counts = np.array(loss.document_tokens)
+        error = _error_over_documents(np.array(loss.document_losses), counts)
+        values = {"": loss.nats_per_token} | ({} if error is None else {"_stderr": error})
+        metrics = {f"nats_per_token{end}": value for end, value in values.items()}
+        for end, value in values.items():
             bits = held.bits_per_byte(value)
             if bits is not None:
-                metrics[measure.replace("nats_per_token", "bits_per_byte")] = bits
+                metrics[f"bits_per_byte{end}"] = bits
         yield {
             "task": "held_out",
             "data": f"{name}-{held.fingerprint[:16]}",
             "metrics": metrics,
-            "samples": documents,
+            "samples": len(counts),
             "details": {"tokens": held.predicted_tokens, "unit": "document"},
             "seconds": time.perf_counter() - began,
         }
@@ -96,26 +105,13 @@ def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
         )
 
 
-def _by_document(losses: NDArray[np.float32], held: HeldOut) -> tuple[dict[str, float], int]:
-    """Mean with its standard error over documents, and their number."""
-    assert held.documents is not None
-    sums = np.bincount(held.documents, losses.sum(1, dtype=np.float64))
-    counts = np.bincount(held.documents, (held.labels != IGNORE).sum(1))
-    mean, error = mean_per_token(sums, counts)
-    metrics = {"nats_per_token": mean}
-    if error is not None:
-        metrics["nats_per_token_stderr"] = error
-    return metrics, len(sums)
+def _error_over_documents(losses: NDArray[Any], counts: NDArray[Any]) -> float | None:
+    """Standard error of the mean over tokens, by the ratio estimator; None for one document.
 
-
-def mean_per_token(sums: NDArray[Any], counts: NDArray[Any]) -> tuple[float, float | None]:
-    """Mean of tokens that come in units, and its standard error by the ratio estimator.
-
-    `sums`, `counts` (n,): nats and tokens of each unit. No error for a single unit.
+    `losses`, `counts` (n,): nats per token and tokens of each document.
     """
-    total, number = float(counts.sum()), len(sums)
-    mean = float(sums.sum()) / total
+    number, total = len(counts), counts.sum()
     if number == 1:
-        return mean, None
-    variance = float(np.square(sums - mean * counts).sum()) * number / (number - 1)
-    return mean, math.sqrt(variance) / total
+        return None
+    deviations = (losses - (losses * counts).sum() / total) * counts
+    return float(np.sqrt(np.square(deviations).sum() * number / (number - 1)) / total)

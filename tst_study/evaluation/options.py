@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tst_study.errors import UserError
+
 TokenizerFile = Annotated[
     Path | None,
     typer.Option(help="The run's tokenizer.json, where its corpus is not on this machine."),
@@ -23,9 +25,6 @@ class EvaluationOptions:
     tokens: Annotated[
         int | None, typer.Option(min=2, help="Held-out tokens of each; by default the run's.")
     ] = None
-    context: Annotated[
-        bool, typer.Option("--context", help="Also word order, copying and long contexts.")
-    ] = False
     tasks: Annotated[
         str | None,
         typer.Option(help="Also these tasks of lm-eval, by commas; `paper` are the paper's."),
@@ -40,7 +39,9 @@ class EvaluationOptions:
             "machine: use none that you do not trust."
         ),
     ] = None
-    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a question.")] = 0
+    shots: Annotated[
+        int | None, typer.Option(min=0, help="Solved examples before a question; by default none.")
+    ] = None
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only the first questions of each task.")
     ] = None
@@ -48,10 +49,15 @@ class EvaluationOptions:
         int | None, typer.Option(min=2, help="Longest context; by default that of training.")
     ] = None
     tokenizer: TokenizerFile = None
-    export: Annotated[
-        Path | None, typer.Option(help="Put the tasks to this export instead of the checkpoint.")
-    ] = None
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for an option of tasks without tasks."""
+        for key in ("task_data", "task_definitions", "shots", "limit", "max_length", "tokenizer"):
+            value = getattr(self, key)
+            if self.tasks is None and value is not None:
+                name = key.replace("_", "-")
+                raise UserError(f"--{name} {value}: is about tasks; name them with --tasks")
 
 
 def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

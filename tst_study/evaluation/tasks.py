@@ -1,30 +1,23 @@
-"""Downstream tasks by EleutherAI's lm-eval, on the live model or on its export alike.
+"""Downstream tasks by EleutherAI's lm-eval and its own Hugging Face backend, on a run's export.
 
-Both answer the same requests: `LiveModel` reads the run's checkpoint, lm-eval's own Hugging Face
-backend the export. Task data come from the hub, or from a local folder that mirrors it.
+Task data come from the hub, or from a local folder that mirrors it.
 """
 
 import contextlib
 import functools
 import hashlib
 import math
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from lm_eval import simple_evaluate, utils
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM, TemplateLM
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from tst_study.errors import UserError
-from tst_study.evaluation.evaluate import POSITIONS_AT_ONCE
+from tst_study.errors import UserError, one_line
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.evaluation.trained_model import TrainedModel
-from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.launch_facts import package_version
 
 PAPER_TASKS = (
@@ -44,112 +37,22 @@ BOOTSTRAPS = 1000
 PACKAGES = ("lm_eval", "datasets", "transformers", "tokenizers", "torch")
 
 
-class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is untyped
-    """A run's checkpoint as lm-eval sees a model.
-
-    Requests are put together as its Hugging Face backend does: right-padded, cut from the left to
-    the longest context, the end-of-document token in the place of an empty one.
-    """
-
-    def __init__(
-        self, trained: TrainedModel, tokenizer: RunTokenizer, max_length: int | None = None
-    ) -> None:
-        from tokenizers import Tokenizer
-
-        super().__init__()
-        self._trained = trained
-        self._end = tokenizer.end_of_document
-        self._library = Tokenizer.from_str(tokenizer.json.decode())
-        self.max_length = max_length or trained.run.sequence_length
-
-    @property
-    def eot_token_id(self) -> int:
-        return self._end
-
-    def tok_encode(
-        self, string: str, add_special_tokens: bool | None = None, **unused: Any
-    ) -> list[int]:
-        ids: list[int] = self._library.encode(string, add_special_tokens=False).ids
-        return ids
-
-    def _loglikelihood_tokens(
-        self, requests: Sequence[tuple[Any, list[int], list[int]]], **unused: Any
-    ) -> list[tuple[float, bool]]:
-        """Per request (text, context ids, continuation ids): log-likelihood, and is it greedy?"""
-        lines = [(context + ending)[-self.max_length - 1 :] for _, context, ending in requests]
-        for line, (_, _, ending) in zip(lines, requests, strict=True):
-            if not 0 < len(ending) < len(line):
-                raise UserError(
-                    f"lm-eval: an answer of {len(ending)} tokens does not fit a context of "
-                    f"{self.max_length}; raise --max-length"
-                )
-        answers: dict[int, tuple[float, bool]] = {}
-        order = sorted(range(len(lines)), key=lambda number: -len(lines[number]))
-        while order:
-            count = max(1, POSITIONS_AT_ONCE // len(lines[order[0]]))
-            batch, order = order[:count], order[count:]
-            logits = self._trained.logits(_padded([lines[number][:-1] for number in batch]))
-            for row, number in zip(logits, batch, strict=True):
-                wanted = torch.tensor(requests[number][2], device=row.device)
-                end = len(lines[number]) - 1
-                scores = row[end - len(wanted) : end].log_softmax(-1)
-                greedy = bool((scores.argmax(-1) == wanted).all())
-                answers[number] = float(scores.gather(1, wanted[:, None]).sum()), greedy
-        return [answers[number] for number in range(len(lines))]
-
-    def loglikelihood_rolling(
-        self, requests: Sequence[Instance], disable_tqdm: bool = False
-    ) -> list[float]:
-        sums = []
-        for request in requests:
-            windows = utils.get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self._end,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
-            parts = [(None, *utils.make_disjoint_window(window)) for window in windows]
-            sums.append(sum(score for score, _ in self._loglikelihood_tokens(parts)))
-        return sums
-
-    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        raise UserError(
-            f"{requests[0].task_name}: generates text, which goes through the export: "
-            "`tst-study export`, then evaluate with --export DIR"
-        )
-
-
-def exported_model(folder: Path, device: str, max_length: int | None) -> LM:
-    """An export through lm-eval's own Hugging Face backend; no code of the export is run."""
-    from lm_eval.models.huggingface import HFLM
-
-    return HFLM(
-        pretrained=str(folder),
-        device=device,
-        dtype="auto",
-        batch_size=16,
-        max_length=max_length,
-        trust_remote_code=False,
-        use_safetensors=True,
-    )
-
-
 def evaluate_tasks(
-    model: LM, names: Sequence[str], options: EvaluationOptions
+    exported: Path, options: EvaluationOptions, device: str
 ) -> Iterator[dict[str, Any]]:
     """Task, data, metrics, samples, details and seconds of a `TaskResult`, task by task.
 
     Args:
-        model: `LiveModel`, `exported_model(…)` or any other of lm-eval's.
-        names: of tasks or groups.
+        exported: a folder that `tst-study export` wrote; no code of it is run.
         options: `task_definitions` can run code, by `!function`, which loads a Python file, and in
             Jinja templates. `task_data` holds the data sets by their hub names
             (`allenai/ai2_arc`), as `hf download --repo-type dataset --local-dir` writes them;
             nothing is fetched then.
 
     Raises:
-        UserError: a task is not known, or its data are not there.
+        UserError: a task is not known, its data are not there, or an answer is too long.
     """
+    names = PAPER_TASKS if options.tasks == "paper" else (options.tasks or "").split(",")
     own = options.task_definitions
     manager = _manager(None if own is None else str(own.resolve()))
     for name in names:
@@ -158,6 +61,15 @@ def evaluate_tasks(
                 f"--tasks {name}: lm-eval {package_version('lm_eval')} knows no such task; "
                 "`lm-eval ls tasks` lists them, --task-definitions names a folder with your own"
             )
+    model = HFLM(
+        pretrained=str(exported.resolve()),
+        device=device,
+        dtype="auto",
+        batch_size=16,
+        max_length=options.max_length,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
     for name in names:
         began = time.perf_counter()
         try:
@@ -165,18 +77,22 @@ def evaluate_tasks(
                 found = simple_evaluate(
                     model,
                     tasks=[name],
-                    num_fewshot=options.shots,
+                    num_fewshot=options.shots or 0,
                     limit=options.limit,
                     task_manager=manager,
                     bootstrap_iters=BOOTSTRAPS,
                     log_samples=True,
                 )
         except OSError as error:
-            reason = " ".join(str(error).split())
             raise UserError(
-                f"--tasks {name}: its data cannot be had ({reason}); put a copy into the folder of "
-                "--task-data, under the name that it has on the hub"
+                f"--tasks {name}: its data cannot be had ({one_line(error)}); put a copy into the "
+                "folder of --task-data, under the name that it has on the hub"
             ) from None
+        except AssertionError as error:
+            raise UserError(
+                f"--tasks {name}: lm-eval refuses a question, as it does where an answer is longer "
+                f"than the context of {model.max_length} tokens; raise --max-length"
+            ) from error
         seconds = time.perf_counter() - began
         # A tag is not a task itself, but a name for several.
         rows = [name] if name in found["results"] else sorted(found["results"])
@@ -203,12 +119,10 @@ def _data_from(folder: Path | None) -> Iterator[None]:
 
     before = huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    here = os.getcwd()
     try:
-        os.chdir(folder)
-        yield
+        with contextlib.chdir(folder):
+            yield
     finally:
-        os.chdir(here)
         huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
@@ -225,11 +139,11 @@ def _row(name: str, found: dict[str, Any], options: EvaluationOptions) -> dict[s
     task_version = found["versions"].get(name)
     return {
         "task": name,
-        "data": f"{source} v{task_version} {options.shots}-shot-{digest.hexdigest()[:16]}",
+        "data": f"{source} v{task_version} {options.shots or 0}-shot-{digest.hexdigest()[:16]}",
         "metrics": _metrics(found["results"][name]),
         "samples": sum(found["n-samples"][leaf]["effective"] for leaf in leaves),
         "details": {
-            "shots": options.shots,
+            "shots": options.shots or 0,
             "limit": options.limit,
             "task_version": str(task_version),
             "versions": {package: package_version(package) for package in PACKAGES},
@@ -257,8 +171,3 @@ def _metrics(values: dict[str, Any]) -> dict[str, float | None]:
         number = isinstance(value, int | float) and math.isfinite(value)
         metrics[label] = float(value) if number else None
     return metrics
-
-
-def _padded(lines: Sequence[Sequence[int]]) -> torch.Tensor:
-    """(b, longest) ids, filled up on the right, where causal attention does not look."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(line) for line in lines], batch_first=True)

@@ -1,7 +1,7 @@
 """A run's checkpoint as a folder that stock transformers loads.
 
-Weights go tensor by tensor from the distributed checkpoint, whatever layout wrote it, into
-safetensors files of at most a gigabyte: no more than one of these is in memory at a time.
+Weights go layer by layer from the distributed checkpoint, whatever layout wrote it, into
+safetensors files of at most a gigabyte: one of these and a layer are in memory at a time.
 """
 
 import errno
@@ -12,6 +12,8 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import Model
 from tst_study.errors import UserError
-from tst_study.huggingface import need_safetensors
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import model_card
 from tst_study.huggingface.tensor_names import Entry, entries
@@ -32,6 +33,7 @@ from tst_study.run.lock import EXCLUSIVE, take
 from tst_study.run_record import read
 
 FILE_BYTES = 10**9
+VOCABULARIES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 
 def export(
@@ -54,7 +56,8 @@ def export(
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
             the folder cannot be written, or another process writes it.
     """
-    need_safetensors()
+    if find_spec("safetensors") is None:
+        raise UserError("safetensors is not installed; pip install 'tst-study[export]'")
     to = Path(to)
     empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
     if not to.name or (to.exists() and not empty):
@@ -122,12 +125,14 @@ def write_weights(
 
     files = _split(wanted, dtype.itemsize)
     index: dict[str, str] = {}
-    parts = _Parts(reader, model)
+    read = lru_cache(2)(reader.read)  # experts of a layer take turns in two tensors
     for number, group in enumerate(files, start=1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         if len(files) == 1:
             name = "model.safetensors"
-        tensors = {entry.name: parts.read(entry) for entry in group}
+        tensors = {
+            entry.name: _part(entry, read(entry.source, entry.index[:1]), model) for entry in group
+        }
         try:
             save_file(tensors, to / name, metadata={"format": "pt"})
         except SafetensorError as error:  # it says "… (os error 28)" for a full disk
@@ -143,60 +148,34 @@ def write_weights(
         _write_json(to / "model.safetensors.index.json", content)
 
 
-class _Parts:
-    """The entries of an export, out of a checkpoint."""
-
-    def __init__(self, reader: CheckpointReader, model: Model) -> None:
-        self._reader = reader
-        self._groups = model.key_value_heads
-        self._rows = _mixed_rows(model)
-        self._size = model.head_size
-        self._last: tuple[tuple[int, ...], Tensor] | None = None
-
-    def read(self, entry: Entry) -> Tensor:
-        """(entry.shape) and contiguous, in memory of its own."""
-        if entry.part in ("query", "key", "value"):
-            mixed = self._queries_keys_values(entry)
-            part = {"query": mixed[:, :-2], "key": mixed[:, -2], "value": mixed[:, -1]}[entry.part]
-        else:
-            start = entry.shape[0] if entry.part == "up" else 0
-            offsets = (*entry.index, start, *(0,) * (len(entry.shape) - 1))
-            part = self._reader.read(
-                entry.source, offsets, (*(1,) * len(entry.index), *entry.shape)
-            )
-        part = part.reshape(entry.shape)
-        # A view would keep all of its chunk in memory, and safetensors refuses shared memory.
-        own = part.is_contiguous() and part.untyped_storage().nbytes() == part.nbytes
-        return part if own else part.clone(memory_format=torch.contiguous_format)
-
-    def _queries_keys_values(self, entry: Entry) -> Tensor:
-        """(groups, queries of a group + 2, head size, hidden); read once for its three parts."""
-        if self._last is None or self._last[0] != entry.index:
-            hidden = entry.shape[1]
-            whole = self._reader.read(entry.source, (*entry.index, 0, 0), (1, self._rows, hidden))
-            mixed = whole.reshape(self._groups, -1, self._size, hidden)
-            self._last = entry.index, mixed
-        return self._last[1]
+def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
+    """(entry.shape), contiguous and in memory of its own, of what a layer holds of its source."""
+    whole = layer[entry.index[1:]]
+    if entry.part in ("query", "key", "value"):
+        mixed = whole.view(model.key_value_heads, -1, model.head_size, model.hidden_size)
+        part = {"query": mixed[:, :-2], "key": mixed[:, -2], "value": mixed[:, -1]}[entry.part]
+    elif entry.part == "whole":
+        part = whole[: entry.shape[0]]  # rows of a vocabulary that is padded
+    else:
+        part = whole[entry.shape[0] :] if entry.part == "up" else whole[: entry.shape[0]]
+    return part.reshape(entry.shape).clone()
 
 
 def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry]) -> None:
     """The checkpoint is of this model: reading only what lies inside would not notice."""
-    for source, entry in {entry.source: entry for entry in wanted}.items():
-        rows, *others = reader.shape(source)[len(entry.index) :]
-        expected = {"value": _mixed_rows(model), "up": 2 * entry.shape[0]}.get(
-            entry.part, entry.shape[0]
-        )
-        # The vocabulary may be padded to a multiple of the tensor ranks.
-        padded = source.endswith(("word_embeddings.weight", "output_layer.weight"))
-        if (rows < expected if padded else rows != expected) or (*others,) != entry.shape[1:]:
+    heads = model.attention_heads + 2 * model.key_value_heads
+    last = {entry.source: entry for entry in wanted}  # of the last layer and expert
+    for source, entry in last.items():
+        rows = {"value": heads * model.head_size, "up": 2 * entry.shape[0]}
+        leading = tuple(place + 1 for place in entry.index)
+        expected = (*leading, rows.get(entry.part, entry.shape[0]), *entry.shape[1:])
+        found = reader.shape(source)
+        if source in VOCABULARIES:  # may be padded to a multiple of the tensor ranks
+            found = (min(found[0], expected[0]), *found[1:])
+        if found != expected:
             raise UserError(
-                f"{reader.place}: {source} is {reader.shape(source)}, which does not fit the "
-                "model in run.json"
+                f"{reader.place}: {source} is {found}, but the model in run.json has {expected}"
             )
-
-
-def _mixed_rows(model: Model) -> int:
-    return (model.attention_heads + 2 * model.key_value_heads) * model.head_size
 
 
 def _split(wanted: Sequence[Entry], width: int) -> list[list[Entry]]:

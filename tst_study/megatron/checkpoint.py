@@ -196,6 +196,11 @@ class Checkpoints:
             raise _unreadable(checkpoint_place(self.run, step), problem)
         return self._restore(step, model, optimizer)
 
+    def load_weights(self, step: int, model: SuperposedGPT) -> None:
+        """Those of the checkpoint after `step`, into a model that is not trained on."""
+        read_description(checkpoint_place(self.run, step))  # refuses code, which Megatron would run
+        self._load(step, {"model": _weights(model)}, model)
+
     def _problem(self, step: int) -> str | None:
         """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
         place = checkpoint_place(self.run, step)
@@ -210,21 +215,26 @@ class Checkpoints:
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
     ) -> dict[str, Any]:
-        place = checkpoint_place(self.run, step)
         model_state = _weights(model)
         wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
+        state = self._load(step, wanted, model)
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["common"]["random_state"])
+        common: dict[str, Any] = state["common"]
+        return common
+
+    def _load(self, step: int, wanted: dict[str, Any], model: SuperposedGPT) -> dict[str, Any]:
+        """What is wanted of a checkpoint, the model's weights already in their places."""
+        place = checkpoint_place(self.run, step)
         try:
             with cuda_means_cpu():  # the exchange between ranks names its device outright
-                state = dist_checkpointing.load(
+                state: dict[str, Any] = dist_checkpointing.load(
                     wanted, str(place), _read_by_data_ranks(place), validate_access_integrity=False
                 )
         except FAILURES as error:
             raise _unreadable(place, _reason(error)) from error
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["common"]["random_state"])
-        common: dict[str, Any] = state["common"]
-        return common
+        return state
 
 
 def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:

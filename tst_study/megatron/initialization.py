@@ -1,20 +1,18 @@
 """Weights of this rank's part of a model, by their global names, whatever the parallel layout.
 
 Every weight of the whole model is drawn from a generator seeded by its name, and a rank that holds
-a slice draws the whole and keeps its slice; or it is read from somewhere, the slice alone.
+a slice draws the whole and keeps its slice.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import torch
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
-from torch import Tensor
 
 from tst_study.config import Model
 
@@ -40,22 +38,6 @@ def initialize(
                 continue
             residual = shard.key.endswith(RESIDUAL_PROJECTIONS)
             _draw(shard, residual_deviation if residual else config.initial_deviation, seed)
-
-
-class GlobalTensors(Protocol):
-    """Weights by Megatron's global names, with layers and experts as leading axes."""
-
-    def read(self, name: str, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        """The part that begins at `offsets`, of shape `sizes`."""
-
-
-@torch.no_grad()
-def load_weights(model: torch.nn.Module, source: GlobalTensors) -> None:
-    """Fill a model in place, tensor by tensor. Raises whatever the source does."""
-    for shard in shards(model):
-        sizes = (*(1,) * shard.prepend_axis_num, *shard.data.shape)
-        part = source.read(shard.key, shard.global_offset, sizes)
-        shard.data.copy_(part.view(shard.data.shape))
 
 
 def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:

@@ -38,8 +38,8 @@ def identity_form(
     form["superposition"] = _superposition(form["superposition"], form["schedule"])
     if form.get("data_seed") == form["seed"]:
         del form["data_seed"]
-    if "initial_weights" in form:  # they count, where they lie does not
-        form["initial_weights"] = form["initial_weights"]["fingerprint"]
+    if form.get("initial_weights") is None:  # recorded when runs could start from others
+        form.pop("initial_weights", None)
     for key in without:
         _remove(form, key)
     return form
