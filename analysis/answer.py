@@ -102,7 +102,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
     ]
 
 
-_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "speed_up", "factor", "difference")
+_ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")
 _ESTIMATES += ("low", "high", "flat_low", "flat_high", "steps_ratio", "flops_ratio")
 _ESTIMATES += ("smallest_detectable", "params_exponent", "exponent_low", "exponent_high")
 """Columns that an interval belongs to."""

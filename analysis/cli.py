@@ -65,7 +65,7 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, set-ups, bag-size, law, compute, chinchilla, data "
+            help="comparison, matched, bag-size, law, compute, chinchilla, data "
             "or mutual-information."
         ),
     ] = "comparison",

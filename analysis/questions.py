@@ -11,10 +11,9 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
-from analysis.compare.comparison import Comparison, compare
+from analysis.compare.comparison import compare
 from analysis.compare.compute_multiplier import compute_answer
 from analysis.compare.matched import matched_answer
-from analysis.compare.set_ups import set_ups_answer
 from analysis.law.answer import law_answer, law_on_runs
 from analysis.law.data_constrained import data_answer, published_data_answer
 from analysis.mutual_information import mutual_information_answer
@@ -96,7 +95,7 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
     summary = summarise(source)
     return Answer(
         "comparison",
-        {"Equal FLOPs": _readable(summary.comparison), "Equal loss": summary.equal_loss},
+        {"Verdicts": summary.comparison.verdicts, "Equal loss": summary.equal_loss},
         tuple(sweep.sentence() for sweep in summary.sweeps),
         inputs,
         summary.comparison.excluded,
@@ -108,14 +107,7 @@ def _published_comparison() -> Answer:
     found = compare(published.runs())
     said = "One run each: gains of the published grids make no claim of their own."
     inputs = published.fingerprints("headline_runs", "final_loss_grid")
-    shown = {"Equal FLOPs": _readable(found)}
-    return Answer("comparison", shown, (said,), inputs, found.excluded)
-
-
-def _readable(found: Comparison) -> pd.DataFrame:
-    columns = ["corpus", "steps", "learning_rate", "setting", "seeds", "baseline", "superposed"]
-    columns += ["gain", "low", "high", "smallest_detectable", "p_adjusted", "verdict"]
-    return found.table[columns]
+    return Answer("comparison", {"Verdicts": found.verdicts}, (said,), inputs, found.excluded)
 
 
 def _bag_size(source: Tables, inputs: Inputs) -> Answer:
@@ -131,10 +123,6 @@ def _chinchilla(source: Tables, inputs: Inputs) -> Answer:
 QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] | str]] = {
     "comparison": (_comparison, _published_comparison),
     "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
-    "set-ups": (
-        lambda of, inputs: set_ups_answer(compare(of.runs), inputs),
-        "the paper ran each set-up once",
-    ),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
     "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),

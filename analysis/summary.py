@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 
 from analysis.compare.comparison import SAME, Comparison, compare
-from analysis.compare.equal_loss import equal_loss
 from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.compare.paired import Verdict
+from analysis.compare.matched import EQUAL_LOSS, matched
 from analysis.tables.columns import Tables, rows_of
-from analysis.wording import bounds, gain, left_out, number, told_apart_by_set_up
-
-VERDICTS = get_args(Verdict)
+from analysis.verdict.decide import VERDICTS
+from analysis.verdict.question import questions_of
+from analysis.wording import bounds, left_out, number, told_apart_by_set_up, verdict_lines
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,18 @@ class Summary:
 
     tables: Tables
     comparison: Comparison
-    equal_loss: pd.DataFrame
     sweeps: list[Sweep]
+
+    @functools.cached_property
+    def matches(self) -> pd.DataFrame:
+        """Settings at equal FLOPs, data and loss (`matched`)."""
+        return matched(self.comparison)
+
+    @property
+    def equal_loss(self) -> pd.DataFrame:
+        """The matches at equal loss that have a number."""
+        rows = self.matches
+        return rows[(rows["kind"] == EQUAL_LOSS) & rows["steps_ratio"].notna()]
 
     @functools.cached_property
     def groups(self) -> dict[tuple[Any, ...], pd.DataFrame]:
@@ -53,34 +62,20 @@ class Summary:
         total = sum(counts.values())
         if total == 0:
             return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
-        text = f"{number(total, 'setting')} against the baseline at equal FLOPs: "
-        text += counts_in_words(counts)
-        most = int(self.comparison.table["comparisons"].max())
-        if most > 1:
-            text += f"; intervals hold for all settings of one question together (up to {most})"
-        return text + "."
+        return (
+            f"{number(total, 'setting')} against the baseline at equal FLOPs: "
+            f"{counts_in_words(counts)}."
+        )
 
     def lines(self) -> list[str]:
         """For a terminal; losses in nats per token on held-out text."""
-        tables: list[str] = []
-        width = max([24, *(len(row) for row in self.comparison.table["setting"])])
-        for key, rows in self.groups.items():
-            tables += ["", self.labels[key]]
-            tables.append(
-                f"  {'setting':<{width}} {'seeds':>5} {'baseline':>9} {'TST':>8}  "
-                f"{'gain [95% interval]':<26} verdict"
-            )
-            tables += [
-                f"  {row['setting']:<{width}} {row['seeds']:>5} {row['baseline']:>9.4f} "
-                f"{row['superposed']:>8.4f}  {gain(row):<26} {row['verdict']}"
-                for row in rows_of(rows)
-            ]
-        text = [self.headline()]
-        text += [_equal_loss(row) for row in rows_of(self.equal_loss) if pd.notna(row["speed_up"])]
+        said = verdict_lines(self.comparison.verdicts)
+        text = [*said, *([""] if said else []), self.headline()]
+        text += [_equal_loss(row) for row in rows_of(self.equal_loss)]
         text.extend(sweep.sentence() for sweep in self.sweeps)
         text.extend(left_out(self.comparison.excluded))
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return text + tables
+        return text
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:
@@ -89,7 +84,7 @@ def _equal_loss(row: Mapping[str, Any]) -> str:
         known = f"95%: {found}"
     return (
         f"Equal loss: {row['setting']} at {row['steps']:,} steps is worth "
-        f"{row['baseline_steps']:,.0f} baseline steps ({row['speed_up']:.2f} times"
+        f"{row['baseline_steps']:,.0f} baseline steps ({row['steps_ratio']:.2f} times"
         f"{'; ' if known else ''}{known})."
     )
 
@@ -106,10 +101,11 @@ def counts_in_words(counts: dict[str, int]) -> str:
         f"{counts['better']} better, {counts['worse']} worse, "
         f"{counts['no difference shown']} with no difference shown"
     )
-    single = counts["one seed: no claim"]
-    return f"{words}, {single} with one seed and no claim" if single else words
+    rest = {"one seed: no claim": "with one seed and no claim", "unstable": "unstable"}
+    more = [f"{counts[one]} {said}" for one, said in rest.items() if counts[one]]
+    return ", ".join([words, *more])
 
 
 def summarise(tables: Tables) -> Summary:
-    comparison = compare(tables.runs)
-    return Summary(tables, comparison, equal_loss(comparison), sweeps(tables.runs, comparison))
+    comparison = compare(tables.runs, questions_of(tables.roots))
+    return Summary(tables, comparison, sweeps(tables.runs, comparison))

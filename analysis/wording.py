@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
 
+from analysis.tables.columns import rows_of
 from tst_study.units import big
 
 
@@ -60,6 +61,8 @@ def group_details(runs: pd.DataFrame) -> str:
 
 def gain(row: Mapping[str, Any], digits: int = 3) -> str:
     """`+0.155 [+0.124, +0.186]`; without an interval where one seed allows none."""
+    if pd.isna(row["gain"]):
+        return "–"
     mean = signed(row["gain"], digits)
     if pd.isna(row["low"]):
         return mean
@@ -75,22 +78,79 @@ def bounds(row: Mapping[str, Any], digits: int = 2) -> str:
     return ", ".join(said)
 
 
-def gain_sentence(row: Mapping[str, Any]) -> str:
-    """One setting's result as a sentence, whichever way it went."""
-    size = abs(row["gain"])
+def verdict_words(row: Mapping[str, Any]) -> str:
+    """A verdict with its interval in words: `better by 0.011 nats (95% interval …, 8 seeds)`."""
+    size, seeds = abs(row["gain"]), number(row["seeds"], "seed")
+    if row["verdict"] == "no pair yet":
+        return "no pair of runs yet"
     if row["verdict"] == "one seed: no claim":
-        way = "lower" if row["gain"] > 0 else "higher"
-        return f"{row['setting']}: {size:.3f} nats {way} in the only seed, so no claim."
+        return (
+            f"{size:.3f} nats {'lower' if row['gain'] > 0 else 'higher'} in the only seed: no claim"
+        )
+    if row["verdict"] == "unstable":
+        return f"unstable, {number(row['diverged'], 'seed')} diverged: no claim"
     interval = f"95% interval {signed(row['low'])} to {signed(row['high'])}"
     if row["comparisons"] > 1:
-        interval += f" with {number(row['comparisons'] - 1, 'other')} tried"
-    seeds = number(row["seeds"], "seed")
+        interval += f" for all {row['comparisons']} together"
     if row["verdict"] == "no difference shown":
         return (
-            f"{row['setting']}: no difference shown ({signed(row['gain'])} nats, {interval}, "
-            f"{seeds}; {row['smallest_detectable']:.3f} would be seen four times in five)."
+            f"no difference shown ({signed(row['gain'])} nats, {interval}, {seeds}; "
+            f"{row['smallest_detectable']:.3f} would be seen four times in five)"
         )
-    return f"{row['setting']}: {row['verdict']} by {size:.3f} nats ({interval}, {seeds})."
+    return f"{row['verdict']} by {size:.3f} nats ({interval}, {seeds})"
+
+
+def gain_sentence(row: Mapping[str, Any]) -> str:
+    """One setting's result as a sentence, whichever way it went."""
+    return f"{row['setting']}: {verdict_words(row)}."
+
+
+def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Heading, family and how it was judged, and cells for each question: name, gain, verdict and,
+    where another method was planned than the package's, what that says if it differs."""
+    for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
+        first = next(rows_of(rows))
+        words = [] if heading == family else [str(family)]
+        words += [number(first["seeds"], "seed"), METHODS[first["method"]]]
+        several = int(rows["comparisons"].max())
+        words += [f"intervals hold for all {several} together"] if several > 1 else []
+        commits = sorted({one[:7] for one in rows["registered"] if one and pd.notna(one)})
+        words += [f"registered in {', '.join(commits)}"] if commits else []
+        cells = []
+        for row in rows_of(rows):
+            after = ""
+            if pd.notna(row["afterwards"]):
+                of = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
+                changed = row["afterwards"] if row["afterwards"] != row["verdict"] else ""
+                after = f"{gain(of)} {changed}".strip() if gain(of) != gain(row) else ""
+            cells.append([row["question"], gain(row), f"{row['verdict']}{_diverged(row)}", after])
+        yield str(heading), words, cells
+
+
+def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
+    """All verdicts for a terminal: what was planned, family by family, then all else."""
+    lines: list[str] = []
+    for heading, words, cells in verdict_parts(verdicts):
+        lines += [] if heading in lines else ["", heading]
+        lines.append(f"  {', '.join(words)}")
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            after = [f"chosen afterwards: {row[-1]}"] if row[-1] else []
+            known = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+            lines.append("  ".join(("   ", *known, *after)).rstrip())
+    return lines[1:]
+
+
+METHODS = {
+    "paired": "t-test over each pair's seeds",
+    "simultaneous": "seeds as blocks, a variance for each arm",
+}
+
+
+def _diverged(row: Mapping[str, Any]) -> str:
+    lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
+    said = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def signed(value: float, digits: int = 3) -> str:

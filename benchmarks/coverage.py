@@ -21,7 +21,7 @@ import pandas as pd
 from analysis.bag_size.optimum import optimum
 from analysis.compare.comparison import compare
 from analysis.compare.compute_multiplier import compute_multiplier
-from analysis.compare.equal_loss import speed_up
+from analysis.compare.length_curve import speed_up
 from analysis.fitting import bootstrap
 from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.scaling.scaling_laws import Base

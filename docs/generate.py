@@ -1,39 +1,37 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
-`docs/config.md` from the config's types and docstrings, `docs/tables.md` from the columns, the
-table of studies in `docs/slurm.md`, the tables of `docs/findings.md` from the records; a test fails
-where they are not what this writes.
+The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
+`findings.md`; a test fails where they are not what this writes.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from analysis.summary import summarise
 from analysis.tables.columns import CURVES, EVALUATIONS, RUNS
-from docs.findings import with_tables
+from analysis.tables.source import read_tables
+from analysis.wording import verdict_parts
 from experiments.studies.catalogue import STUDIES, module_of
 from experiments.studies.scales import SCALES
 from tst_study import config
 from tst_study.configuration.presets import PRESETS
 
 DOCS = Path(__file__).parent
-HEAD = f"""# Configuration
-
-Generated from `tst_study/config.py` by `make docs`; do not edit. The keys of a run's TOML file, by
-section; `--set section.key=value` overrides one, and `tst-study train run.toml --dry-run` prints
-them all with their values. `model.preset` names a whole shape, whose keys may be overridden:
-{", ".join(PRESETS)}.
-"""
 
 
-def config_page() -> str:
+def config_keys() -> str:
+    """Every key by section: type, default and meaning."""
     schema = config.Config.model_json_schema()
-    parts = [HEAD]
+    parts = [
+        f"`model.preset` names a whole shape, whose keys may be overridden: {', '.join(PRESETS)}.\n"
+    ]
     for path, name in [("", "Config"), *_sections(schema, "Config", "")]:
         about = " ".join((inspect.getdoc(getattr(config, name)) or "").split())
         parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{about}\n"]
@@ -46,37 +44,9 @@ def config_page() -> str:
     return "\n".join(parts)
 
 
-def undocumented() -> list[str]:
-    """Keys without a docstring; sections have one of their own."""
-    schema, found = config.Config.model_json_schema(), []
-    for path, name in [("", "Config"), *_sections(schema, "Config", "")]:
-        known = {*_docstrings(name), *(below for below, _ in _sections(schema, name, ""))}
-        keys = _schema(schema, name)["properties"].keys() - known
-        found += [f"{path}.{key}".strip(".") for key in keys]
-    return found
-
-
-TABLES = """# The three tables
-
-Generated from `analysis/tables/columns.py` by `make docs`; do not edit. An archive is a folder of
-three parquet files, joined by `run_id`; pandas, polars and DuckDB open them without this package:
-
-```python
-runs = pandas.read_parquet("docs/records/campaign/runs.parquet")
-evaluations = pandas.read_parquet("docs/records/campaign/evaluations.parquet")
-```
-
-`tst-study collect STUDY --keep ARCHIVE` adds what is over of a study, `tst-study import` what other
-programs logged; every verb that takes `--runs` reads it. Losses are in nats per token, times in
-seconds, sizes in tokens; what is not known is missing. The metadata of each file says the schema
-version (`tst_study_schema_version`). No path, host or user name is kept. `questions.json` beside
-them holds what the study asked.
-"""
-
-
-def tables_page() -> str:
-    """Columns of runs, curves and evaluations."""
-    parts = [TABLES]
+def columns() -> str:
+    """Of runs, curves and evaluations."""
+    parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
         parts += [f"## `{name}.parquet`\n", "| column | kind | |\n| --- | --- | --- |"]
         if name != "runs":
@@ -99,21 +69,33 @@ def studies_table() -> str:
     return "\n".join(lines)
 
 
-def with_studies(page: str) -> str:
-    """The page with the table between its two marks made anew."""
-    before, _, rest = page.partition("<!-- studies -->\n")
-    after = rest.partition("<!-- end -->")[2]
-    return f"{before}<!-- studies -->\n{studies_table()}\n<!-- end -->{after}"
+def verdicts() -> str:
+    """What `analysis.verdict.decide` says of every question of the first campaign."""
+    found = summarise(read_tables(DOCS / "records/campaign")).comparison.verdicts
+    lines = ["| question | gain | verdict | chosen afterwards |", "| --- | --- | --- | --- |"]
+    for heading, words, cells in verdict_parts(found):
+        lines.append(f"| **{heading}**: {', '.join(words[:2])} | | | |")
+        lines += ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join(lines)
 
 
+BLOCKS = {
+    "config.md": ("keys", config_keys),
+    "tables.md": ("columns", columns),
+    "slurm.md": ("studies", studies_table),
+    "findings.md": ("verdicts", verdicts),
+}
+"""Of each page what stands between its two marks, and what makes it."""
+
+
+@functools.cache
 def pages() -> dict[Path, str]:
-    slurm, found = DOCS / "slurm.md", DOCS / "findings.md"
-    return {
-        DOCS / "config.md": config_page(),
-        DOCS / "tables.md": tables_page(),
-        slurm: with_studies(slurm.read_text("utf8")),
-        found: with_tables(found.read_text("utf8")),
-    }
+    found = {}
+    for name, (mark, made) in BLOCKS.items():
+        before, _, rest = (DOCS / name).read_text("utf8").partition(f"<!-- {mark} -->\n")
+        after = rest.partition("<!-- end -->")[2]
+        found[DOCS / name] = f"{before}<!-- {mark} -->\n{made()}\n<!-- end -->{after}"
+    return found
 
 
 def _schema(schema: dict[str, Any], name: str) -> dict[str, Any]:

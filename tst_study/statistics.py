@@ -13,21 +13,25 @@ POWER = 0.80
 def smallest_detectable(pairs: int, comparisons: int = 1) -> float | None:
     """The mean difference, in deviations of a pair's difference, that a two-sided t-test shows in
     80% of studies at 5% for all `comparisons` together (Bonferroni); None for fewer than two pairs.
+    """
+    if pairs < 2:
+        return None
+    return detectable(critical_t(pairs - 1, comparisons), pairs - 1) / math.sqrt(pairs)
+
+
+@functools.cache
+def detectable(critical: float, freedom: float) -> float:
+    """The effect, in standard errors, that exceeds so many of them in 80% of studies.
 
     The non-centrality at which the non-central t exceeds the critical value that often: seeds are
     too few for its normal approximation.
     """
-    if pairs < 2:
-        return None
-    freedom = pairs - 1
-    critical = critical_t(freedom, comparisons)
 
     def short_of_power(effect: float) -> float:
         return float(stats.nct.sf(critical, freedom, effect)) - POWER
 
     # The answer lies above half the critical value and, at one degree of freedom, below 4 of it.
-    effect = float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
-    return effect / math.sqrt(pairs)
+    return float(optimize.brentq(short_of_power, 0.5 * critical, 5.0 * critical))
 
 
 def critical_t(freedom: float, comparisons: int = 1) -> float:

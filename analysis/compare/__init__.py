@@ -1,4 +1,3 @@
-"""Superposition against the baseline: paired by seed (`comparison`, `paired`), at equal FLOPs,
-data or loss (`matched`, `equal_loss`, `length_curve`, `compute_multiplier`), where curves cross
-(`crossings`), whether the comparison was fair (`learning_rate`), and at which set-up to make it
-(`set_ups`)."""
+"""Superposition against the baseline: paired by seed (`comparison`), at equal FLOPs,
+data or loss (`matched`, `length_curve`, `compute_multiplier`), and whether the comparison was fair
+(`learning_rate`). Verdicts are `analysis.verdict`'s."""

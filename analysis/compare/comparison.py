@@ -1,24 +1,23 @@
 """Superposition against the baseline at equal FLOPs, paired by seed.
 
 Only what may be compared is (`analysis.tables.eligible`), both arms evaluated on the same held-out
-tokens. Whatever is left out is returned with the reason. One question is which settings gain on
-one data, model and length: intervals and verdicts allow for all settings and learning rates that
-were tried on it.
+tokens. What is left out is returned with the reason. Intervals and verdicts are those of
+`analysis.verdict.decide`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare.paired import paired
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
+from analysis.verdict.decide import Cell, block, decide_also, decide_planned
+from analysis.verdict.question import Question
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
@@ -33,7 +32,7 @@ PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "ga
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
 TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
-TABLE_COLUMNS += ("verdict", "run_ids")
+TABLE_COLUMNS += ("verdict", "heading", "run_ids")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,9 @@ class Comparison:
     """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
 
     table: pd.DataFrame
-    """One row per setting: mean paired gain, its verdict, and an interval over seeds that holds
-    with 95% for all settings (`comparisons`) of its group and held-out text together."""
+    """One row per setting: losses, and the gain with its verdict from `verdicts`."""
+    verdicts: pd.DataFrame
+    """What `analysis.verdict.decide` says: planned questions first, then all other settings."""
     pairs: pd.DataFrame
     """One row per setting and seed."""
     excluded: pd.DataFrame
@@ -51,8 +51,9 @@ class Comparison:
     """Rows of the run table that may be compared, baselines without a partner among them."""
 
 
-def compare(runs: pd.DataFrame) -> Comparison:
-    """Compare all superposed runs of a run table (`source.load`) with their baselines.
+def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
+    """Compare all superposed runs of a run table (`source.load`) with their baselines, and answer
+    the questions that were planned.
 
     Raises `UserError` where the table lacks a column.
     """
@@ -65,8 +66,11 @@ def compare(runs: pd.DataFrame) -> Comparison:
             excluded.append(excluded_row(run, partner))
         else:
             pairs.append(_pair(run, partner))
+    lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
+    table, verdicts = _decided(*_cells(pairs, kept, lost), decide_planned(kept, lost, questions))
     return Comparison(
-        table=_table(pairs),
+        table=table,
+        verdicts=verdicts,
         pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
         excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
         eligible=kept,
@@ -138,6 +142,7 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     return {
         **{column: run[column] for column in (*_SHARED, "seed")},
+        **{name: run[name] for name in ("data_seed",) if name in run},
         "baseline": baseline["nats_per_token"],
         "superposed": run["nats_per_token"],
         "gain": baseline["nats_per_token"] - run["nats_per_token"],
@@ -147,36 +152,86 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(pairs: list[dict[str, Any]]) -> pd.DataFrame:
-    shared = (*SAME, *SETTING)
+def _cells(
+    pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame
+) -> tuple[list[dict[str, Any]], list[Cell]]:
+    """Settings in order: what their pairs share and come to, and who is held against whom."""
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
-        settings.setdefault(tuple(pair[column] for column in shared), []).append(pair)
-    tried = Counter(
-        (members[0]["group"], members[0]["eval_set"])
-        for members in settings.values()
-        if len(members) > 1
-    )
-    rows = []
+        settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
+    found = []
+    baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
         members.sort(key=lambda pair: pair["seed"])
         first = members[0]
-        question = max(1, tried[first["group"], first["eval_set"]])
-        statistics = asdict(paired([pair["gain"] for pair in members], question))
-        rows.append(
-            {
-                **first,
-                **statistics,
-                "gain": statistics["mean"],
-                "baseline": sum(pair["baseline"] for pair in members) / len(members),
-                "superposed": sum(pair["superposed"] for pair in members) / len(members),
-                "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
-            }
+        against = alike(baselines, first, (*SAME, "flops"))
+        tried = alike(lost, first, SAME[:2])
+        of_setting = SuperpositionSetting.of_row(first)
+        settings_tried = [SuperpositionSetting.of_row(row) for row in rows_of(tried)]
+        row = {
+            **first,
+            "baseline": sum(pair["baseline"] for pair in members) / len(members),
+            "superposed": sum(pair["superposed"] for pair in members) / len(members),
+            "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+        }
+        baseline_name = " ".join(str(first[name]) for name in (*SAME, "flops"))
+        cell = Cell(
+            name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
+            arm=f"{baseline_name} {of_setting}",
+            against=baseline_name,
+            losses=pd.Series({block(pair): pair["superposed"] for pair in members}),
+            baselines=pd.Series(
+                against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
+            ),
+            diverged=sum(one == of_setting for one in settings_tried),
+            diverged_baselines=int((tried["method"] == "baseline").sum()),
+            run_ids=row["run_ids"],
         )
-    rows.sort(
-        key=lambda row: (
-            *(row[column] for column in shared[:3]),
-            *SuperpositionSetting.of_row(row).order,
+        found.append((row, cell))
+    found.sort(
+        key=lambda one: (
+            *(one[0][name] for name in SAME),
+            *SuperpositionSetting.of_row(one[0]).order,
         )
     )
-    return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    return [row for row, _ in found], [cell for _, cell in found]
+
+
+def _decided(
+    rows: list[dict[str, Any]], cells: list[Cell], planned: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every setting with its verdict, and all verdicts. A setting takes that of the planned
+    question about it with most authority: the primary one, then that with most runs."""
+    chosen: list[dict[str, Any] | None] = []
+    for cell in cells:
+        about = asked_of(planned, cell.run_ids)
+        covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
+        chosen.append(about[0] if covered and about else None)
+    open_ = [place for place, one in enumerate(chosen) if one is None]
+    also = decide_also([cells[place] for place in open_])
+    for place, one in zip(open_, rows_of(also), strict=True):
+        chosen[place] = one
+    given: tuple[str, ...] = (
+        "seeds",
+        "comparisons",
+        "gain",
+        "low",
+        "high",
+        "deviation",
+        "smallest_detectable",
+    )
+    given += ("p_adjusted", "verdict", "heading")
+    made = [
+        {**row, **{name: one[name] for name in given}}
+        for row, one in zip(rows, chosen, strict=True)
+        if one is not None
+    ]
+    verdicts = pd.concat([part for part in (planned, also) if len(part)] or [planned])
+    return pd.DataFrame(made, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
+
+
+def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
+    """Verdicts that stand on these runs alone, those with most authority first."""
+    own = set(run_ids)
+    found = [one for one in rows_of(planned) if one["run_ids"] and own.issuperset(one["run_ids"])]
+    return sorted(found, key=lambda one: (one["primary"], one["seeds"]), reverse=True)

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from analysis.checks import Floats
-from analysis.compare.paired import mean_interval
+from analysis.checks import Floats, positive
+from analysis.verdict.intervals import mean_interval
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 
@@ -177,3 +177,49 @@ def paired_tables(tables: list[pd.DataFrame], along: str) -> tuple[list[pd.DataF
 def _common(tables: list[pd.DataFrame]) -> list[Any]:
     kept = [set(table.dropna(axis=1).columns) for table in tables]
     return sorted(set.intersection(*kept))
+
+
+def speed_up(
+    baselines: pd.DataFrame, superposed: pd.DataFrame, comparisons: int = 1
+) -> dict[str, Any]:
+    """Baseline steps at the loss of runs of one length. Columns of both: steps, seed, loss.
+
+    seeds: those that every length has. baseline_steps; speed_up: that number over the runs' own
+    steps; low, high: its 95% interval for all `comparisons` together, None for one seed and on a
+    side that the baselines' lengths do not bound. Where the loss lies outside what the baselines
+    reached there is no number, and `note` says so.
+    """
+    for table, name in ((baselines, "baselines"), (superposed, "superposed runs")):
+        positive(table, ("steps", "loss"), name)
+    nothing: dict[str, Any] = {"seeds": superposed["seed"].nunique()}
+    nothing |= dict.fromkeys(("baseline_steps", "speed_up", "low", "high"))
+    try:
+        (table, own), said = paired_tables([baselines, superposed], "steps")
+        curve = LengthCurve.of(table, "baseline")
+    except UserError as error:
+        return {**nothing, "note": str(error)}
+    losses = own.to_numpy(dtype=float).ravel()
+    ends, loss = [f"{math.exp(x):,.0f} steps" for x in curve.x[[0, -1]]], float(losses.mean())
+    notes = [note for note in (said, curve.note) if note]
+    outside = ""
+    if loss > curve.means[0]:
+        outside = f"worse than the shortest baseline ({ends[0]})"
+    if loss < curve.means[-1]:
+        word = "best" if curve.means[-1] <= table.mean(axis=1).min() else "last usable"
+        outside = f"better than the {word} baseline ({ends[1]})"
+    if outside:
+        return {**nothing, "note": "; ".join([outside, *notes])}
+    steps = float(own.index[0])
+    best, low, high = hull(
+        [curve.reached(losses, floor, math.log(steps), comparisons) for floor in floors([curve])]
+    )
+    if len(losses) < 2:
+        notes.append("one seed: no claim")
+    return {
+        "seeds": len(losses),
+        "baseline_steps": best * steps,
+        "speed_up": best,
+        "low": low,
+        "high": high,
+        "note": "; ".join(notes),
+    }

@@ -20,13 +20,13 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats, numbers
 from analysis.compare.comparison import SAME, Comparison
-from analysis.compare.paired import paired
 from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
 from analysis.scaling.scaling_laws import Base, repetition
 from analysis.scaling.scaling_laws import worth as worth_of
 from analysis.tables.columns import rows_of
+from analysis.verdict.decide import paired
 from tst_study.errors import UserError
 
 Mode = Literal["baseline", "full", "input_only", "output_only"]

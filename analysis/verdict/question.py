@@ -6,7 +6,7 @@ commit that first held it; they travel with the archive of the runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,7 +44,7 @@ class Arm(_Strict):
         from analysis.tables.columns import rows_of  # pandas, which planning a study does not need
 
         labels = [SuperpositionSetting.of_row(row).label for row in rows_of(table)]
-        kept = table[[label == self.setting for label in labels]]
+        kept = table.loc[[label == self.setting for label in labels]]
         for column, value in self.where.items():
             if column not in kept:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
@@ -94,6 +94,13 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
         raise UserError(f"{path}: {first_problem(error)}; restore it from the archive") from None
 
 
+def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
+    """Those of folders, and of the archives and studies in them, each once."""
+    files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
+    found = (one for path in files for one in read_questions(path.parent))
+    return tuple({one.model_dump_json(): one for one in found}.values())
+
+
 def add_questions(folder: Path, questions: Sequence[Question]) -> None:
     """Write questions beside those that a folder holds; the same question stands there once."""
     there = {_unstamped(question): question for question in (*read_questions(folder), *questions)}
@@ -109,7 +116,8 @@ def register(folder: Path, questions: Sequence[Question], code: Mapping[str, Any
     commit = None if code["dirty"] else code["commit"]
     there = {_unstamped(question): question for question in read_questions(folder)}
     stamped = [
-        there.get(_unstamped(question)) or question.model_copy(update={"registered": commit})
+        there.get(_unstamped(question))
+        or question.model_copy(update={"registered": question.registered or commit})
         for question in questions
     ]
     _write(folder, stamped)

@@ -4,13 +4,16 @@ All stand in one study, so that they share baselines and trunks; a run's name be
 that asked for it first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from analysis.verdict.question import Arm, Question
 from experiments.corpora import BooksPart
 from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config import Superposition
+from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 STEPS = 20_000
 """Of every grid but the lengths and the sizes."""
@@ -97,3 +100,135 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
 def _little_text(setting: Setting, seeds: range) -> Part:
     little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
     return against_baseline(little, (SMALL_MAIN, OUTPUT_ONLY), seeds)
+
+
+PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"
+"""The commit that first held the plan; what came into it later has its own."""
+NEIGHBOURS_PLAN = "c1e38ddf40481f77ebc1a0db424e0317952bf9db"
+LOWEST_RATE_PLAN = "abfbb9ff776e4c71fd677672dbb87e93af579338"
+OUTPUT_ONLY_PLAN = "483855e746eb35193e7196077a82c0854de79f8e"
+
+
+def questions(setting: Setting, first_seed: int) -> list[Question]:
+    """What `docs/research/plan-of-runs.md` asks of each grid, by its paired t-test: the intervals
+    of all questions of a grid hold together (Bonferroni)."""
+    eight = tuple(range(first_seed, first_seed + SEEDS_OF_LENGTHS))
+    four, others = eight[:SEEDS_OF_GRIDS], eight[SEEDS_OF_GRIDS:]
+    text = setting.corpora[0].name
+    usual: dict[str, Any] = {"corpus": text, "learning_rate": setting.learning_rate}
+    usual |= {"hidden_size": _hidden(setting), "seed": four}
+    at_length = usual | {"steps": STEPS}
+
+    def baseline(where: dict[str, Any], name: str = "the baseline") -> Arm:
+        return Arm(name=name, setting="baseline", where=where)
+
+    def of(one: Superposition, where: dict[str, Any]) -> Arm:
+        label = label_of(one, where["steps"])
+        return Arm(name=label, setting=label, where=where)
+
+    def asked(
+        family: str, name: str, arm: Arm, against: Arm | None = None, registered: str = PLAN
+    ) -> Question:
+        return Question(
+            name=name,
+            arm=arm,
+            against=against or baseline(arm.where),
+            family=family,
+            primary=family == "primary",
+            method="paired",
+            registered=registered,
+        )
+
+    def in_grid(family: str, ones: Iterable[Superposition]) -> list[Question]:
+        return [asked(family, label_of(one, STEPS), of(one, at_length)) for one in ones]
+
+    main = of(SMALL_MAIN, at_length | {"seed": eight})
+    last_four = at_length | {"seed": others}
+    ratio = (SMALL_MAIN.step_ratio,)
+    sizes = {model: replace(setting, model=model) for model in (SMALLER, setting.model, LARGER)}
+    ablated = [
+        (one, SMALL_MAIN.model_copy(update={"bag_size": one.bag_size})) for one in _ablations()
+    ]
+    return [
+        asked("primary", f"{main.name} at {STEPS:,} steps", main),
+        asked(
+            "equal data",
+            f"{main.name} at {STEPS:,} steps",
+            main,
+            baseline(
+                usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
+                f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text",
+            ),
+        ),
+        *(
+            asked(
+                "lengths",
+                f"{steps:,} steps",
+                of(SMALL_MAIN, usual | {"seed": eight, "steps": steps}),
+            )
+            for steps in sorted((*LENGTHS, HELD_OUT_STEPS))
+        ),
+        *(
+            asked(
+                "rates",
+                f"learning rate {rate:g}",
+                of(SMALL_MAIN, at_length | {"learning_rate": rate}),
+                registered=LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN,
+            )
+            for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate))
+        ),
+        *in_grid("bag sizes", grid(sorted((*BAG_SIZES, SMALL_MAIN.bag_size)), ratio)),
+        *in_grid("step ratios", grid((SMALL_MAIN.bag_size,), sorted((*STEP_RATIOS, *ratio)))),
+        *(
+            asked("parts", label_of(one, STEPS), of(one, at_length), of(plain, at_length))
+            for one, plain in ablated
+        ),
+        asked(
+            "output only",
+            "against the baseline",
+            of(OUTPUT_ONLY, last_four),
+            None,
+            OUTPUT_ONLY_PLAN,
+        ),
+        asked(
+            "output only",
+            "against superposition",
+            of(OUTPUT_ONLY, last_four),
+            of(SMALL_MAIN, last_four),
+            OUTPUT_ONLY_PLAN,
+        ),
+        *(
+            asked(
+                "sizes",
+                model,
+                of(
+                    SMALL_MAIN,
+                    {
+                        "corpus": text,
+                        "hidden_size": _hidden(sized),
+                        "steps": SIZES_STEPS,
+                        "seed": four,
+                    },
+                ),
+            )
+            for model, sized in sizes.items()
+        ),
+        *(
+            asked(
+                "little text",
+                label_of(one, STEPS),
+                of(one, at_length | {"corpus": LITTLE_TEXT.name}),
+            )
+            for one in (SMALL_MAIN, OUTPUT_ONLY)
+        ),
+    ]
+
+
+def label_of(one: Superposition, steps: int) -> str:
+    """As the run table names a setting of so many steps."""
+    values = {"superposition": one.model_dump(), "schedule": {"steps": steps}}
+    return SuperpositionSetting.from_config(values).label
+
+
+def _hidden(setting: Setting) -> int:
+    return setting.config("campaign").model.hidden_size

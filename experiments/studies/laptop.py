@@ -8,9 +8,12 @@ under chosen conditions, not evidence about real text.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from analysis.verdict.question import Arm, Question
 from experiments.corpora import Recipe, TopicalLanguage
-from experiments.studies.campaign import STEPS, campaign
+from experiments.studies import campaign
+from experiments.studies.campaign import STEPS
 from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
 from experiments.studies.scales import Scale
 
@@ -37,6 +40,10 @@ GENERATED_RATE = 1.5e-3
 """A pilot's; not swept here."""
 GENERATED_RATIO = 0.3
 """The middle of the range 0.2 … 0.4 that the paper recommends."""
+GENERATED_TEXT = "generated language"
+"""What the run table calls it."""
+GENERATED_PLAN = "9a37bae02e3d4a35fa59f02a953e84318fb8eaec"
+"""The commit that planned its eight seeds."""
 
 
 def parts(scale: Scale) -> Sequence[Part | Choice]:
@@ -48,9 +55,35 @@ def parts(scale: Scale) -> Sequence[Part | Choice]:
     return [*_prose(scale), _generated(scale)]
 
 
+def questions(scale: Scale) -> Sequence[Question]:
+    """The campaign's, which docs/research/plan-of-runs.md registered; of the generated language
+    every s against the baseline."""
+    if scale.name != "desktop":
+        return []
+    generated = _generated(scale)
+    (setting,), (_, *superposed) = generated.settings, generated.arms
+    where: dict[str, Any] = {"corpus": GENERATED_TEXT, "steps": setting.steps}
+    where |= {"seed": tuple(generated.seeds)}
+    return [
+        *campaign.questions(scale.setting, scale.seeds.start),
+        *(
+            Question(
+                name=f"s = {one.bag_size}",
+                arm=Arm(name=label, setting=label, where=where),
+                against=Arm(name="the baseline", setting="baseline", where=where),
+                family="generated language",
+                method="paired",
+                registered=GENERATED_PLAN,
+            )
+            for one in superposed
+            for label in [campaign.label_of(one, setting.steps)]
+        ),
+    ]
+
+
 def _prose(scale: Scale) -> Sequence[Part | Choice]:
     if scale.name == "desktop":
-        return campaign(scale.setting, scale.seeds.start)
+        return campaign.campaign(scale.setting, scale.seeds.start)
     if scale.name == "laptop":
         headline = scale.setting.in_grid("lengths").with_steps(STEPS)
         return [against_baseline(headline, (SMALL_MAIN,), scale.seeds)]

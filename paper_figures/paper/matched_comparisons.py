@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.compare.comparison import SAME_BUT_LENGTH, alike
-from analysis.compare.matched import matched
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.wording import bounds, gain, group_label, number, signed
@@ -89,7 +88,7 @@ def find(summary: Summary) -> Measured | None:
     plain = plain.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(plain)])
     own = dict(iter(plain.groupby(key, sort=False)))
     found: list[tuple[Any, ...]] = []
-    for name, rows in matched(runs).table.groupby(key, sort=False):
+    for name, rows in summary.matches.groupby(key, sort=False):
         matches = {row["kind"]: row for row in rows_of(rows) if pd.notna(row["baseline_steps"])}
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))

@@ -31,6 +31,7 @@ def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to
     there = [item for item in shown(items, sources) if item.kind not in OWN_SECTION]
     summary = sources.summary
     sections = {  # one that is empty is left out
+        "Verdicts": study_sections.verdicts(summary),
         "Findings": study_sections.findings(summary),
         "Figures": figures(there, to),
         "Comparisons": study_sections.comparisons(summary),

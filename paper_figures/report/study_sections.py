@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
-from analysis.wording import bounds, gain_sentence, number, signed
+from analysis.wording import bounds, gain_sentence, number, signed, verdict_parts
 from paper_figures.report.answer import by_text
 from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
@@ -44,6 +44,21 @@ def _finding(row: Row) -> str:
     verdict = str(row["verdict"])
     shown = text(gain_sentence(row)).replace(f" {verdict}", f" <b>{verdict}</b>", 1)
     return f'<li class="{verdict.split()[0]}">{shown}</li>\n'
+
+
+def verdicts(summary: Summary) -> str:
+    """Every verdict as the terminal has it: planned questions, then all other settings."""
+    parts: list[str] = []
+    said = ""
+    for place, (heading, words, cells) in enumerate(verdict_parts(summary.comparison.verdicts)):
+        if heading != said:
+            parts.append(f"<h3>{text(heading)}</h3>\n")
+        said = heading
+        rows = tuple(tuple(map(Entry, row)) for row in cells)
+        titles = ("question", "gain", "verdict", "chosen afterwards")
+        parts.append(paragraph(", ".join(words), "note"))
+        parts.append(table(Grid("", titles, rows), f"verdicts-{place}", "Verdicts"))
+    return "".join(parts)
 
 
 def comparisons(summary: Summary) -> str:
@@ -85,7 +100,7 @@ def equal_loss(summary: Summary) -> str:
 
     def times(row: Row) -> Entry:
         interval = f" [{found}]" if (found := bounds(row)) else ""
-        return number_as(row["speed_up"], lambda times: f"{times:.2f}{interval}")
+        return number_as(row["steps_ratio"], lambda times: f"{times:.2f}{interval}")
 
     columns = {
         "setting": lambda row: row["setting"],

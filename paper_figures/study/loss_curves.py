@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.compare.paired import mean_interval
+from analysis.verdict.intervals import mean_interval
 from analysis.wording import group_details
 from paper_figures import curves
 from paper_figures.drawing import key_above, means, step_axis

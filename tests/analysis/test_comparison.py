@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from analysis.compare.comparison import Comparison, compare
-from analysis.compare.paired import paired
 from analysis.law.rows import rows_of_runs
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
+from analysis.verdict.decide import paired
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
 from tst_study.statistics import smallest_detectable
@@ -196,7 +196,9 @@ def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
     assert (alone.verdict, among.verdict) == ("better", "no difference shown")
 
 
-def test_learning_rates_and_settings_of_one_length_are_one_question(tmp_path: Path) -> None:
+def test_what_was_not_planned_is_adjusted_over_all_settings_rates_and_lengths(
+    tmp_path: Path,
+) -> None:
     for seed in (0, 1):
         for steps in (500, 1000):
             for rate in (1e-3, 2e-3):
@@ -204,7 +206,7 @@ def test_learning_rates_and_settings_of_one_length_are_one_question(tmp_path: Pa
                 write_run(tmp_path, config(seed, **of), 3.5 + 0.01 * seed)
                 for bag in (2, 4):
                     write_run(tmp_path, config(seed, bag, 0.2, **of), 3.4 + 0.001 * seed * bag)
-    assert set(compared(tmp_path).table["comparisons"]) == {4}
+    assert set(compared(tmp_path).table["comparisons"]) == {8}
 
 
 @pytest.mark.parametrize("bad", [[], [0.1, np.nan], [np.inf, 0.1]])

@@ -78,7 +78,7 @@ def test_of_ten_settings_without_effect_hardly_ever_is_one_said_to_have_one(seed
         found = compare(runs)
         for name, table in (
             ("comparison", found.table),
-            ("matched", matched(runs).table),
+            ("matched", matched(found)),
             ("data", winners_of_runs(found, runs)),
         ):
             wrong[name] += bool(table["verdict"].isin(["better", "worse"]).any())

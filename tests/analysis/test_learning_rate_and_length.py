@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.equal_loss import equal_loss, speed_up
 from analysis.compare.learning_rate import Sweep, sweeps
+from analysis.compare.length_curve import speed_up
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
-from paper_figures.report import study_sections
+from analysis.wording import bounds
 from tests.analysis.made_runs import config, write_run, write_study
 
 
@@ -68,9 +67,9 @@ def test_equal_loss_of_a_known_power_law_is_exact(tmp_path: Path) -> None:
             write_run(tmp_path, config(seed, steps=steps), 2 + 3 * steps**-0.3 + luck)
         loss = 2 + 3 * (1000 * math.sqrt(2)) ** -0.3 + luck
         write_run(tmp_path, config(seed, 4, 0.2), loss)
-    (row,) = equal_loss(compare(load(tmp_path))).to_dict("records")
-    assert row["speed_up"] == pytest.approx(math.sqrt(2), rel=1e-4)
-    assert row["baseline_steps"] == pytest.approx(1000 * math.sqrt(2), rel=1e-4)
+    (row,) = summarise(read_tables(tmp_path)).equal_loss.to_dict("records")
+    assert row["steps_ratio"] == pytest.approx(math.sqrt(2), rel=1e-4)
+    assert row["baseline_steps"] == 1414
 
 
 def arm(losses: dict[int, list[float]]) -> pd.DataFrame:
@@ -145,21 +144,14 @@ def test_a_rate_at_which_one_seed_diverged_is_not_the_best_of_the_others(tmp_pat
 
 @pytest.mark.parametrize(
     ("ends", "said"),
-    [((0.75, 1.5), "[0.75, 1.50]"), ((0.75, None), "[0.75, open]"), ((None, 1.5), "[open, 1.50]")],
+    [
+        ((0.75, 1.5), "0.75, 1.50"),
+        ((0.75, None), "0.75, open"),
+        ((None, -1.5), "open, −1.50"),
+        ((None, None), ""),
+    ],
 )
 def test_an_interval_that_is_open_on_one_side_is_said_so(
-    ends: tuple[float | None, float | None], said: str, tmp_path: Path
+    ends: tuple[float | None, float | None], said: str
 ) -> None:
-    write_run(tmp_path, config(0), 3.5)
-    summary = summarise(read_tables(tmp_path))
-    row = {
-        "group": summary.tables.runs["group"].item(),
-        "setting": "s = 4, r = 0.25",
-        "steps": 1000,
-    }
-    row |= {"seeds": 3, "baseline_steps": 1100.0, "speed_up": 1.1, "note": ""}
-    one = pd.DataFrame([row | {"low": ends[0], "high": ends[1]}])
-    page = study_sections.equal_loss(replace(summary, equal_loss=one))
-    assert f"1.10 {said}" in page
-    (line,) = [line for line in replace(summary, equal_loss=one).lines() if "Equal loss" in line]
-    assert f"95%: {said[1:-1]}" in line
+    assert bounds({"low": ends[0], "high": ends[1]}) == said

@@ -1,4 +1,4 @@
-"""Matches are found by the ledger, crossings where the curves cross."""
+"""Matches at equal FLOPs, data and loss are found by one ledger."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 
 from analysis import published
 from analysis.compare.comparison import compare
-from analysis.compare.crossings import crossings, published_crossings
 from analysis.compare.matched import matched
 from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
-from tst_study.errors import UserError
 
 
 def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -24,17 +22,7 @@ def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def table_1() -> pd.DataFrame:
     runs = published.runs()
-    return matched(runs[runs["source"] == "Table 1"]).table
-
-
-def test_curves_that_meet_on_a_point_of_both_cross_there() -> None:
-    steps = np.arange(1, 6)
-    falling = pd.DataFrame({"step": steps, "loss": 5.0 - steps})
-    level = pd.DataFrame({"step": steps, "loss": np.full(5, 2.0)})
-    (row,) = crossings(falling, level).to_dict("records")
-    assert (row["at"], row["loss"], row["below_after"]) == (3.0, 2.0, True)
-    touching = level.assign(loss=falling["loss"].clip(lower=3.0).where(steps < 4, 3.0))
-    assert crossings(touching, level.assign(loss=3.0)).empty
+    return matched(compare(runs[runs["source"] == "Table 1"]))
 
 
 def test_table_1s_pairs_at_equal_flops(table_1: pd.DataFrame) -> None:
@@ -81,7 +69,7 @@ def test_a_baseline_of_more_steps_matches_the_data_of_a_superposed_run(tmp_path:
         write_run(tmp_path, config(seed, 4, 0.2), 3.45 + 0.95 * luck)
         for steps, loss in ((1000, 3.50), (1600, 3.44)):
             write_run(tmp_path, config(seed, steps=steps), loss + luck)
-    found = matched(load(tmp_path)).table.set_index("kind")
+    found = matched(compare(load(tmp_path))).set_index("kind")
     assert found.loc["equal FLOPs", "gain"] == pytest.approx(0.05, abs=1e-3)
     assert found.loc["equal FLOPs", "verdict"] == "better"
     assert found.loc["equal data", "baseline_steps"] == 1600
@@ -99,30 +87,9 @@ def test_a_pair_shares_the_order_of_its_text_and_a_rate_has_rows_of_its_own(tmp_
             write_run(tmp_path, config(seed, **same), 3.5 + 0.01 * seed + 0.001 * (order - 10))
             write_run(tmp_path, config(seed, 4, 0.2, **same), 3.4 + 10 * rate)
     runs = load(tmp_path)
-    found = rows_of_kind(matched(runs).table, "equal FLOPs")
+    found = rows_of_kind(matched(compare(runs)), "equal FLOPs")
     assert dict(zip(found["learning_rate"], found["seeds"], strict=True)) == {1e-3: 4, 2e-3: 4}
     compared = compare(runs).table.set_index("learning_rate")
     assert (compared["seeds"] == 4).all()
     own = found.set_index("learning_rate")[["gain", "low", "high"]].astype(float)
     pd.testing.assert_frame_equal(own, compared[["gain", "low", "high"]].astype(float))
-
-
-def test_crossings_are_found_with_the_stretch_that_noise_leaves_open() -> None:
-    x = np.linspace(0, 100, 400)
-    noise = 0.001 * np.random.default_rng(0).standard_normal(400)
-    one = pd.DataFrame({"step": x, "loss": 3.0 - 0.01 * x + noise})
-    two = pd.DataFrame({"step": x, "loss": np.full(400, 2.6)})
-    found = crossings(one, two)
-    last = found[found["lasting"]].iloc[0]
-    assert last["low"] <= 40.0 <= last["high"]
-    assert last["below_after"]
-    with pytest.raises(UserError, match="no stretch of step in common"):
-        crossings(one, two.assign(step=two["step"] + 1000))
-
-
-def test_published_curves_cross_soon_after_the_switch() -> None:
-    table = published_crossings().set_index("figure")
-    assert table.loc["1", "at"] == pytest.approx(17_600, abs=300)
-    assert table.loc[["3a", "3b", "3c"], "at"].between(7_050, 7_150).all()
-    assert table.loc["3a", "below_at_its_end"] == pytest.approx(0.073, abs=0.001)
-    assert list(table["baseline_annealed_there"]) == [False, True, False, False]

@@ -37,7 +37,7 @@ def test_each_question_is_answered_of_runs_and_written_with_its_inputs(
     assert written["tables"] or written["sentences"]
 
 
-OF_RUNS = {"chinchilla", "set-ups"}
+OF_RUNS = {"chinchilla"}
 """The paper's numbers answer none of these."""
 
 
@@ -57,7 +57,6 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
         ("law", {"of_published": True, "at": "270M"}, "--at '270M': give params,tokens"),
         ("matched", {"of_published": True, "at": "1,2"}, "only by law"),
         ("chinchilla", {"of_published": True}, "needs --runs or --table"),
-        ("set-ups", {"of_published": True}, "needs --runs or --table"),
         ("chinchilla", {"table": Path("no.csv")}, "no.csv: no such file"),
         ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
         ("law", {"tokens": Path("x")}, "only by mutual-information"),

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.set_ups import set_ups
-from analysis.tables.columns import rows_of
 from analysis.tables.source import load
 from experiments.corpora import TopicalLanguage
 from experiments.studies import catalogue, gate, laptop
@@ -168,9 +166,9 @@ def test_the_gate_tries_rate_and_decay_before_heads_and_norm() -> None:
 def test_the_campaign_stands_where_the_gate_chose() -> None:
     """docs/records/gate and the rule of docs/research/plan-of-runs.md."""
     runs = load(Path(__file__).parents[2] / "docs/records/gate")
-    table = set_ups(compare(runs))
-    (chosen,) = rows_of(table[table["chosen"]])
-    (text,) = runs[runs["folder"] == chosen["baselines"][0]]["config"]
+    pairs = compare(runs).pairs
+    chosen = pairs.groupby(["group", "learning_rate"])["baseline"].transform("mean").idxmin()
+    (text,) = runs[runs["folder"] == pairs["baseline_folder"][chosen]]["config"]
     of_gate = of_record(json.loads(text))
     campaign = catalogue.load("laptop", "desktop").runs(NothingYet())[0].model_dump(mode="json")
     for section in ("model", "optimizer", "batch", "data", "numerics"):

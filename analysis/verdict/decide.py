@@ -1,0 +1,285 @@
+"""Who won: the one function that every page, figure and command takes intervals and verdicts from.
+
+Questions that were planned come first, each family with its own allowance and by the method that it
+declared; then every other setting against its baseline, adjusted over all of these. Families whose
+arms are held against one another share seeds as blocks and give each arm a variance of its own
+(`intervals`); a paired t-test is the same model of two arms alone. Parts of a family that share no
+arm share the allowance by Bonferroni.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from analysis.tables.columns import rows_of
+from analysis.verdict.intervals import COPIES, LEVEL, Design, critical, exceeded
+from analysis.verdict.question import Arm, Question
+from tst_study.errors import UserError
+from tst_study.statistics import detectable
+
+Method = Literal["simultaneous", "paired"]
+Verdict = Literal[
+    "better", "worse", "no difference shown", "one seed: no claim", "unstable", "no pair yet"
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+PLANNED, ALSO_SEEN = "Planned", "Also seen"
+UNSTABLE = 2
+"""So many diverged seeds of an arm take the claim of a gain from it."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A gain, in nats, with its uncertainty; None where one seed allows no statement."""
+
+    seeds: int
+    """That both arms have."""
+    comparisons: int
+    """Contrasts that interval and verdict allow for."""
+    gain: float
+    """Positive: the arm has the lower loss."""
+    deviation: float | None = None
+    """Standard deviation over seeds of the paired difference."""
+    low: float | None = None
+    high: float | None = None
+    p_adjusted: float | None = None
+    """Two-sided, of no difference, for all comparisons together."""
+    smallest_detectable: float | None = None
+    """Gain that would be shown four times in five."""
+    verdict: Verdict = "one seed: no claim"
+
+
+Losses = Mapping[str, "pd.Series[float]"]
+"""Of each arm its losses by seed."""
+
+
+def estimates(
+    losses: Losses, contrasts: Sequence[tuple[str, str]], allowed: int, method: Method
+) -> list[Estimate]:
+    """Of each contrast (arm, against); intervals hold together for `allowed` contrasts."""
+    found = [_without_claim(losses, contrast, allowed) for contrast in contrasts]
+    able = [place for place, one in enumerate(found) if one.deviation is not None]
+    parts = [[place] for place in able]
+    if method == "simultaneous":
+        parts = _connected([contrasts[place] for place in able], able)
+    for part in parts:
+        own = [contrasts[place] for place in part]
+        # Arms whose seeds do not connect are judged contrast by contrast.
+        groups = [part] if _design(losses, own).estimable else [[place] for place in part]
+        for group in groups:
+            for place, interval in zip(
+                group, _intervals(losses, [contrasts[one] for one in group], allowed), strict=True
+            ):
+                found[place] = Estimate(**{**asdict(found[place]), **interval})
+    return found
+
+
+def paired(differences: Sequence[float], comparisons: int = 1) -> Estimate:
+    """The t-test of differences (against − arm, one for each seed): positive is better.
+
+    Raises `UserError` for no differences and for one that is not finite.
+    """
+    values = np.asarray(differences, dtype=float)
+    if not len(values) or not np.isfinite(values).all():
+        raise UserError(f"differences {list(differences)}: one finite number per seed is needed")
+    losses = {"arm": pd.Series(-values), "against": pd.Series(np.zeros(len(values)))}
+    return estimates(losses, [("arm", "against")], comparisons, "paired")[0]
+
+
+def _without_claim(losses: Losses, contrast: tuple[str, str], allowed: int) -> Estimate:
+    arm, against = (losses[one] for one in contrast)
+    differences = (against - arm).dropna().to_numpy(float)
+    if not len(differences):
+        return Estimate(0, allowed, math.nan, verdict="no pair yet")
+    spread = np.ptp(differences) > COPIES * np.abs(differences).max()
+    deviation = float(differences.std(ddof=1)) if len(differences) > 1 and spread else None
+    return Estimate(len(differences), allowed, float(differences.mean()), deviation)
+
+
+def _connected(contrasts: Sequence[tuple[str, str]], places: list[int]) -> list[list[int]]:
+    """The places of contrasts, by parts that share arms."""
+    if not places:
+        return []
+    arms = {arm: number for number, arm in enumerate(dict.fromkeys(sum(contrasts, ())))}
+    ends = np.array([[arms[one] for one in contrast] for contrast in contrasts]).T
+    edges = sparse.coo_matrix((np.ones(len(places)), tuple(ends)), (len(arms), len(arms)))
+    part = connected_components(edges, directed=False)[1][ends[0]]
+    return [[places[i] for i in np.flatnonzero(part == one)] for one in np.unique(part)]
+
+
+def _design(losses: Losses, contrasts: Sequence[tuple[str, str]]) -> Design:
+    table = _of_arms(losses, contrasts)
+    rows = np.zeros((len(contrasts), table.shape[1]))
+    for row, (arm, against) in zip(rows, contrasts, strict=True):
+        row[table.columns.get_loc(against)], row[table.columns.get_loc(arm)] = 1, -1
+    seed, arm_of = np.nonzero(table.notna().to_numpy())
+    return Design(arm_of, seed, rows, blocks=True, own=True)
+
+
+def _of_arms(losses: Losses, contrasts: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Losses by seed and arm; a seed that one arm alone has tells nothing."""
+    arms = dict.fromkeys(arm for contrast in contrasts for arm in contrast)
+    table = pd.concat([losses[arm] for arm in arms], axis=1)
+    table.columns = pd.Index(list(arms))
+    return table[table.notna().sum(axis=1) > 1]
+
+
+def _intervals(
+    losses: Losses, contrasts: Sequence[tuple[str, str]], allowed: int
+) -> list[dict[str, Any]]:
+    table = _of_arms(losses, contrasts).to_numpy(float)
+    values = table[~np.isnan(table)]
+    gains, errors, freedoms, correlation = _design(losses, contrasts).estimates(values)
+    share = len(contrasts) / allowed
+    found = []
+    for gain, error, freedom in zip(gains, errors, freedoms, strict=True):
+        half = critical(correlation, float(freedom), 1 - (1 - LEVEL) * share)
+        low, high = float(gain - half * error), float(gain + half * error)
+        verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+        chance = exceeded(float(abs(gain) / error), correlation, float(freedom)) / share
+        found.append(
+            {
+                "gain": float(gain),
+                "low": low,
+                "high": high,
+                "p_adjusted": min(1.0, chance),
+                "smallest_detectable": float(error * detectable(half, round(float(freedom), 6))),
+                "verdict": verdict,
+            }
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A superposed setting that is held against its baseline, not by plan."""
+
+    name: str
+    arm: str
+    against: str
+    losses: pd.Series
+    """By seed."""
+    baselines: pd.Series
+    diverged: int
+    diverged_baselines: int
+    run_ids: tuple[str, ...]
+
+
+COLUMNS: tuple[str, ...] = (
+    "heading",
+    "family",
+    "question",
+    "primary",
+    "method",
+    "registered",
+    "against_loss",
+)
+COLUMNS += ("loss", "seeds", "comparisons", "gain", "deviation", "low", "high", "p_adjusted")
+COLUMNS += ("smallest_detectable", "verdict", "diverged", "diverged_against", "predicted")
+COLUMNS += ("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids")
+
+
+def decide_planned(
+    kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
+) -> pd.DataFrame:
+    """A row (`COLUMNS`) for each question, the primary one first; `kept`: the runs that may be
+    compared, `lost`: those that diverged.
+
+    `afterwards` and its interval are what the simultaneous method says where another was planned.
+    Raises `UserError` for an arm that holds two runs of one seed.
+    """
+    rows: list[dict[str, Any]] = []
+    ordered = sorted(questions, key=lambda one: not one.primary)
+    for family in dict.fromkeys(question.family for question in ordered):
+        own = [question for question in ordered if question.family == family]
+        arms = {_key(arm): arm for one in own for arm in (one.arm, one.against)}
+        runs = {key: arm.runs(kept) for key, arm in arms.items()}
+        losses = {key: _losses(found, arms[key].name) for key, found in runs.items()}
+        contrasts = [(_key(one.arm), _key(one.against)) for one in own]
+        found = estimates(losses, contrasts, len(own), own[0].method)
+        later: Sequence[Estimate | None] = [None] * len(own)
+        if own[0].method == "paired":
+            later = estimates(losses, contrasts, len(own), "simultaneous")
+        for question, keys, one, after in zip(own, contrasts, found, later, strict=True):
+            both = [runs[key] for key in keys]
+            lost_of = {key: len(arms[key].runs(lost)) for key in keys}
+            rows.append(
+                {
+                    "heading": PLANNED,
+                    **question.model_dump(include={"family", "primary", "method", "registered"}),
+                    "question": question.name,
+                    **_judged(one, *lost_of.values()),
+                    **_means(*(losses[key] for key in keys)),
+                    "predicted": question.predicted,
+                    "afterwards": after and _judged(after, lost_of[keys[0]], 0)["verdict"],
+                    "afterwards_gain": after and after.gain,
+                    "afterwards_low": after and after.low,
+                    "afterwards_high": after and after.high,
+                    "run_ids": tuple(name for runs_of in both for name in runs_of["run_id"]),
+                }
+            )
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def decide_also(cells: Sequence[Cell]) -> pd.DataFrame:
+    """A row (`COLUMNS`) for each setting that no question covers, adjusted over all of them."""
+    losses = {key: one for c in cells for key, one in ((c.arm, c.losses), (c.against, c.baselines))}
+    contrasts = [(cell.arm, cell.against) for cell in cells]
+    several = [_without_claim(losses, one, 1).deviation is not None for one in contrasts]
+    found = estimates(losses, contrasts, max(1, sum(several)), "simultaneous")
+    rows = [
+        {
+            "heading": ALSO_SEEN,
+            "family": ALSO_SEEN,
+            "question": cell.name,
+            "primary": False,
+            "method": "simultaneous",
+            **_judged(one, cell.diverged, cell.diverged_baselines),
+            **_means(cell.losses, cell.baselines),
+            "run_ids": cell.run_ids,
+        }
+        for cell, one in zip(cells, found, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _judged(one: Estimate, diverged: int, diverged_against: int) -> dict[str, Any]:
+    verdict = "unstable" if diverged >= UNSTABLE else one.verdict
+    said = {"verdict": verdict, "diverged": diverged, "diverged_against": diverged_against}
+    return {**asdict(one), **said}
+
+
+def _means(arm: pd.Series, against: pd.Series) -> dict[str, float]:
+    """Of the seeds that both have."""
+    both = arm.index.intersection(against.index)
+    return {"loss": float(arm[both].mean()), "against_loss": float(against[both].mean())}
+
+
+def _key(arm: Arm) -> str:
+    return arm.model_dump_json(exclude={"name"})
+
+
+def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
+    """Final losses by block: by seed, order of the text and held-out text.
+
+    Raises `UserError` where a block has two.
+    """
+    found = pd.Series(runs["nats_per_token"].tolist(), [block(row) for row in rows_of(runs)], float)
+    twice = found.index[found.index.duplicated()]
+    if len(twice):
+        raise UserError(
+            f"arm {name!r}: two runs of seed {twice[0]}; say in its `where` which of them is meant"
+        )
+    return found
+
+
+def block(row: Mapping[str, Any]) -> str:
+    """Seed, order of the text and held-out text; tables made elsewhere may not know the order."""
+    return f"{row['seed']}, text in order {row.get('data_seed', '')}, held out {row['eval_set']}"
