@@ -18,8 +18,14 @@ from experiments.slurm.code_copy import copies, unfinished
 from experiments.slurm.commands import SlurmError, call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
 from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
-from experiments.slurm.profile import PLACES, Profile, Resources, found, load_profile
-from experiments.slurm.site import template
+from experiments.slurm.profile import (
+    PLACES,
+    Profile,
+    Resources,
+    found,
+    load_profile,
+    template,
+)
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study import run_record

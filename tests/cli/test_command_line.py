@@ -297,11 +297,9 @@ def _without_our_own() -> list[str]:
 def test_bad_input_is_one_line_and_status_two(
     tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
 ) -> None:
-    shown = tst_study(*arguments, cwd=tmp_path)
-    assert shown.returncode == 2
-    assert complaint in shown.stderr
-    assert len(shown.stderr.splitlines()) == 1
-    assert shown.stdout == ""
+    shown = answer(arguments, tmp_path)
+    assert (shown.status, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+    assert complaint in shown.err
 
 
 def test_where_nothing_runs_nothing_is_cancelled(tmp_path: Path) -> None:

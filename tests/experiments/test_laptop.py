@@ -131,12 +131,6 @@ def test_desktop_is_the_plan_of_runs() -> None:
     assert {str(run.data.corpora[0].path) for run in little} == {"prepared/books-bpe1024-9MB"}
 
 
-def test_flops_of_a_pair_are_equal() -> None:
-    runs = prose(catalogue.load("laptop", "laptop").runs(Known(2e-3)))
-    assert len(runs) == 6
-    assert len({count_flops(run).total for run in runs}) == 1
-
-
 def test_lengths_share_one_warm_up() -> None:
     for name in ("laptop", "gate"):
         runs = prose(catalogue.load(name, "desktop").runs(Known(2e-3)))

@@ -20,7 +20,7 @@ import pytest
 import typer
 
 from experiments import cli
-from experiments.launcher import RETRIES, Options, launcher_of
+from experiments.launcher import RETRIES, Options
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
@@ -82,13 +82,6 @@ def status(root: Path, name: str) -> run_record.Status:
     (path,) = root.glob(f"{name}-*/status.json")
     read: run_record.Status = json.loads(path.read_text())
     return read
-
-
-def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
-    study = study_of(*(config(f"run{n}", f"seed={n}") for n in range(4)))
-    assert len(submit(study, tmp_path).over) == 4
-    assert len(submit(study, tmp_path).over) == 4
-    assert launches(tmp_path) == {f"run{n}": 1 for n in range(4)}
 
 
 def test_same_identity_is_the_same_run_whatever_its_name(tmp_path: Path) -> None:
@@ -277,29 +270,14 @@ def test_signal_stops_runs_behind_a_checkpoint_within_seconds(
         assert not run_lock.is_held(folder)
 
 
-def test_a_stopped_submission_says_how_to_go_on_with_all_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(*arguments: object, **more: object) -> None:
-        raise StoppedError(signal.SIGINT)
-
-    monkeypatch.setattr("experiments.local.launcher.launch", stop)
-    options = Options(parallel=3, processes=2, share=False)
-    assert launcher_of("local", options).submit(study_of(config("a")), tmp_path / "r s") == 130
-    again = (
-        f"submit fake --scale test --runs '{tmp_path}/r s' --parallel 3 --processes 2 --no-share"
-    )
-    assert again in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("verb", [cli.submit, cli.retry])
-def test_to_go_on_a_study_keeps_the_device_that_was_asked_for(
+def test_to_go_on_a_study_keeps_all_that_was_asked_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     verb: Callable[..., None],
 ) -> None:
-    """Else runs on processors would go on, or their rest be queued, on a GPU."""
+    """Without the device, runs on processors would go on, or their rest be queued, on a GPU."""
 
     def stop(*arguments: object, **more: object) -> None:
         raise StoppedError(signal.SIGINT)
@@ -307,8 +285,17 @@ def test_to_go_on_a_study_keeps_the_device_that_was_asked_for(
     monkeypatch.setattr("experiments.local.launcher.launch", stop)
     monkeypatch.setattr(Study, "prepare", lambda study: None)
     with pytest.raises(typer.Exit):
-        verb("bag-grid", scale="smoke", runs=tmp_path, device="cpu")
-    assert f"--runs {tmp_path} --device cpu" in capsys.readouterr().out
+        verb(
+            "bag-grid",
+            scale="smoke",
+            runs=tmp_path / "r s",
+            parallel=3,
+            processes=2,
+            device="cpu",
+            no_share=True,
+        )
+    again = f"--runs '{tmp_path}/r s' --parallel 3 --processes 2 --device cpu --no-share"
+    assert f"submit bag-grid --scale smoke {again}" in capsys.readouterr().out
 
 
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from experiments.slurm.batch_script import script_text
 from experiments.slurm.profile import load_profile
-from experiments.slurm.submitit_script import script_text
 from tests.input.answers import refusal
 from tst_study.errors import UserError
 from tst_study.process.rank_environment import adopt_slurm_ranks, first_host

@@ -14,21 +14,18 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options
-from experiments.plan.planner import Planner
 from experiments.runs.cancel import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
-from experiments.slurm.launcher import check_with_slurm
 from experiments.slurm.profile import Profile, Resources
-from experiments.study import Results, Study, best_of
+from experiments.study import Study
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
 from tst_study import run_record
 from tst_study.config import Config
-from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
@@ -113,17 +110,6 @@ def launches(root: Path) -> dict[str, int]:
     }
 
 
-def test_every_run_once_and_nothing_the_second_time(tmp_path: Path) -> None:
-    study = seeded("a", "b", "c")
-    first = submit(study, tmp_path)
-    assert (len(first.new), len(first.jobs)) == (3, 1)
-    again = submit(study, tmp_path)
-    assert (len(again.adopted) + len(again.over), again.jobs) == (3, [])
-    wait_for_end(tmp_path)
-    assert len(submit(study, tmp_path).over) == 3
-    assert launches(tmp_path) == {"a": 1, "b": 1, "c": 1}
-
-
 def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
     study = seeded("fail", "bug", "killed", "good")
     submit(study, tmp_path, profile(retries=0))
@@ -159,30 +145,6 @@ def test_branches_wait_for_their_trunk_and_are_killed_with_it(tmp_path: Path) ->
     assert order["trunk"] < min(order["branch0.2"], order["branch0.3"])
 
 
-def test_branches_of_a_failed_trunk_do_not_pend_for_ever(tmp_path: Path) -> None:
-    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
-    study = study_of(*branches)
-    (tmp_path / "no_trunks").touch()
-    submit(study, tmp_path)
-    wait_for_end(tmp_path)
-    assert [row.state for row in rows_of(study, tmp_path)] == ["failed", "blocked", "blocked"]
-    (tmp_path / "no_trunks").unlink()
-    submit(study, tmp_path)
-    wait_for_end(tmp_path)
-    assert [row.state for row in rows_of(study, tmp_path)] == ["done"] * 3
-
-
-def test_a_layout_that_cannot_work_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
-    three = profile(resources=Resources(time="10", tasks_per_node=3))
-    with pytest.raises(UserError, match=r"cannot be trained on 3 ranks: batch\.sequences = 16"):
-        submit(seeded("a", "b"), tmp_path, three)
-    assert submission.all_of(tmp_path) == []
-    planned = Planner(seeded("a"), tmp_path).decided()
-    (problem, said), refused = check_with_slurm(planned, tmp_path, three)
-    assert "cannot be trained on 3 ranks" in problem
-    assert (said[-8:], refused) == ("accepted", True)
-
-
 def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
     study = seeded(*(f"seconds_0.{n}" for n in range(1, 6)))
     done = submit(study, tmp_path, profile(max_array=2, parallel=1))
@@ -191,24 +153,6 @@ def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
     assert set(launches(tmp_path).values()) == {1}
     script = (submission.all_of(tmp_path)[0].folder(tmp_path) / "script.sh").read_text()
     assert "#SBATCH --array=0-1%1" in script
-
-
-def test_runs_that_hang_on_results_come_with_the_next_submission(tmp_path: Path) -> None:
-    sweep = {1e-3: [config("a", "seed=1")], 2e-3: [config("b", "seed=2")]}
-
-    def runs(results: Results) -> list[Config]:
-        best = best_of(sweep, results)
-        tried = [run for runs in sweep.values() for run in runs]
-        return [*tried, *([config("pair", "seed=3")] if best else [])]
-
-    study = Study("fake", "test", "A fake study", "Shows nothing.", {}, runs)
-    first = submit(study, tmp_path)
-    assert (len(first.new), first.undecided) == (2, 1)
-    assert "1 more hang on their results: submit again then" in first.lines()
-    wait_for_end(tmp_path)
-    second = submit(study, tmp_path)
-    assert ([run.config.name for run in second.new], second.undecided) == (["pair"], 0)
-    wait_for_end(tmp_path)
 
 
 def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
