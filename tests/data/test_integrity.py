@@ -67,13 +67,6 @@ def test_a_manifest_is_utf8_in_any_locale(corpus: Path) -> None:
     subprocess.run(command, env=os.environ | ascii_alone, check=True)
 
 
-def test_missing_bytes_keep_a_run_from_its_start(corpus: Path, tmp_path: Path) -> None:
-    whole = (corpus / "train.bin").read_bytes()
-    (corpus / "train.bin").write_bytes(whole[:-200])
-    with pytest.raises(UserError, match=r"train\.idx: announces 20000 tokens.* holds 19900"):
-        run(corpus, tmp_path / "run")
-
-
 def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

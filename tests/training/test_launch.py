@@ -16,13 +16,11 @@ import pytest
 from tests.tiny_runs import logged_step, tiny
 from tst_study import run_record
 from tst_study.config import to_toml
-from tst_study.errors import UserError
 from tst_study.process.rank_environment import (
     ON_GPUS,
     adopt_slurm_ranks,
     first_host,
     prepare_for_gpus,
-    rank_variable,
 )
 from tst_study.run import lock as run_lock
 
@@ -178,12 +176,6 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     assert environment == SLURM | change
-
-
-def test_a_number_of_ranks_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(UserError, match=r"WORLD_SIZE = 'two': is not a number"):
-        rank_variable("WORLD_SIZE")
 
 
 @pytest.mark.parametrize(

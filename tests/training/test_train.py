@@ -178,14 +178,6 @@ def test_bad_input_is_said_in_one_line(
         assert (status["state"], status["message"]) == ("failed", str(raised.value))
 
 
-def test_a_folder_of_another_run_is_refused_and_left_alone(words: Path, tmp_path: Path) -> None:
-    run(words, tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-    with pytest.raises(UserError, match=r"holds run [0-9a-f]{8}, not [0-9a-f]{8} of this config"):
-        run(words, tmp_path, "optimizer.learning_rate=2e-2")
-    assert {path: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
-
-
 def test_what_fails_before_the_first_step_is_told_by_the_status(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
