@@ -12,6 +12,14 @@ from tests.input.answers import answer, refusal
 
 LONG = "x" * 300
 HUGE = "99999999999999999999"
+PLACES = {
+    "{}: no such folder": (
+        ["status"], ["logs"], ["cancel"], ["collect"], ["clean"],
+        ["figures", "--to", "x", "--runs"], ["analyse", "--runs"],
+    ),
+    "{}/run.json: ": (["export", "--to", "x"], ["evaluate"]),
+}  # fmt: skip
+"""What verbs that take a folder say where it is none."""
 ARGUMENTS = [
     (["nosuch"], "No such command 'nosuch'"),
     (["train"], "name a config: `tst-study train run.toml`"),
@@ -67,35 +75,17 @@ ARGUMENTS = [
     (["submit", "laptop", "--launcher", "cloud"], "launcher 'cloud' is not known"),
     (["submit", "laptop", "--launcher", "slurm", "--profile", "file"], "file: not valid TOML: "),
     (["retry", "nosuch"], "study 'nosuch' is not known"),
-    (["status", "file"], "file: no such folder; submit the study first, or name its folder"),
-    (["status", "loop"], "loop: no such folder"),
-    (["status", "file/x"], "file/x: no such folder"),
-    (["status", LONG], "File name too long"),
-    (["status", "nowhere"], "nowhere: no such folder"),
     (["status", "laptop", "--watch", "0"], "--watch"),
     (["status", "laptop", "--watch", "nan"], "--watch"),
-    (["logs", "file"], "file: no such folder"),
-    (["logs", "loop"], "loop: no such folder"),
-    (["logs", LONG], "File name too long"),
     (["logs", "folder", "["], "folder: no run's name has '[' in it"),
-    (["cancel", "file"], "file: no such folder"),
-    (["cancel", "loop"], "loop: no such folder"),
-    (["collect", "file"], "file: no such folder"),
-    (["collect", "loop"], "loop: no such folder"),
-    (["clean", "file"], "file: no such folder; name a study or its folder"),
-    (["clean", "loop"], "loop: no such folder"),
     (["clean", "folder"], "folder: holds neither a run nor a job of this package; name a study"),
     (["clean", "."], ".: holds neither a run nor a job of this package; name a study"),
-    (["clean", LONG], "File name too long"),
-    (["figures", "--runs", "file", "--to", "x"], "file: no such folder; name a study's folder"),
-    (["figures", "--runs", "loop", "--to", "x"], "loop: no such folder"),
     (["figures", "--only", "nosuch"], "nosuch"),
     (["figures", "--only", "table4", "--to", "file/x"], "file/x: cannot be written (Not a"),
     (["figures", "--only", "table4", "--to", LONG], "cannot be written (File name too long)"),
     (["analyse", "nosuch"], "question 'nosuch' is not known; there are: comparison"),
     (["analyse"], "comparison: name --runs DIR"),
     (["analyse", "law"], "law: name --runs DIR"),
-    (["analyse", "--runs", "file"], "file: no such folder"),
     (["analyse", "--published", "--to", "folder"], "folder: is a folder, pipe or device"),
     (["analyse", "--published", "--to", "fifo"], "fifo: is a folder, pipe or device"),
     (["analyse", "--published", "--to", "/dev/null"], "/dev/null: is a folder, pipe or device"),
@@ -124,14 +114,15 @@ ARGUMENTS = [
     (["data", "generate", "--to", "g", "--topics", "0"], "--topics"),
     (["data", "generate", "--to", "g", "--seed", "-1"], "--seed"),
     (["data", "generate", "--to", "g", "--seed", HUGE], "--seed"),
-    (["export", "file", "--to", "x"], "file/run.json: cannot be read (Not a directory)"),
     (["export", "folder", "--to", "x"], "folder/run.json: missing; folder is not a run folder"),
-    (["export", "loop", "--to", "x"], "loop/run.json: cannot be read (Too many levels"),
-    (["export", LONG, "--to", "x"], "cannot be read (File name too long)"),
     (["export", "folder"], "Missing option '--to'"),
-    (["evaluate", "file"], "file/run.json: cannot be read (Not a directory)"),
     (["evaluate", "folder"], "folder/run.json: missing"),
-    (["evaluate", "loop"], "loop/run.json: cannot be read (Too many levels"),
+    *(
+        ([*verb, path], "File name too long" if path == LONG else said.format(path))
+        for said, verbs in PLACES.items()
+        for verb in verbs
+        for path in ("file", "loop", "file/x", "nowhere", LONG)
+    ),
 ]  # fmt: skip
 
 
