@@ -1,8 +1,6 @@
 """Progress of a launcher: a live table in a terminal, a line every ten seconds elsewhere."""
 
 import time
-from collections import deque
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -11,14 +9,12 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.local.queue import Queue
-from experiments.plan.planned_run import PlannedRun, Shape
+from experiments.plan.planned_run import PlannedRun
 from experiments.runs.status import StatusRow, row, table
 from tst_study.units import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""
-_RECENT = 120.0
-"""Seconds over which a run's speed is taken."""
 
 
 class Progress:
@@ -26,7 +22,6 @@ class Progress:
 
     def __init__(self, console: Console, title: str, *, every: float = 10.0) -> None:
         self._console, self._title, self._every = console, title, every
-        self._time_left = TimeLeft()
         self._started = time.monotonic()
         self._shown = float("-inf")
         self._queue: Queue | None = None
@@ -87,7 +82,7 @@ class Progress:
         if queue.failed:
             parts.append(f"{len(queue.failed)} failed")
         if queue.running or queue.waiting:
-            left = self._time_left.estimate(queue)
+            left = time_left(queue)
             parts.append("time left: measuring" if left is None else f"{duration(left)} left")
         return " | ".join(parts)
 
@@ -108,41 +103,20 @@ def _short(one: StatusRow) -> str:
     return f"{one.run_id}{phase} {one.step}/{one.steps}{loss}"
 
 
-@dataclass
-class TimeLeft:
-    """Watches the runs of this call; knows nothing before the first of them has trained a while."""
-
-    _seen: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    """Time and step of a run whenever it was looked at, over the last `_RECENT` seconds: a machine
-    that slept or had other work says nothing of the hours to come."""
-    _step_seconds: dict[Shape, float] = field(default_factory=dict)
-
-    def estimate(self, queue: Queue) -> float | None:
-        """Seconds until the last run is over, or None while nothing is measured."""
-        running = [(one, row(one.folder)) for one in queue.running.values()]
-        for one, status in running:
-            self._measure(one, status)
-        if not self._step_seconds:
-            return None
-        left = [self._seconds(one, status.steps - status.step) for one, status in running]
-        known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
-        # Before a sweep has chosen, the whole study has runs of another rate, but as many.
-        unknown = [one for one in queue.whole if one.fingerprint not in known]
-        left += [self._seconds(one, one.steps - one.first_step) for one in unknown]
-        return max(sum(left) / queue.slots, max(left, default=0.0))
-
-    def _measure(self, one: PlannedRun, status: StatusRow) -> None:
-        if status.state != "running" or not status.step:
-            return
-        now = time.monotonic()
-        seen = self._seen.setdefault(one.fingerprint, deque())
-        seen.append((now, status.step))
-        while now - seen[0][0] > _RECENT:
-            seen.popleft()
-        began, first = seen[0]
-        if now - began > 1.0 and status.step > first:
-            self._step_seconds[one.shape] = (now - began) / (status.step - first)
-
-    def _seconds(self, one: PlannedRun, steps: int) -> float:
-        known = self._step_seconds
-        return steps * known.get(one.shape, sum(known.values()) / len(known))
+def time_left(queue: Queue) -> float | None:
+    """Seconds until the last run is over, at the pace of those that train; None before any of them
+    has one."""
+    rows = [row(one.folder) for one in queue.running.values()]
+    paced = [one for one in rows if one.seconds_left and one.steps > one.step]
+    if not paced:
+        return None
+    pace = sum(one.seconds_left or 0.0 for one in paced) / sum(
+        one.steps - one.step for one in paced
+    )
+    left = [one.seconds_left or pace * (one.steps - one.step) for one in rows]
+    known = queue.over.keys() | queue.failed.keys() | queue.running.keys()
+    # Before a sweep has chosen, the whole study has runs of another rate, but as many.
+    left += [
+        pace * (one.steps - one.first_step) for one in queue.whole if one.fingerprint not in known
+    ]
+    return max(sum(left) / queue.slots, max(left))

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from experiments.launcher import Job, the_only_submitter
-from experiments.local.progress import Progress, TimeLeft
+from experiments.local.progress import Progress, time_left
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import Exit, train_rank
@@ -209,27 +209,16 @@ def planned(tmp_path: Path, name: str, steps: int) -> PlannedRun:
     return PlannedRun(config, f"{name}-fingerprint", tmp_path / name)
 
 
-def test_time_left_follows_measured_step_times_and_slots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr("experiments.local.progress.time.monotonic", lambda: now)
+def test_time_left_follows_the_runs_own_and_slots(tmp_path: Path) -> None:
     runs = [planned(tmp_path, name, 1000) for name in ("a", "b", "c")]
     queue = Queue(decided=runs, whole=runs, running={runs[0].fingerprint: runs[0]}, slots=2)
-    left = TimeLeft()
     writer = open_run(runs[0].folder, "name=a", "schedule.steps=1000")
     with run_lock.hold(runs[0].folder):
-        assert left.estimate(queue) is None
         writer.status("running", 100)
-        assert left.estimate(queue) is None
-        now = 10.0
-        writer.status("running", 200)  # 0.1 s a step: 80 s and twice 100 s, two at a time
-        assert left.estimate(queue) == pytest.approx(140.0)
-        now = 10_000.0  # after a night's sleep of the machine
-        assert left.estimate(queue) == pytest.approx(140.0)
-        now = 10_010.0
-        writer.status("running", 400)  # 0.05 s a step now: 30 s and twice 50 s
-        assert left.estimate(queue) == pytest.approx(65.0)
+        assert time_left(queue) is None
+        # 0.1 s a step: 80 s and twice 100 s, two at a time.
+        writer.status("running", 200, seconds_left=80.0)
+        assert time_left(queue) == pytest.approx(140.0)
 
 
 def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
