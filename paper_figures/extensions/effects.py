@@ -49,8 +49,8 @@ def effects(sources: Sources) -> list[Item]:
     return [
         Picture(
             caption="Baseline minus superposition, held-out next-token loss at equal FLOPs, paired "
-            "by seed: right of zero, superposition is better. Bars: 95% t-intervals over seeds, "
-            "for all settings of one model, text and length together; filled: the interval "
+            "by seed: right of zero, superposition is better. Bars: 95% intervals over seeds, of "
+            "planned questions for each family, of others for all together; filled: the interval "
             "excludes zero; the small tick: the smallest effect that so many "
             f"seeds would show four times in five. {number(len(table), 'pair')}, {group.seeds}."
             f"{left_out}",
@@ -74,5 +74,5 @@ def _figure(data: pd.DataFrame) -> Figure:
 
 def _finding(group: Group) -> Finding:
     counts = counts_in_words(verdict_counts(group.rows))
-    measured = f"{number(len(group.rows), 'pair')}: {counts}, for all settings of one question"
+    measured = f"{number(len(group.rows), 'pair')}: {counts}"
     return Finding(SHOWS, measured, group.seeds, "not in the paper")

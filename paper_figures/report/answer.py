@@ -162,7 +162,7 @@ def _seeds(summary: Summary) -> str:
     )
     if tested["comparisons"].max() > 1:
         text += (
-            " Where one baseline was held against several settings, intervals and p allow for all "
-            "of them together (Bonferroni); across different questions nothing is adjusted."
+            " Intervals and p allow for all questions of a family together, and for all settings "
+            "that no question planned; from family to family nothing is adjusted."
         )
     return text

@@ -17,8 +17,8 @@ READING = (
     "none has the other (a grid needs more than one setting). Disagrees: more have the other "
     "sign. Undecided: neither. Mechanism only: measured on made-up language, which "
     "cannot speak for the paper's text. Not in the paper: there is nothing published to agree "
-    "with. Intervals allow for all settings and learning rates that were tried on one text and "
-    "length, so they are wider than those of a question that was planned by itself. Models, text "
+    "with. Intervals are those of the verdicts: of planned questions each family by itself, of all "
+    "other settings together. Models, text "
     "and lengths differ from the paper's where the column says so: there only the sign "
     "of an effect is expected to agree, not its size."
 )

@@ -66,9 +66,8 @@ def comparisons(summary: Summary) -> str:
     note = (
         "Held-out next-token loss in nats per token, both arms at equal FLOPs with annealed "
         "learning rates on the same held-out text, paired by seed. Gain: baseline minus "
-        "superposition, with a t-interval that holds with 95% for all settings tried on one text, "
-        "model and length together, so that the best may be picked. Detectable: the smallest true "
-        "gain that this many seeds would then show four times in five."
+        "superposition, with the interval of its verdict above. Detectable: the smallest true gain "
+        "that this many seeds would then show four times in five."
     )
     columns = {
         "setting": lambda row: row["setting"],
