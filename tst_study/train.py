@@ -26,8 +26,12 @@ import torch
 from torch import Tensor
 
 from tst_study.config import Config
-from tst_study.configuration.learning_rate import is_annealed, learning_rate_factor
-from tst_study.configuration.phase_plan import PhasePlan, plan_phases
+from tst_study.configuration.phase_plan import (
+    PhasePlan,
+    is_annealed,
+    learning_rate_factor,
+    plan_phases,
+)
 from tst_study.cost.compute import count_flops
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut

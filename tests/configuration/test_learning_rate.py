@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tst_study.config import Schedule
-from tst_study.configuration.learning_rate import is_annealed, learning_rate_factor
+from tst_study.configuration.phase_plan import is_annealed, learning_rate_factor
 
 PAPER = Schedule(steps=20_000, kind="wsd", warmup_steps=2_000, decay_ratio=0.1)
 

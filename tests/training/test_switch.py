@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
 from tst_study.config import Parallel
-from tst_study.configuration.learning_rate import learning_rate_factor
+from tst_study.configuration.phase_plan import learning_rate_factor
 from tst_study.data.run_data import open_stream
 from tst_study.megatron.checkpoint import Checkpoints
 from tst_study.megatron.gradient_buffers import GradientBuffers

@@ -7,8 +7,7 @@ from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config import Config, ForkPoint, Model, from_dict, of_record
-from tst_study.configuration.learning_rate import is_annealed
-from tst_study.configuration.phase_plan import Phase, plan_phases
+from tst_study.configuration.phase_plan import Phase, is_annealed, plan_phases
 from tst_study.errors import UserError
 from tst_study.run.trunk import check_fork
 from tst_study.run_record import RunHeader, read_header, read_status
