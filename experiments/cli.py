@@ -195,40 +195,6 @@ def submit(
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
-@verb(
-    verbs,
-    STUDIES,
-    "tst-study retry laptop",
-    "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
-    kind=_OfStudies,
-)
-def retry(
-    study: StudyOrFolder,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
-    launcher: LauncherName = "local",
-    parallel: Parallel = None,
-    processes: Processes = 1,
-    device: Device = None,
-    runs: RunsFolder = None,
-    profile: ProfileFile = None,
-    no_share: NoShare = False,
-) -> None:
-    """Run again what failed or was stopped, and nothing else."""
-    from experiments.launcher import Options
-    from experiments.runs.status import stopped
-    from experiments.studies.catalogue import STUDIES, load, of_folder
-
-    if study in STUDIES:
-        chosen = load(study, scale, runs, device)
-    else:
-        root, pattern = _place(study, scale, runs, pattern)
-        chosen, no_share = of_folder(root, device), True
-    options = Options(parallel, processes, profile, not no_share, device=device)
-    wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
-    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
-
-
 def _print_json(value: Any) -> None:
     import json
 
@@ -286,6 +252,61 @@ def status(
 @verb(
     verbs,
     STUDIES,
+    "tst-study logs laptop",
+    "tst-study logs bag-grid baseline --scale one-gpu -n 100",
+    kind=_OfStudies,
+)
+def logs(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    runs: RunsFolder = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
+) -> None:
+    """Show the end of the logs of runs: of those that failed, where none are named."""
+    from experiments.runs.logs import log_tails
+
+    for text in log_tails(*_place(study, scale, runs, pattern), lines):
+        print(text)
+
+
+@verb(
+    verbs,
+    STUDIES,
+    "tst-study retry laptop",
+    "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
+    kind=_OfStudies,
+)
+def retry(
+    study: StudyOrFolder,
+    pattern: Pattern = "",
+    scale: ScaleName = "quick",
+    launcher: LauncherName = "local",
+    parallel: Parallel = None,
+    processes: Processes = 1,
+    device: Device = None,
+    runs: RunsFolder = None,
+    profile: ProfileFile = None,
+    no_share: NoShare = False,
+) -> None:
+    """Run again what failed or was stopped, and nothing else."""
+    from experiments.launcher import Options
+    from experiments.runs.status import stopped
+    from experiments.studies.catalogue import STUDIES, load, of_folder
+
+    if study in STUDIES:
+        chosen = load(study, scale, runs, device)
+    else:
+        root, pattern = _place(study, scale, runs, pattern)
+        chosen, no_share = of_folder(root, device), True
+    options = Options(parallel, processes, profile, not no_share, device=device)
+    wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
+    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
+
+
+@verb(
+    verbs,
+    STUDIES,
     "tst-study cancel laptop",
     "tst-study cancel bag-grid '*-s8-*' --scale one-gpu",
     kind=_OfStudies,
@@ -304,27 +325,6 @@ def cancel(
     matching = f" that matches {pattern!r}" if pattern else ""
     nothing = f"nothing to cancel: no run{matching} is queued or running in {root}"
     print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
-
-
-@verb(
-    verbs,
-    STUDIES,
-    "tst-study logs laptop",
-    "tst-study logs bag-grid baseline --scale one-gpu -n 100",
-    kind=_OfStudies,
-)
-def logs(
-    study: StudyOrFolder,
-    pattern: Pattern = "",
-    scale: ScaleName = "quick",
-    runs: RunsFolder = None,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
-) -> None:
-    """Show the end of the logs of runs: of those that failed, where none are named."""
-    from experiments.runs.logs import log_tails
-
-    for text in log_tails(*_place(study, scale, runs, pattern), lines):
-        print(text)
 
 
 @verb(

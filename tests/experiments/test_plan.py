@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import cli
+from experiments.corpora import TopicalLanguage
 from experiments.launcher import Options, launcher_of
 from experiments.plan import cluster_sheet
 from experiments.plan.allocation import Allocation, Prices
@@ -256,3 +258,16 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
     total = next(line for line in sheet if line.startswith("  none")).split()[-1]
     assert listed(shown)[0].split()[-3:-1] == [total, "GB"]
+
+
+def test_timing_prepares_the_text_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a fresh checkout."""
+    text = TopicalLanguage(words=64, tokens=20_000, validation_tokens=4_000)
+    folder = tmp_path / "prepared" / text.name
+    run = example(f"data.corpora=[{{path='{folder}'}}]", "batch.sequences=2")
+    study = Study("mine", "smoke", "", "", {folder: text}, lambda results: [run], tmp_path)
+    monkeypatch.setattr(catalogue, "load", lambda *names: study)
+    cli.plan("mine", time=True)
+    assert re.search(r"of training, by \d+ steps", capsys.readouterr().out)
