@@ -349,6 +349,13 @@ def export(
             help="Export a checkpoint from inside the superposition phase, no language model.",
         ),
     ] = False,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of the model card: license, language, datasets, base_model; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
     from tst_study.checkpoints.trained_run import open_run
@@ -360,7 +367,11 @@ def export(
     from tst_study.huggingface.export import export as write_export
 
     made = write_export(
-        opened, to, found, allow_superposition_checkpoint=allow_superposition_checkpoint
+        opened,
+        to,
+        found,
+        allow_superposition_checkpoint=allow_superposition_checkpoint,
+        card=card or (),
     )
     print(f"step {opened.step} of {run}: {made}")
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -60,6 +61,36 @@ class _Plan(TypedDict):
     data_multiplier: float
 
 
+class _CorpusFacts(TypedDict):
+    fingerprint: str
+    tokens: int
+
+
+class _DataFacts(TypedDict):
+    """What readers need of `data.run_data.fingerprints`."""
+
+    corpora: list[_CorpusFacts]
+    tokenizer: str | None
+
+
+_DATA = TypeAdapter(_DataFacts)
+
+
+def _described(data: dict[str, Any]) -> dict[str, Any]:
+    _DATA.validate_python(data)  # for its errors: what it does not know stays as it is
+    return data
+
+
+def _has(*keys: str) -> AfterValidator:
+    def check(values: dict[str, int]) -> dict[str, int]:
+        missing = [key for key in keys if key not in values]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        return values
+
+    return AfterValidator(check)
+
+
 @with_config(_STRICT)
 class RunHeader(TypedDict):
     """`run.json`: what the run is, known before its first step."""
@@ -72,13 +103,13 @@ class RunHeader(TypedDict):
     role: str
     config: dict[str, Any]
     """Resolved config, every key (`config.to_dict`)."""
-    parameters: dict[str, int]
-    flops: dict[str, int]
+    parameters: Annotated[dict[str, int], _has("total", "active")]
+    flops: Annotated[dict[str, int], _has("per_step")]
     """`cost.compute.Flops`: per step, per phase, total."""
     plan: _Plan
     raw_tokens: int
     latent_tokens: int
-    data: dict[str, Any]
+    data: Annotated[dict[str, Any], AfterValidator(_described)]
     """Fingerprints of corpora, tokenizer and evaluation set."""
     unique_raw_tokens: int
     """Tokens in the training corpora: more raw tokens than these means repeated data."""

@@ -1,22 +1,26 @@
-"""lm-eval for real, without a network: its own tasks and one of ours, live and on the export."""
+"""lm-eval for real, without a network: its own tasks and one of ours, on a run's export."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
-import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as F
 
+from analysis.tables.source import read_tables
 from paper_figures.sources import accuracies
-from tests.huggingface.trained import train_and_export
+from tests.huggingface.trained import BYTES
+from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.evaluation.run import evaluate_run
+from tst_study.evaluation.run import evaluate_run, trained_model
+from tst_study.superposition.method import NEXT_TOKEN
 
 pytest.importorskip("lm_eval", reason="downstream tasks need tst-study[evaluation]")
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
@@ -69,8 +73,10 @@ metadata:
 
 
 @pytest.fixture(scope="module")
-def trained(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return train_and_export(documents, tmp_path_factory.mktemp("tasks"))
+def trained(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks") / "run"
+    run(documents, folder, *BYTES)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -121,92 +127,65 @@ def wanted(tasks: str, local: Path, **more: object) -> EvaluationOptions:
     )  # type: ignore[arg-type]
 
 
-def test_live_model_and_export_give_the_same_numbers(
-    trained: tuple[Path, Path], local: Path
-) -> None:
-    run, export = trained
-    tasks = "letters,letters_perplexity,all_letters,arc_easy"
-    list(evaluate_run(open_run(run), wanted(tasks, local)))
-    live = run_record.read(run).tasks
-    list(evaluate_run(open_run(run), wanted(tasks, local, export=export)))
-    exported = run_record.read(run).tasks
-    names = ["held_out", "letters", "letters_perplexity", "all_letters", "arc_easy"]
-    assert [row["task"] for row in live] == [row["task"] for row in exported] == names
-    for mine, theirs in zip(live[1:], exported[1:], strict=True):
-        assert mine["data"] == theirs["data"]
-        assert mine["metrics"].keys() == theirs["metrics"].keys()
-        for name, value in mine["metrics"].items():
-            other = theirs["metrics"][name]
-            assert other == (None if value is None else pytest.approx(value, rel=1e-4)), name
-        assert (mine["details"]["through"], theirs["details"]["through"]) == ("live", "export")
-        assert mine["details"]["versions"]["lm_eval"]
-    by_name = {row["task"]: row for row in live}
+def test_every_kind_of_task_lands_in_the_record(trained: Path, local: Path) -> None:
+    tasks = "letters,letters_perplexity,all_letters,arc_easy,tagged_letters"
+    list(evaluate_run(open_run(trained), wanted(tasks, local)))
+    by_name = {row["task"]: row for row in run_record.read(trained).tasks}
+    names = {"held_out", "letters", "letters_perplexity", "all_letters", "arc_easy"}
+    assert by_name.keys() == names | {"letters_again"}  # a tag is a name for several
     choice = by_name["letters"]
     for name in ("acc", "acc_norm"):
         value, error = (choice["metrics"][f"{name}{end}"] for end in ("", "_stderr"))
         assert value is not None
         assert error == pytest.approx((value * (1 - value) / 39) ** 0.5)
     assert (choice["samples"], choice["details"]["shots"]) == (40, 0)
-    assert by_name["letters_perplexity"]["metrics"]["bits_per_byte"] > 1
+    assert choice["details"]["versions"]["lm_eval"]
     assert by_name["arc_easy"]["data"].startswith("allenai/ai2_arc:ARC-Easy v1.0 0-shot-")
     assert by_name["all_letters"]["samples"] == 80
     assert by_name["all_letters"]["metrics"]["acc"] == choice["metrics"]["acc"]
     assert by_name["all_letters"]["details"]["parts"].keys() == {"letters", "letters_again"}
+    bits = by_name["letters_perplexity"]["metrics"]["bits_per_byte"]
+    assert bits == pytest.approx(bits_of_the_live_model(trained, local), rel=1e-4)
 
 
-def test_tables_of_tasks_fill_themselves(trained: tuple[Path, Path], local: Path) -> None:
-    run = open_run(trained[0])
-    runs = pd.DataFrame([{"folder": str(trained[0]), "state": "done", "steps": run.step}])
-    list(evaluate_run(run, wanted("arc_easy", local)))
-    row = next(row for row in run_record.read(trained[0]).tasks if row["task"] == "arc_easy")
-    (shown,) = accuracies(runs).to_dict("records")
+def bits_of_the_live_model(folder: Path, local: Path) -> float:
+    """Each question after an end of document, by the model that Megatron runs."""
+    rows = (local / "letters.jsonl").read_text().splitlines()
+    texts = [json.loads(row)["question"].encode() for row in rows]
+    nats = 0.0
+    with trained_model(open_run(folder)) as (model, _), torch.no_grad():
+        for text in texts:
+            ids = torch.tensor([[256, *text]])  # the byte tokenizer's
+            logits = model(NEXT_TOKEN.fold(ids[:, :-1]))[0]
+            nats += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+    return nats / math.log(2) / sum(map(len, texts))
+
+
+def test_tables_of_tasks_fill_themselves(trained: Path, local: Path) -> None:
+    list(evaluate_run(open_run(trained), wanted("arc_easy", local)))
+    row = next(row for row in run_record.read(trained).tasks if row["task"] == "arc_easy")
+    (shown,) = accuracies(read_tables(trained)).to_dict("records")
     assert (shown["task"], shown["metric"]) == ("arc_easy", "acc_norm")
     assert shown["accuracy"] == row["metrics"]["acc_norm"]
-    # A look at the first questions is no entry of a table.
-    list(evaluate_run(run, wanted("arc_easy", local, limit=1)))
-    assert accuracies(runs).to_dict("records") == [shown]
+    # A look at the first questions is another measurement, and no entry of a table.
+    list(evaluate_run(open_run(trained), wanted("arc_easy", local, limit=1)))
+    rows = [row for row in run_record.read(trained).tasks if row["task"] == "arc_easy"]
+    assert [row["samples"] for row in rows] == [12, 1]
+    assert accuracies(read_tables(trained)).to_dict("records") == [shown]
 
 
-def test_a_tag_stands_for_its_tasks(trained: tuple[Path, Path], local: Path) -> None:
-    list(evaluate_run(open_run(trained[0]), wanted("tagged_letters", local)))
-    rows = {row["task"]: row for row in run_record.read(trained[0]).tasks}
-    assert rows["letters_again"]["samples"] == 40
-
-
-def test_a_limit_is_another_measurement(trained: tuple[Path, Path], local: Path) -> None:
-    list(evaluate_run(open_run(trained[0]), wanted("letters", local)))
-    list(evaluate_run(open_run(trained[0]), wanted("letters", local, limit=10)))
-    rows = [row for row in run_record.read(trained[0]).tasks if row["task"] == "letters"]
-    assert [row["samples"] for row in rows] == [40, 10]
-
-
-def test_what_is_missing_is_said_in_one_line(trained: tuple[Path, Path], local: Path) -> None:
+def test_what_is_missing_is_said_in_one_line(trained: Path, local: Path) -> None:
     for tasks, complaint in (
         ("no_such_task", "knows no such task"),
         ("piqa", "--tasks piqa: its data cannot be had"),
     ):
         with pytest.raises(UserError) as raised:
-            list(evaluate_run(open_run(trained[0]), wanted(tasks, local)))
+            list(evaluate_run(open_run(trained), wanted(tasks, local)))
         assert complaint in str(raised.value)
         assert "\n" not in str(raised.value)
 
 
-def test_an_answer_that_fits_no_context_is_refused(trained: tuple[Path, Path], local: Path) -> None:
+def test_an_answer_that_fits_no_context_is_refused(trained: Path, local: Path) -> None:
     short = EvaluationOptions(tasks="letters", task_data=local, task_definitions=local)
-    with pytest.raises(UserError, match="does not fit a context of 8; raise --max-length"):
-        list(evaluate_run(open_run(trained[0]), short))
-
-
-def test_an_export_of_another_run_or_of_pickles_is_refused(
-    trained: tuple[Path, Path], local: Path, documents: Path, tmp_path: Path
-) -> None:
-    _, other = train_and_export(documents, tmp_path / "other", "seed=1")
-    pickled = shutil.copytree(trained[1], tmp_path / "pickled")
-    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    for export, complaint in (
-        (other, "exported: is not of step 6 of"),
-        (pickled, "since they can hold code"),
-        (tmp_path / "nowhere", "model.safetensors: missing"),
-    ):
-        with pytest.raises(UserError, match=complaint):
-            list(evaluate_run(open_run(trained[0]), wanted("letters", local, export=export)))
+    with pytest.raises(UserError, match=r"--tasks letters: .* context of 8 .*--max-length"):
+        list(evaluate_run(open_run(trained), short))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
+from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
 from tst_study.superposition.method import NEXT_TOKEN
 
@@ -184,17 +187,86 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
     final = record.evals[-1]
     low = final["nats_per_token"] - 1.96 * final["standard_error"]
     for part in (
-        f"`{record.run_id}` (seed 0)",
-        f"`{record.header['fingerprint']}`",
+        f"{record.run_id} (seed 0)",
+        record.header["fingerprint"],
         "6 of 6, of which superposed 3 (s = 4, r = 0.5)",
         f"{record.header['raw_tokens']:,} raw, {record.header['latent_tokens']:,} latent",
         f"{final['nats_per_token']:.4f} | {low:.4f} to ",
         f"| {documents.name} |",
-        "not stated",
         "[superposition]\nbag_size = 4",
-        "arXiv:2605.06546",
     ):
         assert part in card
+
+
+GIVEN = ["license=apache-2.0", "language=en", "language=de", "datasets=a/b", "base_model=o/m"]
+
+
+def test_the_hub_reads_the_fields_of_the_card(llama: tuple[Path, Path], tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    made = export(open_run(llama[0]), tmp_path / "made", None, card=GIVEN)
+    data = ModelCard.load(made / "README.md").data
+    assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
+    assert (data.datasets, data.base_model) == (["a/b"], ["o/m"])
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+
+
+@pytest.mark.parametrize(
+    "field", ["licence=mit", "license=MIT License", "language=English", "datasets=books", "x"]
+)
+def test_a_field_that_the_hub_refuses_is_refused(field: str) -> None:
+    with pytest.raises(UserError, match="--card"):
+        card_fields([field])
+
+
+EVIL = (
+    "<img src=x onerror=alert(1)> `x` | [y](javascript:z)\n```\n---\n# evil: {{ 7 * 191 }} \x1b[31m"
+)
+
+
+def poisoned(value: Any) -> Any:
+    """The same facts, with an evil text in the place of each text."""
+    if isinstance(value, dict):
+        return {key: poisoned(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [poisoned(inner) for inner in value]
+    return EVIL if isinstance(value, str) else value
+
+
+def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Path]) -> None:
+    """A run folder may come from anyone, and any page may show its card."""
+    opened, record = open_run(llama[0]), run_record.read(llama[0])
+    clean = model_card(opened, record, "float32", None)
+    record.segments = poisoned(record.segments)
+    record.evals = [cast(Any, {**row, "eval_set": EVIL}) for row in record.evals]
+    data = opened.config.data
+    corpora = tuple(corpus.model_copy(update={"path": EVIL}) for corpus in data.corpora)
+    config = opened.config.model_copy(
+        update={"name": EVIL, "data": data.model_copy(update={"corpora": corpora})}
+    )
+    header = cast(Any, poisoned(opened.header) | {"config": opened.header["config"]})
+    opened = replace(opened, header=header, config=config)
+    card = model_card(opened, record, "float32", None)
+    whole = text_and_block(card)[0]
+    for pattern in ("`", "\n#", "\n---\n", "\n```", "|"):
+        expected = text_and_block(clean)[0].count(pattern)
+        assert whole.count(pattern) == expected, pattern
+    for pattern in ("<img", "](", "\x1b", "1337"):
+        assert pattern not in whole
+    assert tomllib.loads(text_and_block(card)[1])["data"]["corpora"][0]["path"] == EVIL
+    task = {"step": opened.step, "task": EVIL, "data": EVIL, "metrics": {EVIL: 1.0}, "samples": 1}
+    record.tasks = [cast(Any, task)]
+    more = text_and_block(model_card(opened, record, "float32", None))[0]
+    assert more.count("|") == whole.count("|") + 3 * 6
+    assert more.count("<img") == 0
+
+
+def text_and_block(card: str) -> tuple[str, str]:
+    """Of a card: all but the configuration, and the configuration."""
+    lines = card.splitlines()
+    start = lines.index("```toml")
+    end = lines.index("```", start)
+    return "\n".join(lines[:start] + lines[end:]), "\n".join(lines[start + 1 : end])
 
 
 def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(

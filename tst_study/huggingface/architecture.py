@@ -56,7 +56,8 @@ def to_huggingface(
         # None, not left out: the classes' own defaults are ids of other tokenizers.
         "bos_token_id": None,
         "eos_token_id": end_of_document,
-        "pad_token_id": None,
+        # Where a document ends, no loss looks: it may as well fill lines up.
+        "pad_token_id": end_of_document,
         "head_dim": model.head_size,
         "hidden_act": "silu",
         "hidden_size": model.hidden_size,

@@ -26,7 +26,7 @@ from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import Model
 from tst_study.errors import UserError
 from tst_study.huggingface.architecture import to_huggingface
-from tst_study.huggingface.model_card import model_card
+from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.lock import EXCLUSIVE, take
@@ -42,6 +42,7 @@ def export(
     tokenizer: RunTokenizer | None,
     *,
     allow_superposition_checkpoint: bool = False,
+    card: Iterable[str] = (),
 ) -> Path:
     """Write weights, configuration, tokenizer, generation settings and model card into `to`.
 
@@ -51,6 +52,7 @@ def export(
         tokenizer: of the run's corpus; None where it names none.
         allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
             bags and is not a language model; it is refused without this.
+        card: fields of the card that the record does not hold, such as `language=en`.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
@@ -69,6 +71,7 @@ def export(
             "tokens; train on, name a later --step, or insist with "
             "--allow-superposition-checkpoint"
         )
+    fields = card_fields(card)
     reader = CheckpointReader(run.checkpoint)
     wanted = list(entries(run.model))
     _check_shapes(reader, run.model, wanted)
@@ -83,8 +86,8 @@ def export(
         files = tokenizer.files(run.sequence_length) if tokenizer else {}
         for name, content in files.items():
             (beside / name).write_bytes(content)
-        card = model_card(run, read(run.folder), _name(dtype), tokenizer)
-        (beside / "README.md").write_text(card, encoding="utf8")
+        text = model_card(run, read(run.folder), _name(dtype), tokenizer, fields)
+        (beside / "README.md").write_text(text, encoding="utf8")
     return to
 
 

@@ -27,6 +27,7 @@ class RunTokenizer:
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": self.tokenizer.end_of_document_token,
+            "pad_token": self.tokenizer.end_of_document_token,
             "model_max_length": positions,
             "clean_up_tokenization_spaces": False,
         }
