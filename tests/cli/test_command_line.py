@@ -316,41 +316,18 @@ def test_debug_gives_the_traceback(tmp_path: Path) -> None:
     assert "UserError: none.toml: cannot be read" in shown.stderr
 
 
-def test_prepare_names_what_it_wrote(tmp_path: Path) -> None:
+def test_prepare_and_generate_name_what_they_wrote(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = [" ".join(map(str, rng.integers(0, 50, 200))) for _ in range(300)]
     (tmp_path / "text.jsonl").write_text("\n".join(f'{{"text": "{line}"}}' for line in words))
-    shown = tst_study(
-        "data",
-        "prepare",
-        "--source",
-        "text.jsonl",
-        "--to",
-        "out",
-        "--tokenizer",
-        "bytes",
-        "--validation-share",
-        "0.1",
-        cwd=tmp_path,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert [line.split(": ")[1] for line in shown.stdout.splitlines()] == ["train", "validation"]
-
-
-def test_generate_names_what_it_wrote(tmp_path: Path) -> None:
-    shown = tst_study(
-        "data",
-        "generate",
-        "--to",
-        "out",
-        "--tokens",
-        "9000",
-        "--validation-tokens",
-        "900",
-        cwd=tmp_path,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert "out: train: 9,000 tokens" in shown.stdout
+    for line in (
+        "prepare --source text.jsonl --to prose --tokenizer bytes --validation-share 0.1",
+        "generate --to topical --tokens 9000 --validation-tokens 900",
+    ):
+        shown = answer(["data", *line.split()], tmp_path)
+        assert shown.status == 0, shown.err
+        assert [said.split(": ")[1] for said in shown.out.splitlines()] == ["train", "validation"]
+    assert "topical: train: 9,000 tokens" in shown.out
 
 
 def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus: Path) -> None:

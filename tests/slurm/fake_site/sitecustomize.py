@@ -34,9 +34,10 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     """What its name says: `seconds_N`, in steps of a tenth, each with its checkpoint; `hops_N`, N
     launches, each stopped after three steps more; `deaf_N` and `slow_N` as `seconds_N`, but that
     the first launch is stopped (SIGSTOP) after three steps, or never gets the checkpoint written
-    that it was told to write; `slow-start`, whose first launch does not come to its first step, and
-    `deaf-start`, which does not even listen; `stuck`, stopped before its first; `crash_N`,
-    killed N times before its first; `bad-node`, killed wherever it was killed first."""
+    that it was told to write, and the second has little left; `slow-start`, whose first launch does
+    not come to its first step, and `deaf-start`, which does not even listen; `stuck`, stopped
+    before its first; `crash_N`, killed N times before its first; `bad-node`, killed
+    wherever it was killed first."""
     import os
     import shutil
     import signal
@@ -81,6 +82,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
             writer.status("preempted", start, "stopped at once")
             return "preempted"
         steps = 3 * int(argument) if behaviour == "hops" else int(float(argument or 0.0) * 10)
+        steps = start if behaviour == "slow" and launch > 1 else steps
         for step in range(start, steps):
             if behaviour == "hops" and step == start + 2:
                 os.kill(os.getpid(), signal.SIGUSR2)
