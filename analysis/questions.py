@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -37,9 +38,11 @@ def ask(
     table: Path | None = None,
     at: str | None = None,
     tokens: Path | None = None,
+    form: str | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
-    trained elsewhere (`schema`). `at`: params,tokens for which `law` is to recommend.
+    trained elsewhere (`schema`). `at`: params,tokens for which `law` is to recommend. `form`: of
+    the curves whose minima `compute` seeks.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
@@ -48,6 +51,8 @@ def ask(
     of_runs, of_paper = QUESTIONS[question]
     if at is not None and question != "law":
         raise UserError(f"--at: not used by {question}; only by law")
+    if form is not None and question != "compute":
+        raise UserError(f"--form: not used by {question}; only by compute")
     if question == "mutual-information":
         if runs is not None or table is not None:
             raise UserError(f"{question}: uses neither --runs nor --table")
@@ -60,7 +65,9 @@ def ask(
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")
     if (runs is not None) + of_published + (table is not None) > 1:
         raise UserError("--runs, --table and --published: keep one")
-    more = {} if at is None else {"target": _target(at)}
+    more: dict[str, Any] = {} if at is None else {"target": _target(at)}
+    if form is not None:
+        more["form"] = form
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs or --table: {of_paper}")
@@ -125,7 +132,10 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
-    "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
+    "compute": (
+        lambda of, inputs, **form: compute_answer(of.runs, inputs, **form),
+        compute_answer,
+    ),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "data": (
         lambda of, inputs: data_answer(compare(of.runs), of.runs, inputs),

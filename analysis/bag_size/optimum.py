@@ -3,7 +3,9 @@
 Three forms: a parabola in log s (or logit r); an asymmetric one, a + b/s + c log s (or a + b/r +
 c/(1 − r)); and Akima's interpolation, which trusts every point and so has no interval. Which form
 is true is not known: unless one is asked for, the first two are both fitted, one is dropped only
-where the curve rules it out, and the interval spans those that are left. A form's own interval
+where the curve rules it out, and the interval spans those that are left. Where what they leave of
+the curve is more than seeds differ by, neither is true: the form is not known, and there is no
+interval. A form's own interval
 holds the places at which a t-test does not tell its slope from zero (Fieller's method): over seeds,
 whatever the cells of one seed share, or over what the form leaves of a single curve. None is asked
 beyond the values that were tried.
@@ -30,6 +32,7 @@ FormName = Literal["parabola", "asymmetric", "akima"]
 FORM_NAMES: tuple[FormName, ...] = ("parabola", "asymmetric", "akima")
 Asked = Literal["both", "parabola", "asymmetric", "akima"]
 LEAST_VALUES = 4
+UNKNOWN = "form not known"
 RULED_OUT = 0.01
 """Level at which what a form leaves of the curve speaks against it."""
 _GRID = 400
@@ -40,7 +43,7 @@ class Optimum:
     """Where a loss is lowest along s or r; None where that cannot be said, and `edge` says why."""
 
     form: str
-    """`both`, or the one that was asked for or left."""
+    """`both`, the one that was asked for or left, or `form not known`."""
     window: str
     points: int
     seeds: int
@@ -65,7 +68,7 @@ class Optimum:
 class _Fit:
     """One form's answer, in the coordinate."""
 
-    form: str
+    form: FormName
     curve: Callable[[Floats], Floats]
     at: float
     edge: int
@@ -129,15 +132,16 @@ def optimum(
         noise = min(_residual(name, x, y[:, 0], along) for name in forms)
     said = _no_number(fits, along, x)
     best = None if said else float(np.mean([fit.at for fit in fits]))
-    at_edge = all(fit.edge for fit in fits)
-    ends = [None, None] if at_edge else [_outer(fits, "low", min), _outer(fits, "high", max)]
+    unknown = form != "akima" and all(_misfits(fit.form, x, y, along) for fit in fits)
+    no_interval = unknown or all(fit.edge for fit in fits)
+    ends = [None, None] if no_interval else [_outer(fits, "low", min), _outer(fits, "high", max)]
     loss = None if best is None else float(curve(np.array([best]))[0])
     flat = (None, None) if loss is None else _flat(curve, x, loss + noise)
     best, low, high, flat_low, flat_high = (
         None if place is None else float(_back(place, along)) for place in (best, *ends, *flat)
     )
     return Optimum(
-        form=fits[0].form if len(fits) == 1 else "both",
+        form=UNKNOWN if unknown else fits[0].form if len(fits) == 1 else "both",
         window=where,
         points=len(x),
         seeds=seeds,
@@ -263,6 +267,20 @@ def _ruled_out(form: FormName, x: Floats, y: Floats, along: Along) -> bool:
         error = float(np.sqrt(max(0.0, left @ left - found[0] ** 2) / freedom))
     error = max(error, 1e-9 * float(np.ptp(y)))  # Below that all is rounding.
     return bool(2 * stats.t.sf(abs(found.mean()) / error, freedom) < RULED_OUT)
+
+
+def _misfits(form: FormName, x: Floats, y: Floats, along: Along) -> bool:
+    """Whether a form leaves more of the mean curve than seeds differ by (the F-test of lack of
+    fit; Draper and Smith, Applied Regression Analysis). One seed cannot tell."""
+    points, seeds = y.shape
+    if seeds == 1:
+        return False
+    mean = y.mean(axis=1)
+    left = seeds * ((mean - _curve(form, x, mean, along)(x)) ** 2).sum() / (points - 3)
+    own = y - mean[:, None] - (y - mean[:, None]).mean(axis=0)  # a seed's level drops out
+    freedom = (points - 1) * (seeds - 1)
+    error = max((own**2).sum() / freedom, (1e-9 * np.ptp(y)) ** 2)
+    return bool(stats.f.sf(left / error, points - 3, freedom) < RULED_OUT)
 
 
 def _lowest(curve: Callable[[Floats], Floats], x: Floats) -> tuple[Floats, Floats]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from analysis.compare.comparison import SAME_BUT_LENGTH
 from analysis.compare.length_curve import LengthCurve, floors, hull, paired_tables
 from analysis.fitting import bootstrap
 from analysis.scaling.chinchilla import (
+    Form,
     Frontier,
     alike_in_kind,
     allocation,
@@ -31,7 +33,7 @@ from analysis.tables.eligible import eligible
 from analysis.wording import told_apart_by_set_up
 from tst_study.configuration.superposition_setting import COLUMNS as SETTING
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 
 
 def compute_multiplier(
@@ -77,12 +79,15 @@ def compute_multiplier(
 
 
 def compute_answer(
-    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+    runs: pd.DataFrame | None = None,
+    inputs: dict[str, str] | None = None,
+    form: Form = "parabola",
 ) -> Answer:
     """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's approaches.
 
-    What the runs do not allow is a sentence that says what is missing.
+    What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
     """
+    one_of(form, get_args(Form), "--form")
     if runs is None:
         # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
         runs = published.runs().query("source != 'Table 2'")
@@ -119,7 +124,7 @@ def compute_answer(
         for name, approach in _APPROACHES.items():
             title = f"Chinchilla, {name}, {label}"
             try:
-                table = tables[title] = approach(own)
+                table = tables[title] = approach(own, form)
                 note = table.attrs.get("note")
             except UserError as error:
                 note = str(error)
@@ -196,9 +201,9 @@ def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-_APPROACHES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "approach 1": lambda points: _of_frontier(envelope(points)),
-    "approach 2": lambda points: _of_frontier(isoflop(points)),
-    "approach 3": _approach_3,
-    "approach 3 predicting each size from the others": leave_one_size_out,
+_APPROACHES: dict[str, Callable[[pd.DataFrame, Form], pd.DataFrame]] = {
+    "approach 1": lambda points, form: _of_frontier(envelope(points, form=form)),
+    "approach 2": lambda points, form: _of_frontier(isoflop(points, form=form)),
+    "approach 3": lambda points, _: _approach_3(points),
+    "approach 3 predicting each size from the others": lambda points, _: leave_one_size_out(points),
 }

@@ -32,7 +32,7 @@ from analysis.checks import Floats
 from analysis.fitting import Fit
 from analysis.fitting.formula import Columns, Formula, derivative
 from analysis.fitting.shared_errors import Noise, Spread, fit_shared
-from analysis.law.rows import published_rows, rows_of_frame, settings
+from analysis.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 
@@ -104,10 +104,12 @@ class Law:
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
-        for name in ("params", "tokens"):
-            bad = ~(rows[name].to_numpy(dtype=float) > 0)
+        for name, least in (("params", 0.0), ("tokens", 0.0), ("bag_size", 1.0)):
+            found = rows[name].to_numpy(dtype=float)
+            bad = ~((found > 0) & (found >= least))
             if bad.any():
-                raise UserError(f"{name} {rows[name][bad].iloc[0]}: must be a positive number")
+                wanted = "a positive number" if least == 0 else "1 or more"
+                raise UserError(f"{name} {rows[name][bad].iloc[0]}: must be {wanted}")
         value: Floats = gain(self.values, columns(rows, self.units))
         return value
 
@@ -242,10 +244,12 @@ def fit_law(rows: pd.DataFrame, given: Mapping[str, float] | None = None) -> Law
 def fit_superposition_law(frame: pd.DataFrame) -> Law:
     """The law of a grid over s and r, of a DataFrame of one's own.
 
-    Columns: params, tokens (latent), bag_size (1: the baseline), step_ratio, loss (nats per token,
-    final, annealed). If there: weighting (`uniform`), seed (0). Every superposed run needs a
-    baseline of its params, tokens and seed.
+    A run table (`source.load`), or columns params, tokens (latent), bag_size (1: the baseline),
+    step_ratio, loss (nats per token, final, annealed) and, if there, weighting (`uniform`) and seed
+    (0). Every superposed run needs a baseline of its params, tokens and seed.
     """
+    if "loss" not in frame and "nats_per_token" in frame:
+        return fit_law(rows_of_runs(frame)[0])
     return fit_law(rows_of_frame(frame))
 
 

@@ -27,6 +27,8 @@ from analysis.wording import number, told_apart
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t
 
+SAME_SIZE = 0.02
+"""Relative difference of parameters within which runs are of one size."""
 SAME_BUDGET = 0.1
 """Relative spread of FLOPs within which runs share a budget."""
 NEAR = 1.2
@@ -34,6 +36,8 @@ NEAR = 1.2
 LEAST_SIZES = 4
 """At one budget, for the three coefficients of a parabola."""
 Form = Literal["parabola", "akima"]
+"""The parabola by default: with noise its exponent is two to six times as near (docs/analysis.md).
+Akima's interpolation trusts every point."""
 LEAST_RUNS = 10
 """For the five parameters of the parametric law, with something left to judge it by."""
 _GRID = {
@@ -75,8 +79,8 @@ def envelope(
     """
     usable = annealed_points(points, ("params", "flops", "loss"))
     if "model" not in usable:
-        usable = usable.assign(model=usable["params"])
-    sizes = usable.groupby("params")["flops"].nunique()
+        usable = usable.assign(model=usable["size"])
+    sizes = usable.groupby("size")["flops"].nunique()
     if (sizes > 1).sum() < LEAST_SIZES:
         raise UserError(
             f"{int((sizes > 1).sum())} model sizes with two or more lengths: an envelope needs "
@@ -86,11 +90,11 @@ def envelope(
 
     def table(rows: pd.DataFrame) -> pd.DataFrame:
         parts = []
-        for size, own in rows.groupby("params"):
+        for size, own in rows.groupby("size"):
             means = own.groupby("flops")["loss"].mean()
             inside = grid[(grid >= means.index.min()) & (grid <= means.index.max())]
             losses = np.interp(np.log(inside), np.log(means.index), means)
-            parts.append(pd.DataFrame({"flops": inside, "params": size, "loss": losses}))
+            parts.append(pd.DataFrame({"flops": inside, "size": size, "loss": losses}))
         found = pd.concat(parts)
         return _minima(found, found["flops"].to_numpy(dtype=float), near, form)
 
@@ -129,9 +133,9 @@ def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
 def _parametric(points: pd.DataFrame) -> tuple[Problem, list[float]]:
     """The law on the points that may be used, and the size of each of them."""
     usable = annealed_points(points, ("params", "tokens", "loss"))
-    if usable["params"].nunique() < 3 or usable["tokens"].nunique() < 3:
+    if usable["size"].nunique() < 3 or usable["tokens"].nunique() < 3:
         raise UserError(
-            f"{usable['params'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
+            f"{usable['size'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
             "data: the parametric law needs at least three of each"
         )
     if len(usable) < LEAST_RUNS:
@@ -142,9 +146,9 @@ def _parametric(points: pd.DataFrame) -> tuple[Problem, list[float]]:
         chinchilla(usable["params"], usable["tokens"]),
         usable["loss"].to_numpy(dtype=float),
         Huber(),
-        models=pd.factorize(usable["model" if "model" in usable else "params"])[0],
+        models=pd.factorize(usable["model" if "model" in usable else "size"])[0],
     )
-    return problem, [float(size) for size in usable["params"]]
+    return problem, [float(size) for size in usable["size"]]
 
 
 def allocation(found: Fit, flops: Floats, drawn: Bootstrap) -> pd.DataFrame:
@@ -191,6 +195,8 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
     """The points that may be used; raises `UserError` for a bad value of these columns, by column
     and row."""
     positive(points, needed, "points")
+    if "params" in points:
+        points = points.assign(size=sizes_of(points["params"]))
     if "annealed" not in points:
         return points
     kept = points[truths(points["annealed"], "annealed")]
@@ -200,6 +206,19 @@ def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame
             "a nat, more in longer runs; evaluate after the decay"
         )
     return kept
+
+
+def sizes_of(params: pd.Series) -> Floats:
+    """The size that each run belongs to: the smallest within 2%. Counts of one model differ a
+    little between sources, and where they are computed."""
+    values = params.to_numpy(dtype=float)
+    order = np.argsort(values)
+    found, smallest = values.copy(), 0.0
+    for place in order:
+        if values[place] > (1 + SAME_SIZE) * smallest:
+            smallest = values[place]
+        found[place] = smallest
+    return found
 
 
 def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -222,16 +241,17 @@ def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if "learning_rate" not in points:
         return points, ""
     points = points.reset_index(drop=True)
+    sizes = sizes_of(points["params"])
     set_up = [name for name in ("family", "batch") if name in points]
     best = pd.Series(False, index=points.index)
-    for _, own in points.groupby(["params", "tokens", *set_up], sort=False):
+    for _, own in points.groupby([sizes, "tokens", *set_up], sort=False):
         seeds = own.assign(seed=own.get("seed", 0))
         means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
         best[own.index] = own["learning_rate"] == means.idxmin()
     notes = []
     if left := int((~best).sum()):
         notes.append(f"{number(left, 'run')} at worse learning rates left out")
-    cells = points[best].groupby(["params", "tokens"])
+    cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
     if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
         where = f"at {several} of {len(cells)} sizes and lengths"
         notes.append(f"{where} several set-ups are fitted together")
@@ -243,7 +263,7 @@ def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.D
     one_of(form, get_args(Form), "form")
     found = []
     for _, own in rows.groupby(budget):
-        losses = own.groupby("params")["loss"].mean()
+        losses = own.groupby("size")["loss"].mean()
         if len(losses) < LEAST_SIZES:
             continue
         x, y = np.log(losses.index.to_numpy(dtype=float)), losses.to_numpy(dtype=float)

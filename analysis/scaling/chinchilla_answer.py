@@ -11,6 +11,7 @@ from analysis.scaling.chinchilla import (
     annealed_points,
     at_best_rates,
     leave_one_size_out,
+    sizes_of,
 )
 from analysis.scaling.frames import fit_chinchilla
 from tst_study.errors import UserError
@@ -53,8 +54,9 @@ def _copied(points: pd.DataFrame) -> list[float]:
     """The null of each left-out size: root mean square error of the loss of the nearest other size
     at the nearest number of tokens."""
     found = []
-    for size in points["params"].unique():
-        out, rest = points[points["params"] == size], points[points["params"] != size]
+    sizes = sizes_of(points["params"])
+    for size in pd.unique(sizes):
+        out, rest = points[sizes == size], points[sizes != size]
         errors = []
         for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
             by_size = np.abs(np.log(rest["params"] / size))

@@ -17,9 +17,10 @@ from analysis.answer import table_lines
 from analysis.checks import Floats, positive
 from analysis.fitting import Bootstrap, Fit, Formula, bootstrap
 from analysis.fitting.uncertainty import LEAST_CLUSTERS
-from analysis.scaling.chinchilla import allocation, annealed_points, parametric
+from analysis.scaling.chinchilla import allocation, annealed_points, parametric, points_of
 from analysis.scaling.power_law import fit_power_law as fit_power_law_of
 from analysis.scaling.scaling_laws import chinchilla, power_law
+from analysis.tables.eligible import eligible
 from analysis.tables.table_of_runs import with_tokens
 
 
@@ -89,12 +90,13 @@ class ChinchillaFit(FrameFit):
 def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
     """E + A N^−α + B D^−β by Huber loss on log L (Hoffmann et al. 2022, approach 3).
 
-    Columns: loss (nats per token, final, annealed), params, and tokens or flops (C = 6 N D). If
+    A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
+    params, and tokens or flops (C = 6 N D). If
     there: annealed (rows where it is false are left out), model (rows of one training share it and
     are drawn together; by default all rows of one size). Raises `UserError` for a missing column or
     a bad value, and `NotConvergedError` for a fit that may not be believed.
     """
-    points = with_tokens(frame)
+    points = with_tokens(of_runs(frame))
     found = parametric(points)
     names = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
     return ChinchillaFit(
@@ -112,6 +114,7 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
     Columns: `along` and loss (nats per token, final), and, if there, annealed and model as in
     `fit_chinchilla` (without model every row is one of its own). Needs four different x.
     """
+    frame = of_runs(frame)
     positive(frame, (along, "loss"), "frame")
     points = annealed_points(frame, (along, "loss"))
     law = fit_power_law_of(
@@ -126,6 +129,15 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
         return power_law(rows[along].to_numpy(dtype=float) / law.unit)
 
     return FrameFit(law.fit, bootstrap(law.fit, draws), names, model)
+
+
+def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """The baselines among the eligible runs of a run table (`source.load`, an archive's `runs`),
+    in a law's columns; any other frame as it is."""
+    if "loss" in frame or "nats_per_token" not in frame:
+        return frame
+    kept, _ = eligible(frame)
+    return points_of(kept[kept["method"] == "baseline"])
 
 
 def _printed(parameter: str, values: Floats) -> Floats:

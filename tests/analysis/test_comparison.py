@@ -17,7 +17,7 @@ from analysis.tables.source import load, read_tables
 from analysis.verdict.decide import paired
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
-from tst_study.statistics import smallest_detectable
+from tst_study.statistics import detectable, smallest_detectable
 
 TST: dict[str, Any] = {"bag_size": 4, "step_ratio": 0.2}
 
@@ -241,3 +241,8 @@ def test_a_run_with_a_bad_value_is_left_out_and_listed(
     assert reason in reasons(result)[0]
     with pytest.raises(UserError, match=f"runs: column '{column}' is missing"):
         compare(runs.drop(columns=column))
+
+
+def test_with_less_than_a_degree_of_freedom_no_effect_can_be_told() -> None:
+    assert detectable(1.7e8, 0.153) == float("inf")
+    assert detectable(12.7, 1.0) < float("inf")

@@ -16,7 +16,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.matched import matched
 from analysis.questions import ask
 from analysis.scaling.chinchilla import at_best_rates
-from analysis.tables.table_of_runs import SCHEMA
+from analysis.tables.table_of_runs import SCHEMA, runs_of
 from tst_study.command_line import program
 from tst_study.errors import UserError
 
@@ -282,3 +282,14 @@ def test_a_law_stands_though_a_size_cannot_be_left_out(tmp_path: Path) -> None:
     answer = ask_of(pd.concat([one, others]).assign(run=range(11)), tmp_path)
     assert "no prediction of one size from the others" in " ".join(answer.sentences)
     assert any("95% intervals" in title for title in answer.tables)
+
+
+def test_laws_take_the_run_table_as_it_is() -> None:
+    """Its columns have other names, and its superposed runs are not for a law of baselines."""
+    rows = frame().assign(run=[f"run {place}" for place in range(45)], step_ratio=0.0)
+    superposed = rows.assign(run=rows["run"] + " s", bag_size=4, step_ratio=0.3, loss=1.0)
+    table = runs_of(pd.concat([rows.assign(bag_size=1), superposed], ignore_index=True))
+    of_table, of_frame = (analysis.fit_chinchilla(one, draws=5) for one in (table, frame()))
+    assert pytest.approx(of_frame.E, rel=1e-6) == of_table.E
+    assert len(of_table.found.problem.observed) == 45
+    assert analysis.fit_power_law(table, "tokens", draws=5).found.problem.observed.size == 45

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import published
 from analysis.bag_size.grid_optimum import grid_of_runs, optima
-from analysis.bag_size.optimum import FORM_NAMES, FormName, optimum
+from analysis.bag_size.optimum import FORM_NAMES, UNKNOWN, FormName, optimum
 from analysis.bag_size.trends import shared_noise, trends
 from analysis.compare.comparison import compare
 from tst_study.errors import UserError
@@ -51,6 +51,23 @@ def test_forms_that_disagree_by_more_than_their_intervals_leave_it_undetermined(
     assert found.low is not None
     assert found.high is not None
     assert found.low < 7.0 < found.high
+
+
+def test_a_curve_of_another_form_has_no_interval() -> None:
+    """A cusp at s = 5, measured well: neither form can say where it is lowest. Of the two that are
+    known, few are refused."""
+    random = np.random.default_rng(0)
+    cusp = 3.0 + 0.02 * np.abs(np.log(BAGS / 5.0))
+    refused = {"cusp": 0, "u": 0}
+    for _ in range(40):
+        noise = 2e-4 * random.standard_normal((len(BAGS), 4))
+        for name, losses in (("cusp", cusp), ("u", u_shape())):
+            found = optimum(BAGS, losses[:, None] + noise)
+            if found.form == UNKNOWN:
+                assert (found.low, found.high) == (None, None)
+                refused[name] += 1
+    assert refused["cusp"] == 40
+    assert refused["u"] <= 2
 
 
 def test_the_order_of_the_runs_does_not_matter() -> None:

@@ -106,6 +106,13 @@ def test_a_law_is_recovered_from_what_it_made_in_any_unit(law: Law) -> None:
     assert again.fit.theta == pytest.approx(law.fit.theta, rel=1e-3, abs=1e-4)
 
 
+def test_a_bag_of_less_than_one_token_is_refused(law: Law) -> None:
+    for bag in (0, -2):
+        with pytest.raises(UserError, match=f"bag_size {bag}"):
+            law.gain(3e8, 8e10, bag, 0.3)
+    assert law.gain(3e8, 8e10, 1, 0.3) == 0
+
+
 def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) -> None:
     found = analysis.fit_superposition_law(made(law, 0.0))
     assert found.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
