@@ -15,25 +15,11 @@ def test_bags_are_contiguous_and_do_not_overlap():
     assert bag_inputs(tokens, 3).data_ptr() == tokens.data_ptr()
 
 
-def test_a_bag_predicts_the_bag_behind_it():
-    raw = torch.arange(12).view(1, 12)
-    targets = bag_targets(next_token_labels(raw), bag_size=3)
-    assert torch.equal(targets[:, :-1], bag_inputs(raw, 3)[:, 1:])
-
-
 def test_the_last_bag_keeps_the_one_target_that_the_labels_reach():
     raw = torch.arange(13).view(1, 13)  # a reader gives l·s inputs and labels shifted by one
     targets = bag_targets(raw[:, 1:], bag_size=3)
     assert targets[0, -1].tolist() == [12, IGNORE, IGNORE]
     assert count_valid_targets(raw[:, 1:], bag_size=3).tolist() == [4, 3, 3]
-
-
-def test_with_stride_one_every_token_predicts_the_next_s_tokens():
-    raw = torch.arange(6).view(1, 6)
-    targets = bag_targets(raw[:, 1:], bag_size=3, stride=1)
-    assert targets.tolist() == [
-        [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, IGNORE], [5, IGNORE, IGNORE]]
-    ]
 
 
 @pytest.mark.parametrize("bag_size", [1, 2, 5])
@@ -46,11 +32,6 @@ def test_targets_are_raw_tokens_by_position(bag_size, output_only, positions):
     targets = bag_targets(labels, bag_size, stride)
     assert torch.equal(targets, targets_of_raw_tokens(raw, bag_size, stride))
     assert torch.equal(targets, targets_of_labels(labels, bag_size, stride))
-
-
-def test_the_targets_of_a_bag_of_one_token_are_the_labels():
-    labels = torch.randint(1000, (2, 7))
-    assert torch.equal(bag_targets(labels, bag_size=1).squeeze(2), labels)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4, 3), (12,), (2, 0)])

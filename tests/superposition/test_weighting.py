@@ -6,7 +6,6 @@ import pytest
 
 from tst_study.superposition import BAG_LOSS_KINDS, check_loss_kind
 from tst_study.superposition.weighting import (
-    NAMED_WEIGHTINGS,
     mutual_information_weights,
     offset_weights,
     weighting_at,
@@ -21,21 +20,9 @@ def test_named_weightings_follow_their_formulas():
     assert offset_weights("mutual_information", 2) == (3.625 + 1.355, 3.625 + 1.355 * 2**-1.246)
 
 
-def test_numbers_are_taken_as_they_are():
-    assert offset_weights([2, 1, 0], 3) == (2.0, 1.0, 0.0)
-
-
 def test_another_corpus_has_its_own_mutual_information_curve():
     weights = mutual_information_weights(3, constant=0.0, amplitude=2.0, exponent=-1.0)
     assert weights == (2.0, 1.0, 2.0 * 3**-1.0)
-
-
-@pytest.mark.parametrize("weighting", NAMED_WEIGHTINGS)
-@pytest.mark.parametrize("bag_size", [1, 4, 16])
-def test_nearer_tokens_never_weigh_less(weighting, bag_size):
-    weights = offset_weights(weighting, bag_size)
-    assert len(weights) == bag_size
-    assert list(weights) == sorted(weights, reverse=True)
 
 
 @pytest.mark.parametrize(
