@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 
 from analysis.compare.comparison import Comparison
-from analysis.law.advice import recommend
 from analysis.law.answer import published_beside_law
-from analysis.law.held_out import CHOSEN_FROM, predictions, splits
+from analysis.law.held_out import predictions, splits
 from analysis.law.rows import published_rows
 from analysis.law.superposition_law import Law, published_law
 from analysis.summary import Summary, summarise
@@ -33,12 +32,13 @@ def words(page: str) -> str:
 
 
 README, FINDINGS = words("README.md"), words("docs/findings.md")
+ANALYSIS = words("docs/analysis.md")
 INTERVAL = (
     r"(-?\+?[\d.]+)(?: nats)?(?: per token)?(?: times the steps,?)? \[([-+\d.]+), ([-+\d.]+)\]"
 )
 
 
-def said(pattern: str, page: str = README) -> list[str]:
+def said(pattern: str, page: str) -> list[str]:
     """The groups of the one place on the page where the pattern stands."""
     (match,) = re.finditer(pattern, page)
     return list(match.groups())
@@ -165,7 +165,7 @@ def test_every_interval_on_readme_is_one_that_was_computed() -> None:
     rows = of("campaign").verdicts.to_dict("records")
     every = [*known().values(), *((row["gain"], row["low"], row["high"]) for row in rows)]
     found = [list(one.groups()) for one in re.finditer(INTERVAL, README)]
-    assert len(found) > 5
+    assert len(found) == 6
     for stated in found:
         assert any(stated in as_stated(one, stated) for one in every), stated
 
@@ -252,72 +252,31 @@ def test_what_was_predicted_and_what_came() -> None:
     assert not rows
 
 
-def test_what_is_saved() -> None:
-    steps = np.array(known()["equal loss"])
-    saved = said(r"about (\d+)% of the FLOPs \((\d+)% to (\d+)%\)")
-    assert saved == shown(*(100 * (1 - 1 / steps)), digits=0)
-    text = (1 + 0.25 * (4 - 1)) / steps
-    stated = said(r"about ([\d.]+) times the text \(([\d.]+) to ([\d.]+)\)")
-    assert stated == shown(*text[[0, 2, 1]], digits=1)
-
-
-def test_tokens_a_weight() -> None:
-    runs = of("campaign").eligible
-    runs = runs[runs["role"] == "baseline"]
-    larger, main = (
-        runs[runs["name"].str.startswith(name)].iloc[0]
-        for name in ("sizes-laptop-128-10000", "lengths-20000")
-    )
-    stated = said(r"had read (\d+) tokens a weight \((\d+) in the headline\)")
-    assert stated == shown(
-        *(run["raw_tokens"] / run["parameters"] for run in (larger, main)), digits=0
-    )
-
-
-def test_time_of_a_superposed_step() -> None:
-    found = json.loads((ROOT / "benchmarks/records/training-step-cpu-2026-11-21.json").read_text())
-    ratios = [
-        one["ratio"]
-        for result in found["results"]
-        for one in result["comparisons"]
-        if one["what"] == "superposed s=8 / baseline"
-    ]
-    stated = said(r"\(s = 8\) took (\S+) times .* at laptop-64 and (\S+) times at laptop-256")
-    assert stated == shown(*ratios, digits=2)
-
-
 def test_the_law_of_the_published_tables(law: Law) -> None:
-    cells, error = said(r"explain the (\d+) recovered cells of Tables 4–7 to ([\d.]+) nats")
+    cells, error = said(r"Over the (\d+) cells of Tables 4–7 it leaves (\S+) nats", ANALYSIS)
     assert int(cells) == len(law.rows)
     assert error == f"{np.sqrt((law.rows['error'] ** 2).mean()):.4f}"
-    advice = recommend(law, 270e6, 20_000 * 2.0**21)
-    s, r = said(r"It recommends s = (\d+), r = ([\d.]+) at 20,000 steps")
-    assert (int(s), float(r)) == (advice.bag_size, advice.step_ratio)
-
-
-def test_what_the_law_predicts_between_sizes_and_lengths() -> None:
-    rows = published_rows()
-    by_name = {split.name: split for split in splits(rows)}
-
-    def errors(name: str, most: float = 1.0) -> dict[str, str]:
-        table, _ = predictions(rows, by_name[name])
-        table = table[table["step_ratio"] <= most]
-        square = table[["law", "copied", "mean"]].sub(table["observed"], axis=0) ** 2
-        return {name: f"{value:.4f}" for name, value in (square.mean() ** 0.5).items()}
-
-    sizes, near = errors("270M → 600M"), errors("270M → 600M", CHOSEN_FROM)
-    assert said(
-        r"fitted on 270M alone it predicts the gains at 600M to ([\d.]+), and copying .* does so "
-        r"to ([\d.]+) \(for r ≤ 0.5: ([\d.]+) by the law, ([\d.]+) by copying\)"
-    ) == [sizes["law"], sizes["copied"], near["law"], near["copied"]]
-    lengths = errors("41.9B tokens → 210B tokens")
-    stated = said(r"20,000 to 100,000 steps ([\d.]+); copying ([\d.]+), the mean gain ([\d.]+)\)")
-    assert stated == [lengths[name] for name in ("law", "copied", "mean")]
-
-
-def test_what_the_law_says_at_3b(law: Law) -> None:
     row = published_beside_law(law).iloc[0]
     assert said(
-        r"r = 0.3 it predicts a gain of ([\d.]+), copying 600M ([\d.]+); the paper's curves "
-        r"show ([\d.]+), its Table 1 ([\d.]+)"
+        r"it predicts (\S+), copying 600M ([\d.]+); the paper's Figure 3a shows (\S+), its Table 1 "
+        r"([\d.]+)\.",
+        ANALYSIS,
     ) == shown(row["law"], row["copied"], row["figures"], row["table_1"])
+
+
+@pytest.mark.parametrize(
+    ("split", "pattern"),
+    [
+        ("270M → 600M", r"270M to 600M: (\S+) nats against ([\d.]+)\)"),
+        ("41.9B tokens → 210B tokens", r"100,000 steps: (\S+) against ([\d.]+)\)"),
+    ],
+)
+def test_what_the_law_predicts_between_sizes_and_lengths(split: str, pattern: str) -> None:
+    rows = published_rows()
+    table, _ = predictions(rows, {one.name: one for one in splits(rows)}[split])
+    square = table[["law", "copied"]].sub(table["observed"], axis=0) ** 2
+    stated = said(pattern, ANALYSIS)
+    assert stated == [
+        f"{error:.{len(cell) - 2}f}"
+        for cell, error in zip(stated, square.mean() ** 0.5, strict=True)
+    ]
