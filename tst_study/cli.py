@@ -356,6 +356,9 @@ def export(
             help="Of the model card: license, language, datasets, base_model; may be repeated.",
         ),
     ] = None,
+    form: Annotated[
+        str, typer.Option(help="huggingface, or megatron: the weights for Megatron-Core.")
+    ] = "huggingface",
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
     from tst_study.checkpoints.trained_run import open_run
@@ -372,6 +375,7 @@ def export(
         found,
         allow_superposition_checkpoint=allow_superposition_checkpoint,
         card=card or (),
+        form=form,
     )
     print(f"step {opened.step} of {run}: {made}")
 

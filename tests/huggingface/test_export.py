@@ -11,11 +11,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from megatron.core import dist_checkpointing
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
 from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
+from tst_study.config import Config
 from tst_study.data.held_out import HeldOut
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.errors import UserError
@@ -24,6 +28,7 @@ from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
+from tst_study.megatron.cpu_backend import cuda_means_cpu
 from tst_study.superposition.method import NEXT_TOKEN
 
 safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")
@@ -377,3 +382,47 @@ def test_tokens_that_a_tokenizer_adds_by_itself_are_left_out(tmp_path: Path) -> 
     assert loaded("or not to be").input_ids == expected.tolist()
     assert loaded.eos_token_id == original.end_of_document
     assert loaded.model_max_length == 128
+
+
+@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
+def test_a_stock_megatron_model_loads_the_other_form(
+    documents: Path, tmp_path: Path, kind: str
+) -> None:
+    """By Megatron's own layer specification, without any of our layers."""
+    run(documents, tmp_path / "run", *BYTES, *KINDS[kind])
+    opened = open_run(tmp_path / "run")
+    made = export(opened, tmp_path / "megatron", None, form="megatron")
+    ids = torch.randint(0, 257, (2, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), trained_model(opened) as (trained, _):
+        expected = trained(NEXT_TOKEN.fold(ids)).float()
+        stock = stock_megatron_model(trained.config, opened.config).eval()
+        state = stock.sharded_state_dict()
+        wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
+        loaded = dist_checkpointing.load(
+            wanted, str(made), validate_access_integrity=False, strict="raise_all"
+        )
+        stock.load_state_dict(loaded, strict=False)
+        mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).triu(1)
+        found = stock(ids, torch.arange(8).expand(2, -1), mask)
+    torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=0)
+
+
+def stock_megatron_model(transformer: Any, config: Config) -> Any:
+    experts = config.model.experts
+    layers = get_gpt_layer_local_spec(
+        num_experts=None if experts is None else experts.count,
+        qk_layernorm=config.model.qk_norm,
+        normalization="RMSNorm",
+    )
+    if experts is not None:  # as in the specification for TransformerEngine, which others load
+        del layers.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
+    with cuda_means_cpu():
+        return GPTModel(
+            transformer,
+            layers,
+            vocab_size=config.model.vocabulary_size,
+            max_sequence_length=config.batch.sequence_length,
+            share_embeddings_and_output_weights=config.model.tied_embeddings,
+            position_embedding_type="rope",
+            rotary_base=config.model.rope_theta,
+        )

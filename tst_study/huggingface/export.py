@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import checkpoint as distributed_checkpoint
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config import Model
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
@@ -32,7 +34,9 @@ from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.run.lock import EXCLUSIVE, take
 from tst_study.run_record import read
 
+FORMS = ("huggingface", "megatron")
 FILE_BYTES = 10**9
+LAYERS = "decoder.layers."
 VOCABULARIES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 
@@ -43,6 +47,7 @@ def export(
     *,
     allow_superposition_checkpoint: bool = False,
     card: Iterable[str] = (),
+    form: str = "huggingface",
 ) -> Path:
     """Write weights, configuration, tokenizer, generation settings and model card into `to`.
 
@@ -52,6 +57,7 @@ def export(
         tokenizer: of the run's corpus; None where it names none.
         allow_superposition_checkpoint: a checkpoint from inside the superposition phase predicts
             bags and is not a language model; it is refused without this.
+        form: `megatron` writes the weights alone, as Megatron's own layers name them.
         card: fields of the card that the record does not hold, such as `language=en`.
 
     Raises:
@@ -71,6 +77,7 @@ def export(
             "tokens; train on, name a later --step, or insist with "
             "--allow-superposition-checkpoint"
         )
+    one_of(form, FORMS, "--form")
     fields = card_fields(card)
     reader = CheckpointReader(run.checkpoint)
     wanted = list(entries(run.model))
@@ -78,6 +85,9 @@ def export(
     dtype = reader.dtype(wanted[0].source)
     end = tokenizer.end_of_document if tokenizer else None
     with disk_errors_named(to), _made_beside(to) as beside:
+        if form == "megatron":
+            write_megatron(reader, run, {entry.source for entry in wanted}, beside)
+            return to
         write_weights(reader, run.model, wanted, dtype, beside)
         config = to_huggingface(run.model, run.sequence_length, _name(dtype), end)
         _write_json(beside / "config.json", config)
@@ -117,6 +127,32 @@ def _made_beside(to: Path) -> Iterator[Path]:
             raise
     finally:
         os.close(descriptor)
+
+
+def write_megatron(
+    reader: CheckpointReader, run: TrainedRun, names: Iterable[str], to: Path
+) -> None:
+    """A `torch_dist` checkpoint for `megatron.core.dist_checkpointing.load`, all in memory at once.
+
+    Megatron's own layer specifications keep the norms before attention and a dense MLP inside the
+    projections that follow them; ours are modules of their own. The norm
+    before experts is a module in both.
+    """
+    renamed = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}
+    if run.model.experts is None:
+        renamed["pre_mlp_layernorm.weight"] = "mlp.linear_fc1.layer_norm_weight"
+    tensors = {}
+    for name in names:
+        part = name.removeprefix(LAYERS)
+        tensor = reader.read(name)
+        if name in VOCABULARIES:
+            tensor = tensor[: run.model.vocabulary_size].clone()
+        tensors[name.removesuffix(part) + renamed.get(part, part)] = tensor
+    distributed_checkpoint.save(tensors, storage_writer=FileSystemWriter(to), no_dist=True)
+    torch.save({"iteration": run.step, "checkpoint_version": 3.0}, to / "common.pt")
+    backends = {"sharded_backend": "torch_dist", "common_backend": "torch"}
+    versions = {f"{key}_version": 1 for key in backends}
+    _write_json(to / "metadata.json", backends | versions)
 
 
 def write_weights(
