@@ -111,7 +111,6 @@ OVERRIDES = [
     (f"name='{'字' * 100}'", "names a folder: a letter or digit, then up to 99"),
     ("execution.micro_batch=3", "batch.sequences = 16 does not divide by execution.micro_batch"),
     ("execution.parallel.tensor=7", "execution.parallel.tensor = 7: model.attention_heads = 1"),
-    ("execution.parallel.context=2", "execution.parallel.context = 2: "),
     ("execution.parallel.expert=2", "execution.parallel.expert = 2 needs a model with experts"),
     ("execution.parallel.expert_tensor=2", "expert_tensor = 2 needs a model with experts"),
     ("execution.parallel.pipeline=3", "execution.parallel.pipeline = 3: "),
