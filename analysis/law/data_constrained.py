@@ -20,11 +20,8 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats, numbers
 from analysis.compare.comparison import SAME, Comparison
-from analysis.fitting import Fit, Huber, Problem, fit
 from analysis.law.rows import TOKENS_PER_STEP
 from analysis.law.superposition_law import published_law
-from analysis.scaling.scaling_laws import Base, repetition
-from analysis.scaling.scaling_laws import worth as worth_of
 from analysis.tables.columns import rows_of
 from analysis.verdict.decide import paired
 from tst_study.errors import UserError
@@ -53,27 +50,8 @@ def effective_tokens(
     read = np.asarray(tokens, dtype=float)
     unique = np.minimum(np.asarray(unique_tokens, dtype=float), read)
     numbers(unique, "tokens", above=0)
-    value: Floats = unique * worth_of(read / unique - 1.0, worth)
+    value: Floats = unique * (1.0 - worth * np.expm1(-(read / unique - 1.0) / worth))
     return value
-
-
-def fit_repetition(
-    base: Base, params: Floats, tokens: Floats, unique_tokens: Floats, loss: Floats
-) -> Fit:
-    """R_D* and R_N* (as logs) from runs with repeated data, on a fitted base law.
-
-    Raises `UserError` where no run repeats its data.
-    """
-    named = {"params": params, "tokens": tokens, "unique_tokens": unique_tokens, "loss": loss}
-    for name, values in named.items():
-        numbers(values, name, above=0)
-    if not (np.asarray(tokens, dtype=float) > 1.05 * np.asarray(unique_tokens, dtype=float)).any():
-        raise UserError(
-            "no run reads its data more than once: nothing tells what repeats are worth"
-        )
-    model = repetition(base, params, tokens, unique_tokens)
-    starts = [[np.log(d), np.log(n)] for d in (3.0, 15.0, 60.0) for n in (1.0, 5.0, 20.0)]
-    return fit(Problem(model, np.asarray(loss, dtype=float), Huber()), starts, strict=False)
 
 
 @functools.cache

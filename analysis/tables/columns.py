@@ -159,8 +159,6 @@ samples whole documents, sequences or questions behind the standard error
 details json settings of a task, and values by position or by sequence
 """
 )
-JOINED = "run_id"
-"""What joins the tables of an archive; in memory it is `folder`, unique over several archives."""
 RUN_COLUMNS = (*(column.name for column in RUNS), "folder")
 CURVE_COLUMNS = tuple(column.name for column in CURVES)
 EVALUATION_COLUMNS = tuple(column.name for column in EVALUATIONS)

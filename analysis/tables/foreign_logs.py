@@ -50,7 +50,7 @@ class Log:
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the file says, under its own names: of a config, planned steps."""
     named: bool = False
-    """Whether a person said whose log it is."""
+    """Whether a person, or the tracker's own id, says whose log it is."""
 
 
 def read_logs(sources: Iterable[str]) -> list[Log]:
@@ -73,7 +73,7 @@ def read_logs(sources: Iterable[str]) -> list[Log]:
                 "'step', or see docs/import.md"
             )
         for log in logs:
-            log.run, log.named = name or log.run, bool(name)
+            log.run, log.named = name or log.run, log.named or bool(name)
         found += logs
     return found
 
@@ -124,9 +124,11 @@ def _name(path: Path, root: Path) -> str:
 
 
 def _events(log: Log) -> Iterator[Log]:
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-    from tensorboard.util.tensor_util import make_ndarray
-
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util.tensor_util import make_ndarray
+    except ImportError:
+        raise UserError(f"{log.place}: needs tensorboard; pip install tensorboard") from None
     for event in EventFileLoader(str(log.place)).Load():
         for value in event.summary.value:
             # The loader turns scalars of every version into tensors of one number.
@@ -144,7 +146,7 @@ def _wandb(log: Log) -> Iterator[Log]:
         record = Record()
         record.ParseFromString(data)
         if record.HasField("run"):
-            log.run = f"{record.run.display_name or 'run'}-{record.run.run_id}"
+            log.run, log.named = f"{record.run.display_name or 'run'}-{record.run.run_id}", True
         for config in (record.run.config, record.config):
             log.facts |= {one.key: json.loads(one.value_json) for one in config.update}
         items = record.history.item

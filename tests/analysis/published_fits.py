@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
+from analysis.checks import Floats
 from analysis.fitting import Formula, Huber, LeastSquares, Objective, Problem
-from analysis.scaling.scaling_laws import Base, chinchilla, repetition
+from analysis.fitting.formula import Columns
+from analysis.scaling.scaling_laws import Base, chinchilla
 
 SCALING = Path(__file__).parent / "scaling"
 
@@ -73,3 +78,39 @@ def over_training_runs(dataset: str) -> tuple[pd.DataFrame, Problem]:
     fitted = runs[few | long]
     model = over_training(fitted["params"], fitted["token_multiplier"])
     return runs, Problem(model, fitted["loss_c4_val"].to_numpy(), LeastSquares("loss"))
+
+
+def repetition(
+    base: Base, params: ArrayLike, tokens: ArrayLike, unique_tokens: ArrayLike
+) -> Formula:
+    """Loss with repeated tokens and excess parameters, both worth less and less.
+
+    D' = U_D (1 + R_D* (1 − exp(−R_D / R_D*))) with R_D repetitions of U_D unique tokens; N' alike,
+    from U_N, the compute-optimal size for U_D. Parameters log_RD and log_RN (of R_D*, R_N*); the
+    base law is given; `tokens` are those seen, repeats counted. (arXiv 2305.16264, section 3 and
+    appendix A.)
+    """
+    size, seen = np.asarray(params, dtype=float), np.asarray(tokens, dtype=float)
+    unique: Floats = np.minimum(np.asarray(unique_tokens, dtype=float), seen)
+    used: Floats = np.minimum(size, _optimal_params(base, unique))
+
+    def loss(p: Mapping[str, Any], c: Columns) -> Any:
+        data = c["unique"] * _worth(c["repeats"], np.exp(p["log_RD"]))
+        return base.loss(c["used"] * _worth(c["excess"], np.exp(p["log_RN"])), data)
+
+    columns = {"unique": unique, "repeats": seen / unique - 1.0}
+    columns |= {"used": used, "excess": size / used - 1.0}
+    return Formula(("log_RD", "log_RN"), loss, columns)
+
+
+def _worth(repeats: Floats, scale: Any) -> Any:
+    """1 + R* (1 − exp(−R / R*)): what so many repetitions are worth, over what is repeated."""
+    return 1.0 - scale * np.expm1(-repeats / scale)
+
+
+def _optimal_params(base: Base, tokens: ArrayLike) -> Floats:
+    """Compute-optimal model size for so many tokens (C = 6 N D): αA N^−α = βB D^−β."""
+    data = np.asarray(tokens, dtype=float)
+    ratio = base.log_A - base.log_B + np.log(base.alpha / base.beta)
+    size: Floats = np.exp((ratio + base.beta * np.log(data)) / base.alpha)
+    return size

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.compare.comparison import compare
@@ -13,14 +12,11 @@ from analysis.law.data_constrained import (
     best_of_mode,
     data_answer,
     effective_tokens,
-    fit_repetition,
     shares_of_full,
     win_map,
 )
 from analysis.tables.source import load
 from tests.analysis.made_runs import config, write_run
-from tests.analysis.published_fits import REPETITION_BASE, SCALING
-from tst_study.errors import UserError
 
 
 def test_tokens_read_once_count_whole_and_repeats_ever_less() -> None:
@@ -46,17 +42,6 @@ def test_full_wins_on_ample_data_and_output_only_where_data_repeat_much() -> Non
     scarce, ample = (best_of_mode("full", 600e6, 20_000, unique) for unique in (2e9, 1e12))
     assert scarce.bag_size * scarce.step_ratio < ample.bag_size * ample.step_ratio
     assert ample.loss < 0
-
-
-def test_the_worth_of_repeats_is_fitted_from_runs_that_repeat() -> None:
-    runs = pd.read_csv(SCALING / "datablations_182.csv")
-    columns = [runs[name].to_numpy() for name in ("params", "tokens", "unique_tokens", "val_loss")]
-    found = fit_repetition(REPETITION_BASE, *columns)
-    assert found.objective < 0.01583
-    once = runs[runs["tokens"] <= runs["unique_tokens"]]
-    columns = [once[name].to_numpy() for name in ("params", "tokens", "unique_tokens", "val_loss")]
-    with pytest.raises(UserError, match="no run reads its data more than once"):
-        fit_repetition(REPETITION_BASE, *columns)
 
 
 def test_runs_decide_where_there_are_some(tmp_path: Path) -> None:

@@ -302,6 +302,18 @@ def test_what_is_no_log_is_refused_by_name(source: str, words: str, tmp_path: Pa
         tables(tmp_path / source)
 
 
+@pytest.mark.parametrize(
+    ("write", "package"), [(torchtitan, "tensorboard"), (wandb_offline, "wandb")]
+)
+def test_a_tracker_that_is_not_installed_is_named(write, package, tmp_path, monkeypatch) -> None:
+    log = write(tmp_path / "run")
+    inside = {name for name in sys.modules if name.partition(".")[0] == package}
+    for name in {*inside, package}:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=f"pip install.*{package}"):
+        tables(log)
+
+
 def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
     for place in "ab":
         (tmp_path / place).mkdir()
