@@ -264,7 +264,7 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
 ) -> None:
     """Show the end of the logs of runs: of those that failed, where none are named."""
-    from experiments.runs.logs import log_tails
+    from experiments.runs.jobs import log_tails
 
     for text in log_tails(*_place(study, scale, runs, pattern), lines):
         print(text)
@@ -318,7 +318,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
-    from experiments.runs.cancel import cancel_runs
+    from experiments.runs.jobs import cancel_runs
 
     root, pattern = _place(study, scale, runs, pattern)
     cancelled = cancel_runs(root, pattern)

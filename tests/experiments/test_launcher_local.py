@@ -28,7 +28,7 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
-from experiments.runs.cancel import cancel_runs
+from experiments.runs.jobs import cancel_runs
 from experiments.runs.status import stopped
 from experiments.studies import catalogue
 from experiments.studies.catalogue import load

@@ -12,10 +12,9 @@ import pytest
 from analysis.tables import source
 from experiments import cli
 from experiments.plan.planner import Planner
-from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
 from experiments.runs.collect import collect, keep
-from experiments.runs.logs import log_tails
+from experiments.runs.jobs import cancel_runs, log_tails
 from experiments.slurm.code_copy import keep_code
 from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner

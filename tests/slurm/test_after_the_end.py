@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.logs import log_tails
+from experiments.runs.jobs import log_tails
 from experiments.runs.status import rows_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile, started

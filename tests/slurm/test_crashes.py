@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.plan.planner import Planner
-from experiments.runs.cancel import cancel_runs
+from experiments.runs.jobs import cancel_runs
 from experiments.runs.status import StatusRow, rows_of
 from experiments.slurm.profile import Profile, Resources
 from experiments.study import Study

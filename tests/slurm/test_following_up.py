@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options
-from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
+from experiments.runs.jobs import cancel_runs
 from experiments.runs.status import rows_of, stopped
 from experiments.slurm import submission
 from experiments.slurm.handing_over import submit_to_slurm

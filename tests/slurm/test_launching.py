@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options
-from experiments.runs.cancel import cancel_runs
+from experiments.runs.jobs import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.commands import call

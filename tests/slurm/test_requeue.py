@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.cancel import cancel_runs
+from experiments.runs.jobs import cancel_runs
 from experiments.runs.status import rows_of
 from experiments.slurm import launches
 from experiments.slurm.profile import Resources

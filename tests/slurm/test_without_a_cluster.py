@@ -14,8 +14,8 @@ import pytest
 from experiments.launcher import Options, the_only_submitter
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import write_config
-from experiments.runs.cancel import cancel_runs
 from experiments.runs.clean import delete, not_needed
+from experiments.runs.jobs import cancel_runs
 from experiments.slurm import batch_script, code_copy, handing_over, submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import keep_code
