@@ -70,6 +70,19 @@ def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Pa
     assert open_run(folder, 2).step == 2
 
 
+def test_a_torn_file_is_named_also_without_digests(trained: Path, tmp_path: Path) -> None:
+    """As in checkpoints from before there were any."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    place = checkpoint_folders(folder)[-1]
+    (place / DIGESTS).unlink()
+    for file in place.glob("*.distcp"):
+        file.write_bytes(file.read_bytes()[:-2000])
+    reader = CheckpointReader(open_run(folder).checkpoint)
+    with pytest.raises(UserError, match=r"__0_\d\.distcp: .* cannot be read") as raised:
+        [reader.read(name) for name in reader.names]
+    assert "\n" not in str(raised.value)
+
+
 def test_what_is_not_there_is_named(trained: Path) -> None:
     reader = CheckpointReader(open_run(trained).checkpoint)
     with pytest.raises(UserError, match="has no tensor lm_head"):

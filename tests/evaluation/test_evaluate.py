@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,11 +93,6 @@ def test_it_leaves_no_trace_in_the_training(words: Path, tmp_path: Path) -> None
         assert model.training
 
 
-def test_as_many_tokens_are_evaluated_as_were_asked_for(words: Path, tmp_path: Path) -> None:
-    asked = ("data.validation_tokens=100", "data.held_out=beginning")
-    assert run(words, tmp_path, *asked).evals[-1]["tokens"] == 100
-
-
 def test_a_spread_evaluation_has_a_loss_for_each_document(words: Path, tmp_path: Path) -> None:
     row = run(words, tmp_path).evals[-1]
     losses, tokens = row["document_losses"], row["document_tokens"]
@@ -125,19 +119,6 @@ def test_it_says_how_far_it_is(words: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == [0, 160, 320, 480]
     line = Progress("run", 20, enabled=False)
     assert line.evaluating(4096, 131_072) == "evaluating 4,096 of 131,072 held-out tokens"
-
-
-def test_two_halves_weigh_by_their_tokens(words: Path) -> None:
-    config = tiny(words, *SETTINGS)
-    whole = held_out_of(config)
-    first, second = (
-        replace(whole, ids=whole.ids[part], labels=whole.labels[part], documents=None)
-        for part in (slice(10), slice(10, None))
-    )
-    with built(config) as (model, ranks):
-        results = [evaluate(model, part, ranks, 4) for part in (first, second, whole)]
-    total = sum(result.nats_per_token * result.tokens for result in results[:2])
-    assert results[2].nats_per_token == pytest.approx(total / 499, rel=1e-6)
 
 
 def test_rows_tell_bits_per_byte_and_whether_the_rate_is_annealed(

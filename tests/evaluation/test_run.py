@@ -151,18 +151,6 @@ def test_text_of_another_vocabulary_is_refused(
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
-def test_a_held_out_text_that_has_changed_is_not_measured(
-    trained: Path, documents: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(documents, tmp_path / "changed")
-    content = bytearray((folder / "validation.bin").read_bytes())
-    content[0] ^= 1
-    (folder / "validation.bin").write_bytes(content)
-    wanted = EvaluationOptions(held_out=[f"changed={folder}"])
-    with pytest.raises(UserError, match=r"validation: is not what .*manifest\.json describes"):
-        list(evaluate_run(open_run(trained), wanted))
-
-
 def test_two_texts_of_one_name_are_refused(trained: Path, documents: Path) -> None:
     wanted = EvaluationOptions(held_out=[f"same={documents}", f"same={documents / 'train'}"])
     with pytest.raises(UserError, match=r"same=.*train: same names another text already"):
@@ -199,5 +187,5 @@ def test_a_row_that_lacks_something_is_an_error_that_names_its_line(trained: Pat
     list(evaluate_run(open_run(trained), EvaluationOptions()))
     path = trained / "evals.jsonl"
     path.write_text(path.read_text().replace('"samples":', '"sampled":'))
-    with pytest.raises(UserError, match=r"evals.jsonl:2: task.samples: Field required"):
+    with pytest.raises(UserError, match=r"evals.jsonl:2: task.samples: "):
         run_record.read(trained)

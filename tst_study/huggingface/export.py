@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import checkpoint as distributed_checkpoint
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
@@ -148,7 +148,7 @@ def write_megatron(
         if name in VOCABULARIES:
             tensor = tensor[: run.model.vocabulary_size].clone()
         tensors[name.removesuffix(part) + renamed.get(part, part)] = tensor
-    distributed_checkpoint.save(tensors, storage_writer=FileSystemWriter(to), no_dist=True)
+    save(tensors, storage_writer=FileSystemWriter(to), no_dist=True)
     torch.save({"iteration": run.step, "checkpoint_version": 3.0}, to / "common.pt")
     backends = {"sharded_backend": "torch_dist", "common_backend": "torch"}
     versions = {f"{key}_version": 1 for key in backends}

@@ -147,8 +147,9 @@ def _training(
     row = next((row for row in reversed(record.metrics) if row["step"] <= run.step), None)
     if row is not None and record.segments:
         devices = record.segments[-1].get("devices")
-        known = isinstance(devices, dict) and {"count", "name"} <= devices.keys()
-        on = f" on {devices['count']} × {devices['name']}" if known else ""
+        on = ""
+        if isinstance(devices, dict) and {"count", "name"} <= devices.keys():
+            on = f" on {devices['count']} × {devices['name']}"
         yield "training time", f"{row['training_seconds'] / 3600:.3g} hours{on}"
     codes = [row["code"] for row in record.segments if isinstance(row.get("code"), dict)]
     commits = dict.fromkeys(str(code["commit"])[:12] for code in codes if code.get("commit"))
