@@ -1,7 +1,7 @@
 """What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
 
 A `Config` has two halves. `execution` says how a result is computed and is only recorded; all the
-rest changes the result and makes up the run's identity (`identity_form.py`).
+rest changes the result and makes up the run's identity (`identity.py`).
 """
 
 import json
@@ -303,7 +303,7 @@ class Schedule(Strict):
     final_ratio: Fraction = 0.0
     """Last learning rate over the peak one (`wsd` and `cosine`)."""
     stop_after: Annotated[Positive | None, AddedLater(None)] = None
-    """A trunk: ends after this step, for other runs to fork from (`tst_study.run.trunk`)."""
+    """A trunk: ends after this step, for other runs to fork from (`tst_study.run.identity`)."""
 
     @property
     def last_step(self) -> int:

@@ -38,7 +38,7 @@ from typing_extensions import TypedDict
 
 from tst_study.config import from_dict, of_record
 from tst_study.errors import UserError, first_problem
-from tst_study.run.identity_form import SCHEMA_VERSION
+from tst_study.run.identity import SCHEMA_VERSION
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})

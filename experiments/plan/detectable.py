@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from experiments.plan.planned_run import PlannedRun, final_loss
 from tst_study.config import Config, to_dict
-from tst_study.run.identity import digest
-from tst_study.run.identity_form import SEEDS, identity_form
+from tst_study.run.identity import SEEDS, digest, identity_form
 
 
 @dataclass(frozen=True)

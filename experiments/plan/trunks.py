@@ -1,7 +1,7 @@
 """What several runs have in common is trained once: trunks, and the branches that fork from them.
 
-Which steps two runs share follows from their identities alone (`tst_study.run.trunk`). A trunk ends
-where its second longest branch parts from it: what only one run needs, that run trains itself.
+Which steps two runs share follows from their identities alone (`tst_study.run.identity`). A trunk
+ends where its second longest branch parts from it: what one run alone needs, it trains itself.
 """
 
 from collections import defaultdict
@@ -14,8 +14,7 @@ from experiments.run_process import config_path
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config import Config, ForkPoint, load, to_dict
 from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.run.identity import digest
-from tst_study.run.trunk import prefix_form, shared_until
+from tst_study.run.identity import digest, prefix_form, shared_until
 
 
 @dataclass(frozen=True)

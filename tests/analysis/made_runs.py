@@ -11,8 +11,7 @@ from typing import Any
 from tst_study.config import Config, from_dict, to_dict
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.run.identity import fingerprint, run_id
-from tst_study.run.identity_form import SCHEMA_VERSION
+from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.run.writer import RunWriter
 from tst_study.run_record import RunHeader
 

@@ -15,8 +15,7 @@ from tests.examples import example
 from tests.run.test_record import DATA, evaluation
 from tst_study.config import Config
 from tst_study.errors import UserError
-from tst_study.run.identity import header_of
-from tst_study.run.writer import RunWriter
+from tst_study.run.writer import RunWriter, header_of
 
 
 def config(name: str, *overrides: str) -> Config:

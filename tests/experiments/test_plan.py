@@ -30,8 +30,7 @@ from tst_study.cost.devices import device_named
 from tst_study.data import run_data
 from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
-from tst_study.run.identity import header_of
-from tst_study.run.writer import RunWriter
+from tst_study.run.writer import RunWriter, header_of
 from tst_study.statistics import smallest_detectable
 
 

@@ -22,8 +22,7 @@ from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config import Config
 from tst_study.data import run_data
-from tst_study.run.identity import header_of
-from tst_study.run.writer import RunWriter
+from tst_study.run.writer import RunWriter, header_of
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,7 @@ from tests.examples import example
 from tst_study import config as configuration
 from tst_study.config import AddedLater, Config, from_dict, of_record, to_dict
 from tst_study.errors import UserError
-from tst_study.run.identity import digest, fingerprint, run_id
-from tst_study.run.identity_form import identity_form
+from tst_study.run.identity import digest, fingerprint, identity_form, run_id
 
 RECORDS = [
     {**row, "config": json.loads(row["config"]), "data": json.loads(row["data"])}
@@ -153,7 +152,7 @@ def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.Monk
         optimizer: LaterOptimizer
         dropout: Annotated[Dropout, AddedLater({"rate": 0.0})] = Dropout()
 
-    monkeypatch.setattr("tst_study.run.identity_form.Config", LaterConfig)
+    monkeypatch.setattr("tst_study.run.identity.Config", LaterConfig)
     monkeypatch.setattr("tst_study.config.Config", LaterConfig)
     for header, known in zip(RECORDS, groups, strict=True):
         values = of_record(header["config"])

@@ -12,9 +12,8 @@ import pytest
 from tests.examples import example
 from tst_study import run_record
 from tst_study.errors import UserError
-from tst_study.run.identity import header_of
 from tst_study.run.log import Progress, RunLog, run_log
-from tst_study.run.writer import RunWriter, append_task_results
+from tst_study.run.writer import RunWriter, append_task_results, header_of
 
 DATA = {
     "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],

@@ -10,11 +10,11 @@ import pytest
 from tests.examples import example
 from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
 from tst_study import run_record
+from tst_study.checkpoints.trained_run import check_fork
 from tst_study.config import Config
 from tst_study.dry_run import check_start
 from tst_study.errors import UserError
-from tst_study.run.identity import fingerprint
-from tst_study.run.trunk import check_fork, prefix_form, shared_until
+from tst_study.run.identity import fingerprint, prefix_form, shared_until
 from tst_study.train import train
 
 DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}

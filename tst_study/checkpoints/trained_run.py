@@ -9,7 +9,7 @@ from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, dam
 from tst_study.config import Config, ForkPoint, Model, from_dict, of_record
 from tst_study.configuration.phase_plan import Phase, is_annealed, plan_phases
 from tst_study.errors import UserError
-from tst_study.run.trunk import check_fork
+from tst_study.run.identity import prefix_form, shared_until
 from tst_study.run_record import RunHeader, read_header, read_status
 
 
@@ -102,3 +102,21 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
             "trunk first, or leave the key out to train the run from its first step"
         )
     return fork
+
+
+def check_fork(
+    config: Config, data_fingerprints: dict[str, Any], trunk: RunHeader, step: int
+) -> None:
+    """Raises `UserError` unless the trunk's state after `step` is this run's own."""
+    there = from_dict(of_record(trunk["config"]), trunk["run_id"])
+    if prefix_form(config, data_fingerprints) != prefix_form(there, trunk["data"]):
+        raise UserError(
+            f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
+            "before the switch and the decay; leave the key out"
+        )
+    last = min(shared_until(config), shared_until(there))
+    if step > last:
+        raise UserError(
+            f"execution.fork_from.step = {step}: the two runs part after step {last}; fork there "
+            "or before"
+        )

@@ -11,10 +11,9 @@ from rich import progress as rich
 from tst_study.config import Config
 from tst_study.configuration.phase_plan import plan_phases
 from tst_study.errors import UserError, one_line
-from tst_study.run.identity import header_of
 from tst_study.run.launch_facts import launch_facts
 from tst_study.run.trackers import Trackers
-from tst_study.run.writer import RunWriter
+from tst_study.run.writer import RunWriter, header_of
 from tst_study.run_record import State, read
 
 HEARTBEAT_SECONDS = 2.0

@@ -6,12 +6,16 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, cast
 
 from tst_study.atomic_files import disk_errors_named, write_json
-from tst_study.config import Config, Execution
+from tst_study.config import Config, Execution, to_dict
+from tst_study.configuration.phase_plan import plan_phases
+from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
+from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.run_record import (
     EVALUATION_ROW,
     RunHeader,
@@ -22,6 +26,33 @@ from tst_study.run_record import (
     read_segments,
     read_status,
 )
+
+
+def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
+    """Everything about a run that is known before its first step.
+
+    `data`: what `data.run_data.fingerprints` returns.
+    """
+    plan = plan_phases(config)
+    end = config.schedule.last_step
+    identity = fingerprint(config, data)
+    sums = {"step_ratio": plan.step_ratio, "data_multiplier": plan.data_multiplier}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id(config, identity),
+        "fingerprint": identity,
+        "study": config.study,
+        "name": config.name,
+        "role": config.role,
+        "config": to_dict(config),
+        "parameters": asdict(count_parameters(config.model)),
+        "flops": asdict(count_flops(config)),
+        "plan": cast(Any, asdict(plan) | sums),
+        "raw_tokens": plan.raw_tokens(end),
+        "latent_tokens": plan.latent_tokens(end),
+        "data": data,
+        "unique_raw_tokens": sum(corpus["tokens"] for corpus in data["corpora"]),
+    }
 
 
 class RunWriter:

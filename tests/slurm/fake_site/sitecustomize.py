@@ -45,9 +45,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
 
     from tst_study.errors import UserError
     from tst_study.process.stop_request import listening
-    from tst_study.run.identity import header_of
     from tst_study.run.launch_facts import launch_facts
-    from tst_study.run.writer import RunWriter
+    from tst_study.run.writer import RunWriter, header_of
 
     if int(os.environ.get("RANK", "0")):
         return _other_rank(folder)
