@@ -1,13 +1,17 @@
 """Tables, figures and the report, written to one folder; only what changed is made again."""
 
+import os
+import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from paper_figures.catalogue import CATALOGUE, KNOWN_STUDIES, Selection, find
 from paper_figures.item import Item, Missing, write_bytes
-from paper_figures.registration import Entry
+from paper_figures.registration import REGISTERED, Entry
 from paper_figures.report import page, reproduction
 from paper_figures.sources import Sources
 from tst_study.errors import UserError
@@ -45,7 +49,11 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     wanted, sources, to = find(only), Sources(runs), Path(to)
     own = bool(only) and runs is not None and _are_own(sources)
     entries = _entries(wanted, only, runs is None, own)
-    every = [item for entry in entries for item in entry.items(sources)]
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        every, written = _made(entries, _Work(sources, wanted, to))
+    except OSError as error:
+        raise _unwritable(error, to) from None
     items = [item for item in every if isinstance(item, Item)]
     missing = [item for item in every if isinstance(item, Missing)]
     names = [item.name for item in items]
@@ -58,13 +66,7 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
             there = ", ".join(sorted(item.name for item in items if item.kind == entry.name))
             there = there or "none from these runs"
             raise UserError(f"--only {name}: no such picture; there are {there}")
-    kinds = {entry.name for entry in wanted.entries}
-    chosen = {i.name: i for i in items if i.kind in kinds or i.name in wanted.pictures}
-    if "report" in wanted.pages:
-        chosen |= {item.name: item for item in page.shown(items, sources)}
     try:
-        to.mkdir(parents=True, exist_ok=True)
-        written = [path for item in chosen.values() for path in item.save(sources.runs, to)]
         pages = {}
         if "report" in wanted.pages:
             pages[to / "report.html"] = page.html(sources, items, missing, to)
@@ -72,7 +74,7 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
             pages[to / "reproduction.md"] = reproduction.markdown(sources, items, missing)
         written += [path for path, text in pages.items() if write_bytes(path, text.encode())]
     except OSError as error:
-        raise UserError(f"{error.filename or to}: cannot be written ({error.strerror})") from None
+        raise _unwritable(error, to) from None
     return Built(
         to=to,
         sources=sources,
@@ -82,6 +84,60 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
         report=to / "report.html" if "report" in wanted.pages else None,
         seconds=time.perf_counter() - began,
     )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done for one entry of the catalogue: its items are made, those asked for saved."""
+
+    sources: Sources
+    wanted: Selection
+    to: Path
+
+    def __call__(self, entry: Entry) -> tuple[list[Item | Missing], list[Path]]:
+        found, runs = entry.items(self.sources), self.sources.runs
+        chosen = [item for item in found if isinstance(item, Item) and self._is_chosen(item)]
+        return found, [path for item in chosen for path in item.save(runs, self.to)]
+
+    def _is_chosen(self, item: Item) -> bool:
+        asked = item.kind in {entry.name for entry in self.wanted.entries}
+        in_report = "report" in self.wanted.pages and page.is_shown(item, self.sources)
+        return asked or item.name in self.wanted.pictures or in_report
+
+
+def _made(entries: Sequence[Entry], work: _Work) -> tuple[list[Item | Missing], list[Path]]:
+    """Entries side by side on all processors, where a process can be forked with the runs that it
+    needs in memory; in the order of `entries`."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    if min(cores, len(entries)) < 2:
+        done = list(map(work, entries))
+    else:
+        _ = work.sources.summary  # read once, before the processes part
+        first = sorted(
+            entries, key=lambda entry: entry.group != "extensions"
+        )  # their fits are slow
+        with ProcessPoolExecutor(
+            min(cores, len(entries)), get_context("fork"), _begin, (work,)
+        ) as pool:
+            found = dict(zip(first, pool.map(_in_child, [e.name for e in first]), strict=True))
+        done = [found[entry] for entry in entries]
+    return [item for items, _ in done for item in items], [path for _, p in done for path in p]
+
+
+_WORK: list[_Work] = []
+"""Of a forked process."""
+
+
+def _begin(work: _Work) -> None:
+    _WORK[:] = [work]
+
+
+def _in_child(name: str) -> tuple[list[Item | Missing], list[Path]]:
+    return _WORK[0](REGISTERED[name])
+
+
+def _unwritable(error: OSError, to: Path) -> UserError:
+    return UserError(f"{error.filename or to}: cannot be written ({error.strerror})")
 
 
 def _are_own(sources: Sources) -> bool:

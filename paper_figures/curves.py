@@ -35,9 +35,15 @@ COLUMNS = (
 """`quantity`: bag_loss and next_token (training; low and high: range over seeds), or held_out (low
 and high: 95% interval of the paired gain, at the baseline's level)."""
 SMOOTHED = "Published curves are smoothed as the paper drew them, about 1,000 points each"
-SMOOTHING = 0.02
+SMOOTHING = 0.05
 """Width of the running mean of measured curves, as a share of all steps."""
-OWN_SMOOTHING = f"running mean over {SMOOTHING:.0%} of the steps, never across the switch"
+OFTEN = 10
+"""Evaluations of a run from which on its curve is its held-out loss: that of a batch is so noisy
+that it hides what superposition does."""
+OWN_SMOOTHING = (
+    f"held-out loss where runs were evaluated {OFTEN} times or more, else training loss, a running "
+    f"mean over {SMOOTHING:.0%} of the steps, never across the switch"
+)
 ENDS = (
     "marks at the end: held-out loss, bars the 95% interval of the paired gain, hollow where no "
     "difference is shown"
@@ -90,12 +96,15 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     curves, first = summary.tables.curves, runs.iloc[0]
     mine = curves[curves["folder"].isin(runs["folder"])].astype({"folder": str})
     steps = int(first["steps"])
+    held_out = _held_out(summary, runs)
+    if not held_out.empty:
+        mine = mine[mine["loss_name"] != "next_token"]
     parts = [
         smoothed(rows, steps).assign(folder=str(folder))
         for (folder, _, _), rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
     ]
     tables = []
-    for quantity, rows in pd.concat(parts).groupby("quantity", sort=True):
+    for quantity, rows in pd.concat([held_out, *parts]).groupby("quantity", sort=True):
         by_run = rows.pivot_table(index="step", columns="folder", values="loss")
         whole = by_run.interpolate("index", limit_area="inside").T
         spread = {"loss": whole.mean(), "low": whole.min(), "high": whole.max()}
@@ -107,6 +116,18 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
     named: dict[str, Any] = {"source": "measured", "panel": "", "label": label}
     table = table.assign(**named, seeds=runs["seed"].nunique(), switch=first["superposed_steps"])
     return table.reindex(columns=list(COLUMNS))
+
+
+def _held_out(summary: Summary, runs: pd.DataFrame) -> pd.DataFrame:
+    """Held-out losses of next tokens, in the columns of `smoothed`; none where evaluations are too
+    few for a curve."""
+    table = summary.tables.held_out
+    table = table[table["folder"].isin(runs["folder"]) & table["eval_set"].isin(runs["eval_set"])]
+    table = table.astype({"folder": str})
+    if table.groupby("folder").size().reindex(runs["folder"].astype(str)).fillna(0).min() < OFTEN:
+        table = table.iloc[:0]
+    found = table[table["phase"] == "recovery"].rename(columns={"nats_per_token": "loss"})
+    return found[["folder", "step", "loss"]].assign(quantity="next_token")
 
 
 def smoothed(rows: pd.DataFrame, steps: int) -> pd.DataFrame:

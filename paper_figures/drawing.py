@@ -22,11 +22,16 @@ from paper_figures.style import (
     Look,
     Mark,
     bag_size_mark,
+    room,
+    text_width,
+    wrapped,
 )
 
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
 """Verdicts of an interval that excludes zero."""
+HANDLE = 28.0
+"""Points that a line of a key takes beside its words."""
 ONE_SEED = "one seed: no claim"
 
 
@@ -102,8 +107,11 @@ def means(
     by: str = "label",
     **look: Any,
 ) -> None:
-    """Means with their intervals, a line through those of each value of `by`."""
-    lines(axes, data, looks, x=x, y=y, by=by, band=False, **look)
+    """Means with their intervals; a line through those of each value of `by` that has three or
+    more, since one through two would look like a fit."""
+    joined = data.groupby(by).filter(lambda rows: len(rows) > 2)
+    if len(joined):
+        lines(axes, joined, looks, x=x, y=y, by=by, band=False, **look)
     for row in rows_of(data[data[y].notna()]):
         at, bar = (row[x], row[y]), (row["low"], row["high"])
         point(axes, at, looks[row[by]], bar, hollow=is_hollow(row, by), words=words(row))
@@ -119,13 +127,10 @@ def side_by_side(
     y: str = "loss",
     by: str = "label",
 ) -> None:
-    """Means along a log scale, each value of `by` a little aside, so that bars do not overlap; and
-    what a legend needs."""
-    for place, (name, rows) in enumerate(data.groupby(by, sort=False)):
-        mark = looks[str(name)]
+    """Means along a log scale, each value of `by` a little aside, so that bars do not overlap."""
+    for place, (_, rows) in enumerate(data.groupby(by, sort=False)):
         moved = rows.assign(at=rows[x] * 2 ** (0.06 * (place - (data[by].nunique() - 1) / 2)))
         means(axes, moved, looks, words, x="at", y=y, by=by)
-        axes.plot([], [], mark.marker, color=mark.colour, label=name)
 
 
 def is_baseline(label: str) -> bool:
@@ -138,10 +143,22 @@ def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
     return compared and row["verdict"] not in CLAIMED
 
 
-def key(owner: Axes | Figure, entries: Mapping[str, Mapping[str, Any]], **place: Any) -> None:
-    """A legend from looks of `Line2D`, by words."""
+def key(
+    owner: Axes | Figure,
+    entries: Mapping[str, Mapping[str, Any]],
+    columns: int = 1,
+    title: str = "",
+    **place: Any,
+) -> None:
+    """A legend from looks of `Line2D`, by words, in as many columns of at most `columns` as its
+    owner has room for."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
-    owner.legend(drawn, list(entries), handletextpad=0.5, **place)
+    points = room(owner) if isinstance(owner, Axes) else 72 * owner.get_figwidth()
+    widest = max(map(text_width, entries), default=0.0) + HANDLE
+    columns = max(1, min(columns, len(drawn), int(points / widest)))
+    words = [wrapped(entry, points - HANDLE) for entry in entries]
+    more = {"handletextpad": 0.5, "columnspacing": 1.0, **place}
+    owner.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
 
 
 def key_above(
@@ -158,11 +175,12 @@ def key_above(
         for words, mark in looks.items()
     }
     where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "alignment": "left"}
-    key(axes, entries, ncols=columns, title=title or None, columnspacing=1.2, **where)
+    key(axes, entries, columns, title, **where)
 
 
 def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
-    """(x, y, words, colour): words right of the frame, moved apart so that none covers another."""
+    """(x, y, words, colour): words right of the frame, moved apart so that none covers another; to
+    a curve that ends before the frame does goes a dotted line, which is no curve."""
     bottom, top = axes.get_ylim()
     inches = axes.get_position().height * axes.get_figure(root=True).get_figheight()  # type: ignore[union-attr]
     gap = 8.5 / 72 / inches * (top - bottom)
@@ -170,6 +188,10 @@ def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> Non
     leader: Look = {"relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
     for x, y, words, colour in sorted(ends, key=lambda end: end[1]):
         at = max(y, at + gap)
+        across, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+        line: Look = {"lw": 0.8, "color": colour}
+        if across < 0.9:
+            line = {"lw": 0.6, "color": MUTED, "linestyle": DOTTED}
         axes.annotate(
             words,
             (x, y),
@@ -178,7 +200,7 @@ def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> Non
             fontsize=7,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "lw": 0.8, "color": colour, **leader},
+            arrowprops={"arrowstyle": "-", **line, **leader},
         )
 
 
@@ -276,12 +298,16 @@ def forest(
     """
     axes.axvline(0, color=MUTED, linewidth=0.7)
     names: list[str] = []
+    axes.set_yticks(range(len(data)), list(data["setting"]))  # so that `room` knows their width
     for title, rows in data.groupby(heading, sort=False) if heading else [("", data)]:
         if title:
-            at: Look = {"xytext": (0, len(names)), "textcoords": ("axes fraction", "data")}
+            lines = wrapped(str(title), room(axes) / 1.25).splitlines()  # bold is wider
+            middle = len(names) + (len(lines) - 1) / 2
+            at: Look = {"xytext": (0, middle), "textcoords": ("axes fraction", "data")}
             box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
-            axes.annotate(str(title), (0, 0), fontweight="bold", va="center", bbox=box, **at)
-            names.append("")
+            words = "\n".join(lines)
+            axes.annotate(words, (0, 0), fontweight="bold", fontsize=7, va="center", bbox=box, **at)
+            names += [""] * len(lines)
         for row in rows_of(rows):
             mark, place = bag_size_mark(int(row["bag_size"])), len(names)
             places = [place] * len(row["ticks"])
@@ -302,5 +328,4 @@ def forest(
         entries[", or ".join(unclaimed)] = {**dot, "markerfacecolor": "none"}
     if (data["verdict"] != ONE_SEED).any():
         entries[tick] = {"marker": "|", "markersize": 5}
-    above: Look = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "columnspacing": 1.0}
-    key(axes, entries, ncols=columns, **above)
+    key(axes, entries, columns, loc="lower left", bbox_to_anchor=(-0.02, 1.0))

@@ -18,8 +18,6 @@ from analysis.wording import number, told_apart
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
-BOOKS = re.compile(r"books-bpe\d+(-|$)")
-"""Folders of the bundled books, as studies name them."""
 TOLERANCE = 0.1
 """Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""
 
@@ -63,6 +61,11 @@ class Group:
         return tuple(sorted(set(both.astype(str))))
 
     @property
+    def weight(self) -> tuple[int, int, int]:
+        """How much was asked of it: settings, steps, seeds."""
+        return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
+
+    @property
     def steps(self) -> int:
         return int(self.members["steps"].iloc[0])
 
@@ -78,11 +81,8 @@ class Group:
 
     @property
     def text(self) -> str:
-        """What its text is called: `Prose` is the bundled books; one's own goes by its name."""
-        corpus = str(self.members["corpus"].iloc[0])
-        if self.is_generated:
-            return "Made-up language"
-        return "Prose" if all(map(BOOKS.match, corpus.split(" + "))) else corpus
+        """Its corpus by name."""
+        return str(self.members["corpus"].iloc[0])
 
     @property
     def seeds(self) -> str:

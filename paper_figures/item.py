@@ -39,6 +39,8 @@ class Finding:
     verdict: Verdict = "not measured"
     needs: str = ""
     """The command that makes the runs this needs, where there are none."""
+    details: tuple[str, ...] = ()
+    """What does not fit into a line of the page, a sentence each."""
 
 
 def judged(verdicts: Iterable[str]) -> Verdict:

@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from paper_figures.item import Item
-from paper_figures.style import styled
+from paper_figures.style import room, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -29,13 +29,34 @@ class Picture(Item):
     def figure(self) -> Figure:
         with styled():
             figure = self.draw()
+            for axes in figure.axes:
+                if axes.get_title(loc="left") and axes.get_subplotspec() is not None:
+                    axes.set_title(wrapped(axes.get_title(loc="left"), room(axes), 7.5))
             figure.draw_without_rendering()
+            if (more := _height_above(figure)) > 0:
+                figure.set_figheight(figure.get_figheight() + more)
+                figure.draw_without_rendering()
             figure.set_layout_engine("none")  # found once, kept for every format
         return figure
 
     def contents(self) -> dict[str, bytes]:
         figure = self.figure()
         return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
+
+
+def _height_above(figure: Figure) -> float:
+    """Inches that titles and keys of more than two lines take from their panels, row by row."""
+    taken: dict[float, float] = {}
+    for axes in figure.axes:
+        own = [text for text in (axes.title, axes._left_title) if text.get_text()]  # type: ignore[attr-defined]
+        above = [*own, *filter(None, [axes.get_legend()])]
+        for artist in above:
+            bottom = axes.bbox.y1 - 1
+            box = artist.get_window_extent()
+            if box.y0 >= bottom:
+                row = round(axes.bbox.y0, 1)
+                taken[row] = max(taken.get(row, 0.0), (box.y1 - bottom) / figure.dpi - 0.36)
+    return sum(max(0.0, inches) for inches in taken.values())
 
 
 def say(artist: Artist, words: str) -> None:

@@ -55,12 +55,8 @@ class Sources:
     def main_groups(self) -> list[Group]:
         """Of each corpus and model the length and learning rate with most settings; of equals the
         longest, then that with most seeds."""
-
-        def weight(group: Group) -> tuple[int, int, int]:
-            return group.rows["setting"].nunique(), group.steps, int(group.rows["seeds"].sum())
-
         found: dict[str, Group] = {}
-        for group in sorted(self.groups, key=weight, reverse=True):
+        for group in sorted(self.groups, key=lambda group: group.weight, reverse=True):
             found.setdefault(group.rows["family"].iloc[0], group)
         return sorted(found.values(), key=lambda group: group.slug)
 

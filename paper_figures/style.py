@@ -6,6 +6,8 @@ dark values.
 """
 
 import contextlib
+import functools
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 
 COLUMN = 3.4
 """Inches: one column of a two-column page, and a phone's width."""
@@ -134,3 +139,36 @@ def new_rows(width: float, height: float, counts: Sequence[int]) -> tuple[Figure
     inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
     rows = zip(inner, counts, strict=True)
     return figure, [[figure.add_subplot(grid[0, i]) for i in range(n)] for grid, n in rows]
+
+
+def room(axes: Axes) -> float:
+    """Points right of a panel's left axis in its share of the figure: words above it that are no
+    longer than this take no width from any panel."""
+    figure = axes.get_figure(root=True)
+    spec = axes.get_subplotspec()
+    assert figure is not None
+    assert spec is not None
+    shares = np.asarray(spec.get_gridspec().get_width_ratios(), dtype=float)
+    share = shares[spec.colspan.start : spec.colspan.stop].sum() / shares.sum()
+    names = axes.yaxis.get_tightbbox()
+    left = axes.bbox.x0 - names.x0 if names is not None else 0.0
+    return float(72 * (share * figure.get_figwidth() - left / figure.dpi) - 14)
+
+
+def wrapped(words: str, points: float, size: float = 7.0) -> str:
+    """Words in lines of at most so many points; a name that is longer than a line is broken."""
+    text = " ".join(words.split())
+    for most in range(len(text), 7, -1):
+        if most * size * 0.3 <= points or most <= 10:
+            lines = textwrap.wrap(text, most, break_on_hyphens=False)
+            if max((text_width(line, size) for line in lines), default=0.0) <= points:
+                return "\n".join(lines)
+    return text
+
+
+@functools.lru_cache(maxsize=4096)
+def text_width(words: str, size: float = 7.0) -> float:
+    """Points that a line of words takes."""
+    font = FontProperties(family="DejaVu Sans")  # as in the style's file
+    outline = TextPath((0, 0), words, size=size, prop=font).get_extents()
+    return 1.05 * float(outline.width)  # set on whole pixels, it is a little wider

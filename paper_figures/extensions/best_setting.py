@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def best_setting(sources: Sources) -> Picture:
         "zero.",
         data=data,
         folders=folders_of(found),
-        draw=lambda: _figure(data, maps),
+        draw=partial(_figure, data, maps),
         fits={one.label: asdict(one.best) for one in maps if one.best is not None},
         finding=_finding(maps, found),
     )
@@ -137,7 +138,7 @@ def _figure(data: pd.DataFrame, maps: Sequence[Map]) -> Figure:
         f"within {_run_noise():.0f} mnats of the best": {"linestyle": DASHED},
     }
     inked = {words: {"color": INK, **look} for words, look in entries.items()}
-    key(drawn, inked, loc="outside lower center", ncols=3)
+    key(drawn, inked, loc="outside lower center", columns=3)
     return drawn
 
 

@@ -1,5 +1,6 @@
 """Compute multiplier against loss: how much more compute the baseline needs for the same loss."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from analysis.law.superposition_law import published_law
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
-from paper_figures.drawing import lines
+from paper_figures.drawing import key, lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import INK, MUTED, PAGE, Mark, bag_size_mark, new_figure
+from paper_figures.style import INK, MUTED, PAGE, Look, Mark, bag_size_mark, new_figure
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 
 LENGTHS = (4, 5)
@@ -62,7 +63,7 @@ def compute_multiplier(sources: Sources) -> Picture:
         "the lengths leave a side of it open.",
         data=data.reindex(columns=DATA),
         folders=used,
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         finding=Finding(said, _spans(own), verdict="not in the paper"),
     )
 
@@ -147,17 +148,21 @@ def _figure(data: pd.DataFrame) -> Figure:
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     axes.axhline(1, color=MUTED, linewidth=0.7)
+    looks: dict[str, Look] = {}
     for label, rows in data.groupby("label", sort=False):
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
         if str(label).endswith("by the law"):
             mark = Mark(INK, "", () if "270M" in str(label) else (4, 1.5))
         if len(rows) == 1:
-            axes.plot(rows["loss"], rows["multiplier"], mark.marker, color=mark.colour, label=label)
+            axes.plot(rows["loss"], rows["multiplier"], mark.marker, color=mark.colour)
+            looks[str(label)] = {"color": mark.colour, "marker": mark.marker}
         else:
-            lines(axes, rows, {str(label): mark}, x="loss", y="multiplier", label=label)
+            lines(axes, rows, {str(label): mark}, x="loss", y="multiplier")
+            dash = (0, mark.dash) if mark.dash else "-"
+            looks[str(label)] = {"color": mark.colour, "linestyle": dash}
     axes.invert_xaxis()
     axes.set_ylim(min(0.9, axes.get_ylim()[0]), None)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), title=panel, alignment="left")
+    key(axes, looks, 1, panel, loc="lower left", bbox_to_anchor=(0, 1), alignment="left")
 
 
 def _spans(data: pd.DataFrame) -> str:

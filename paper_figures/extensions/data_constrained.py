@@ -1,5 +1,6 @@
 """Data-constrained map: which method wins with few unique tokens, at equal FLOPs."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -46,7 +47,7 @@ def data_constrained(sources: Sources) -> Picture:
         "mnats; a question mark: the interval over seeds does not exclude zero.",
         data=data,
         folders=group.folders if len(own) else (),
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         finding=_finding(laws, own),
     )
 
@@ -77,7 +78,7 @@ def _figure(data: pd.DataFrame) -> Figure:
     names = {letter: mode.replace("_", "-") for mode, letter in LETTERS.items()}
     names["?"] = "may be another"
     entries = {words: {"marker": f"${sign}$", **look} for sign, words in names.items()}
-    key(drawn, entries, loc="outside lower center", ncols=len(entries))
+    key(drawn, entries, loc="outside lower center", columns=len(entries))
     return drawn
 
 

@@ -1,5 +1,7 @@
 """The effect of superposition, with its interval, for every pair that was repeated with seeds."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -56,7 +58,7 @@ def effects(sources: Sources) -> list[Item]:
             f"{left_out}",
             data=data,
             folders=group.folders,
-            draw=lambda: _figure(data),
+            draw=partial(_figure, data),
             finding=_finding(group),
         )
     ]

@@ -4,6 +4,7 @@ Drawn from the `moe` rows of `metrics.jsonl`: 1 is an even share of the assignme
 """
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def expert_load(sources: Sources) -> list[Item]:
             f"{below}",
             data=data,
             folders=tuple(sorted(run["folder"] for run in chosen)),
-            draw=lambda: _figure(data, maps),
+            draw=partial(_figure, data, maps),
             fits={"load by layer and expert": maps},
             finding=_finding(data),
         )

@@ -1,6 +1,7 @@
 """One law of superposition over Tables 4 to 7, and what it predicts of runs outside its fit."""
 
 import functools
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ def law_of_superposition(_sources: Sources) -> Picture:
         "the mean gain, neither of which needs a law. Gains are over the baseline of the same size "
         "and length. No runs of this package took part.",
         data=data,
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         fits={
             "parameters": law.values,
             "noise": {"shared": law.noise.shared, "own": law.noise.own},

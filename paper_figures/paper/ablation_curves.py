@@ -7,6 +7,7 @@ tokens within a bag.
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -120,8 +121,10 @@ def ablation_curves(sources: Sources, which: Ablation) -> Picture:
         measured=f"Measured: {groups[0].scale}; {curves.READING}." if groups else "",
         data=data,
         folders=folders_of(groups),
-        draw=lambda: _figure(
-            data, curves.marks(["baseline", *(label for label, _ in which.arms.values())])
+        draw=partial(
+            _figure,
+            data,
+            curves.marks(["baseline", *(label for label, _ in which.arms.values())]),
         ),
         finding=_finding(which, data, groups),
     )
@@ -141,7 +144,7 @@ def _figure(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
         window = (float(part["switch"].max()), curves.end_of(part))
         curves.draw(axes, late, looks, window, curves.limits(late, window), solid=True)
         axes.set_title(f"{source}: {panel}, from the switch on")
-        axes.set_ylabel("training loss (nats per token)")
+        axes.set_ylabel("loss (nats per token)")
         ends = curves.last_losses(late).items()
         end_labels(axes, [(window[1], at, words, looks[name].colour) for name, (at, words) in ends])
     return drawn

@@ -4,8 +4,8 @@ The published files name tables, not figures: the four grids are taken in the or
 (Figure 4 is Table 4, Figure 5 Table 5, Figure 8 Table 6, Figure 11 Table 7).
 """
 
-import textwrap
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from paper_figures.paper.final_loss_grid import (
 from paper_figures.picture import Picture, say
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
-from paper_figures.style import FAINT, INK, PAGE, new_figure, ratio_mark
+from paper_figures.style import FAINT, INK, PAGE, new_rows, ratio_mark
 from tst_study.errors import UserError
 
 _CURVE = ["source", "step_ratio"]
@@ -61,17 +61,17 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     return Picture(
         title=f"Figure {which.figure}. Final loss over bag size, {which.words}",
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
-        "one seed each; numbers at the curves: r. Optimum: mean of a parabola in log s and of "
-        "a + b/s + c log s through all bag sizes of one r, less one that the curve rules out; bars "
-        "span their 95% intervals (an arrow: open on that side), pale bar: where they are within "
-        "one standard deviation of their lowest.",
+        "one seed each; numbers at the curves: r; black: the fitted optimum. Optimum: mean of a "
+        "parabola in log s and of a + b/s + c log s through all bag sizes of one r, less one that "
+        "the curve rules out; bars span their 95% intervals (an arrow: open on that side), pale "
+        "bar: where they are within one standard deviation of their lowest.",
         measured=f"Below, measured: {group.scale}; held-out loss at the baseline's mean less the "
         "paired gain, bars: its 95% interval over seeds."
         if group
         else "",
         data=data,
         folders=group.folders if group else (),
-        draw=lambda: _figure(data, found, scales),
+        draw=partial(_figure, data, found, scales),
         fits={
             f"{row.pop('source')}, r = {row.pop('step_ratio'):.3g}": row for row in rows_of(found)
         },
@@ -123,20 +123,23 @@ def _published(which: PublishedGrid) -> pd.DataFrame:
 def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
     """A row per source, `scales` its model and length: all curves, those near the optimum, the
     optimum by r."""
-    drawn, rows = new_figure(PAGE, 2.6 * len(scales), 3, len(scales))
-    for (whole, near, best), (source, scale) in zip(rows, scales.items(), strict=True):
+    known = set(found["source"][found["best"].notna()])
+    counts = [3 if source in known else 2 for source in scales]
+    drawn, rows = new_rows(PAGE, 2.6 * len(scales), counts)
+    for (whole, near, *best), (source, scale) in zip(rows, scales.items(), strict=True):
         mine, own = data[data["source"] == source], found[found["source"] == source]
         level = float(mine["baseline"].iloc[0])
         low = float(np.nanmin(mine[["loss", "low"]].astype(float)))
         top = level + 0.35 * abs(level - low)
         _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
         level_line(whole, level, "baseline", below=True)
-        whole.set_title(textwrap.fill(f"{source}: {scale}", 30))
+        whole.set_title(f"{source}: {scale}")
         whole.set_ylabel("final loss (nats per token)")
         _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
-        near.set_title("near the optimum\n(black: fitted, 95%)")
-        _draw_best(best, own)
-        best.set_title("fitted optimum by r")
+        near.set_title("near the optimum")
+        for axes in best:
+            _draw_best(axes, own)
+            axes.set_title("fitted optimum by r")
     return drawn
 
 
@@ -155,6 +158,8 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> N
         colour = looks[str(name)].colour
         axes.vlines(rows["bag_size"], rows["low"], rows["high"], color=colour, lw=0.8)
         line.set_markeredgewidth(0)
+        if len(rows) < 3:
+            line.set_linestyle("none")
         low = rows.sort_values("loss").iloc[0]
         say(line, f"r = {name}: lowest {low['loss']:.4f} at s = {low['bag_size']}")
     ends: list[tuple[float, float, str, str]] = []

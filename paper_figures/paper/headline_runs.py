@@ -8,8 +8,8 @@ import pandas as pd
 from analysis import published
 from analysis.summary import counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
-from analysis.wording import gain
-from paper_figures.groups import Group, folders_of
+from analysis.wording import gain, number
+from paper_figures.groups import Group, folders_of, span
 from paper_figures.item import Finding, judged
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
@@ -130,11 +130,16 @@ def _grid(data: pd.DataFrame, measured: bool) -> Grid:
 
 def _finding(found: list[Group]) -> Finding:
     said = "TST below the baseline of equal FLOPs at 270M, 600M and 3B, by 0.044 to 0.132 nats"
-    text = "; ".join(f"{group.label}: {_words(group.rows)}" for group in found)
+    details = tuple(f"{group.scale}: {_words(group.rows)}" for group in found)
     # What made-up language gains says nothing of the paper's claim while there is prose.
     counted = [group for group in found if not group.is_generated] or found
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])
-    return Finding(said, text, "; ".join(dict.fromkeys(group.scale for group in found)), verdict)
+    if not found:
+        return Finding(said)
+    rows = pd.concat([group.rows for group in found])
+    text = f"{number(len(rows), 'setting')}: {counts_in_words(verdict_counts(rows))}"
+    scale = f"{number(len(found), 'comparison')}, {span(rows['seeds'], 'seed')}"
+    return Finding(said, text, scale, verdict, details=details)
 
 
 def _words(rows: pd.DataFrame) -> str:

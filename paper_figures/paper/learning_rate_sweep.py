@@ -4,6 +4,7 @@ The paper's own sweep is not among the published numbers (a picture without a ta
 for each model is.
 """
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -54,7 +55,7 @@ def learning_rate_sweep(sources: Sources) -> Picture:
         f"edge: diverged. {number(len(used), 'run')}.{_not_drawn(data)}",
         data=data,
         folders=used,
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         finding=_finding(sweeps),
     )
 

@@ -1,6 +1,7 @@
 """Figure 3: superposition against baselines of equal FLOPs, equal loss and equal data."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -72,7 +73,7 @@ def matched_comparisons(sources: Sources) -> Picture:
         measured=_said_of_runs(found) if found else "",
         data=data,
         folders=found.folders if found else (),
-        draw=lambda: _figure(data, found.matches if found else {}),
+        draw=partial(_figure, data, found.matches if found else {}),
         finding=_finding(data, found),
     )
 
@@ -161,7 +162,7 @@ def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
             if part["source"].iloc[0] == "measured":
                 title += ", held-out loss" if kind != "equal loss" else _ratio(matches[kind])
             key_above(axes, title, curves.legend_looks(part, looks))
-        row[0].set_ylabel("training loss (nats per token)")
+        row[0].set_ylabel("loss (nats per token)")
     return drawn
 
 

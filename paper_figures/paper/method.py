@@ -1,5 +1,7 @@
 """Figure 2's counterpart: one step of each phase, drawn from the shapes that training uses."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +41,7 @@ def method(_sources: Sources) -> Picture:
         "the next is predicted. The model runs L positions either way, so a step costs the same "
         "FLOPs. Numbers: places in the text; what lies beyond its end is not a target.",
         data=data,
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         finding=Finding("a drawing of the method; drawn here from the shapes that training uses"),
     )
 

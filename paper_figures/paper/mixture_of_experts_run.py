@@ -1,5 +1,7 @@
 """Figure 1: the 10B-A1B runs, baseline and superposition, stopped at about the same loss."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -39,7 +41,7 @@ def mixture_of_experts_run(sources: Sources) -> Picture:
         measured=f"Below, measured: {group.scale}; {curves.READING}." if group else "",
         data=data,
         folders=group.folders if group else (),
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
         finding=_finding(data, group),
     )
 

@@ -5,6 +5,7 @@ with FILE named `mutual_information*.json` beside the runs.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def mutual_information(sources: Sources) -> Picture:
         f"the paper prints {_said(PRINTED, 2)}.",
         measured=f"Measured (nats, corrected for finite text, 95% over blocks of it): {said}.",
         data=data,
-        draw=lambda: _figure(data, fits),
+        draw=partial(_figure, data, fits),
         fits={
             source: dict(zip(("C0", "a", "k"), fit, strict=True)) for source, fit in fits.items()
         },
@@ -102,14 +103,12 @@ def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
     distance = np.geomspace(1, 100, 200)
     look: Look = {"color": MUTED, "lw": 1.2, "ls": (0, (3, 2))}
     row[0].plot(distance, _decay(PRINTED, distance), label=f"printed: {_said(PRINTED, 2)}", **look)
-    row[0].set_title("published: DCLM")
     row[0].set_ylabel("mutual information (unit not stated)")
     if own:
         _draw(row[1], data, {source: fits[source] for source in own})
-        row[1].set_title("measured")
         row[1].set_ylabel("mutual information (nats)")
-    for axes in row:
-        axes.legend(loc="upper right")
+    for axes, title in zip(row, ("published: DCLM", "measured"), strict=False):
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), title=title, alignment="left")
     return drawn
 
 

@@ -46,14 +46,10 @@ def lead(summary: Summary) -> str:
 
 
 def _scale(found: list[Group]) -> str:
-    """`232k parameters, books-bpe1024, 1,500 to 20,000 steps, 3 seeds`: after the text's name."""
-    models = " and ".join(dict.fromkeys(_model(group) for group in found))
+    """`232k parameters, 1,500 to 20,000 steps, 3 seeds`: after the text's name."""
+    models = " and ".join(dict.fromkeys(group.model.split(",")[0] for group in found))
     seeds = [count for group in found for count in group.rows["seeds"]]
     return f"{models}, {span([group.steps for group in found], 'step')}, {span(seeds, 'seed')}"
-
-
-def _model(group: Group) -> str:
-    return group.model.removesuffix(f", {group.text}")
 
 
 def _answer(found: list[Group]) -> str:

@@ -19,16 +19,14 @@ OWN_SECTION = ("headline_table",)
 """Items that the study's own sections print."""
 
 
-def shown(items: Sequence[Item], sources: Sources) -> list[Item]:
-    """What runs have a part in; without runs, everything."""
-    if sources.folder is None:
-        return list(items)
-    return [item for item in items if item.folders]
+def is_shown(item: Item, sources: Sources) -> bool:
+    """Whether runs have a part in it; without runs, always."""
+    return sources.folder is None or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to: Path) -> str:
     """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes."""
-    there = [item for item in shown(items, sources) if item.kind not in OWN_SECTION]
+    there = [i for i in items if is_shown(i, sources) and i.kind not in OWN_SECTION]
     summary = sources.summary
     sections = {  # one that is empty is left out
         "Verdicts": study_sections.verdicts(summary),

@@ -54,10 +54,17 @@ def markdown(sources: Sources, items: Sequence[Item], missing: Sequence[Missing]
         f"{counted} (studies: {studies}). {_counts(done)}\n",
         "## Measured\n",
         markdown_grid(done) if done.rows else "Nothing yet.\n",
+        *(f"{title}:\n\n{lines}\n" for title, lines in _details(items)),
         "## Not measured\n",
         markdown_grid(open_) if open_.rows else "Nothing left.\n",
     ]
     return "\n".join(parts)
+
+
+def _details(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """What does not fit into the table, by item."""
+    known = [(item.title, item.finding.details) for item in items if item.finding]
+    return [(title, "\n".join(f"- {line}" for line in found)) for title, found in known if found]
 
 
 def _counts(done: Grid) -> str:

@@ -2,6 +2,7 @@
 where on does superposition win?
 """
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.compare.comparison import SAME_BUT_LENGTH
 from analysis.wording import gain, group_details, told_apart
 from paper_figures.curves import said
-from paper_figures.drawing import DOTTED, level_line, log_axis, side_by_side
+from paper_figures.drawing import DOTTED, key_above, level_line, log_axis, side_by_side
 from paper_figures.groups import Group, file_part, span
 from paper_figures.item import Item
 from paper_figures.picture import Picture
@@ -54,7 +55,7 @@ def _of_sizes(group: Group) -> Picture:
         caption=f"{group_details(group.members)}; {group.seeds}. {READING}{known}",
         data=data,
         folders=group.folders,
-        draw=lambda: _draw_sizes(data, best),
+        draw=partial(_draw_sizes, data, best),
     )
 
 
@@ -74,7 +75,7 @@ def _draw_sizes(data: pd.DataFrame, optimum: float | None) -> Figure:
     axes.set_xlabel("bag size s (log scale)" + (f", at {names[0]}" if len(looks) == 1 else ""))
     axes.set_ylabel("held-out loss (nats per token)")
     if len(looks) > 1:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+        key_above(axes, "", looks, 4, markers=True)
     return drawn
 
 
@@ -128,7 +129,7 @@ def _of_lengths(group: Group, name: str, title: str) -> Picture:
         "95% interval over paired seeds; hollow: it includes zero, or one seed and no claim.",
         data=data,
         folders=group.folders,
-        draw=lambda: _draw_lengths(data),
+        draw=partial(_draw_lengths, data),
     )
 
 
@@ -143,7 +144,7 @@ def _draw_lengths(data: pd.DataFrame) -> Figure:
     axes.margins(x=0.08)
     axes.set_xlabel("steps (log scale)")
     axes.set_ylabel("gain (nats per token)")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    key_above(axes, "", looks, 3, markers=True)
     return drawn
 
 

@@ -2,6 +2,8 @@
 losses alike. The README's picture has a run with its switch beside it.
 """
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -42,7 +44,7 @@ def _picture(group: Group) -> Picture:
         caption=f"{READING} {number(len(data), 'setting')}, {group.seeds} each.",
         data=data.assign(ticks=[" ".join(f"{gain:.6f}" for gain in row) for row in data["ticks"]]),
         folders=group.folders,
-        draw=lambda: _figure(data),
+        draw=partial(_figure, data),
     )
 
 
@@ -67,7 +69,7 @@ def overview(sources: Sources) -> list[Item]:
     groups = [group for group in sources.main_groups if len(group.plain().rows)]
     if not groups:
         return []
-    groups.sort(key=lambda group: group.is_generated)
+    groups.sort(key=lambda group: (not group.is_generated, *group.weight), reverse=True)
     label = groups[0].label
     data, looks = curves_of(groups[0].representative(most=1))
     shown = [group.representative(MOST_ROWS) for group in groups]
@@ -87,7 +89,7 @@ def overview(sources: Sources) -> list[Item]:
             "over paired seeds; ticks: single seeds; hollow: no difference shown.",
             data=pd.concat([data, table.drop(columns="ticks")], ignore_index=True),
             folders=folders_of(shown),
-            draw=lambda: _overview(data, looks, table, names[0]),
+            draw=partial(_overview, data, looks, table, names[0]),
         )
     ]
 

@@ -4,6 +4,8 @@ The loss of the superposition phase is that of bags: another quantity, drawn thi
 named so. Everything else is next-token loss.
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,7 +50,7 @@ def _pictures(group: Group) -> list[Picture]:
             f"{curves.ENDS}.",
             data=data,
             folders=group.folders,
-            draw=lambda: _whole(data, looks),
+            draw=partial(_whole, data, looks),
         ),
         Picture(
             name=f"loss_curves_end-{group.slug}",
@@ -58,7 +60,7 @@ def _pictures(group: Group) -> list[Picture]:
             "at the last step the learning rate is annealed, and only there arms are compared.",
             data=held_out,
             folders=group.folders,
-            draw=lambda: _end(held_out, looks),
+            draw=partial(_end, held_out, looks),
         ),
     ]
 
@@ -137,7 +139,7 @@ def draw_whole(
     curves.draw(axes, data, looks, (0, steps), (low - pad, high + pad))
     pale = "\npale: loss of bags, another quantity"
     bags = bool((data["quantity"] == "bag_loss").any())
-    axes.set_ylabel(f"training loss (nats per token){pale if bags else ''}")
+    axes.set_ylabel(f"loss (nats per token){pale if bags else ''}")
     if has_inset(data, looks):
         inset = axes.inset_axes((0.5, 0.42, 0.47, 0.52))
         end = data[data["quantity"] != "bag_loss"]

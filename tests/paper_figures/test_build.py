@@ -17,10 +17,10 @@ from paper_figures.build import Built, build
 from paper_figures.item import Missing
 from paper_figures.picture import Picture
 from paper_figures.registration import REGISTERED
-from paper_figures.report.answer import by_text, lead
+from paper_figures.report.answer import lead
 from paper_figures.sources import Sources
 from paper_figures.style import PALETTE
-from tests.analysis.made_runs import BOOKS, config, write_run
+from tests.analysis.made_runs import config, write_run
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -41,19 +41,6 @@ def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
         for row in trace["runs"]:
             assert row["fingerprint"] == runs.loc[row["run_id"], "fingerprint"]
             assert row["code"] == "0123456789ab"
-
-
-def test_ones_own_text_goes_by_its_name(tmp_path: Path) -> None:
-    """Only the bundled books are called prose: the report cannot know what another text is."""
-    for name in ("books-bpe1024-12MB", "letters", "letters + books-bpe1024"):
-        corpora = [{"path": f"prepared/{part}"} for part in name.split(" + ")]
-        for bag_size in (1, 4):
-            run = config(0, bag_size, 0.2 if bag_size > 1 else 0.0, data={"corpora": corpora})
-            data = {**BOOKS, "tokenizer": name}
-            write_run(tmp_path / "runs", run, 3.5, data=data, eval_set=f"validation-{name}")
-    summary = Sources(tmp_path / "runs").summary
-    assert [text for text, _ in by_text(summary)] == ["Prose", "letters", "letters + books-bpe1024"]
-    assert "<b>letters</b> (232k parameters, 1,000 steps, 1 seed): s = 4" in lead(summary)
 
 
 def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the paper does not show: shared trunks, expert load, effects."""
+"""What the paper does not show: expert load, effects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from paper_figures.catalogue import find
-from paper_figures.extensions.shared_trunks import Path as Run
-from paper_figures.extensions.shared_trunks import shared_steps
 from paper_figures.item import Item, Missing
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
@@ -19,34 +17,6 @@ from tests.analysis.made_runs import config, write_run
 
 def made(name: str, runs: Path) -> list[Item | Missing]:
     return find([name]).entries[0].items(Sources(runs))
-
-
-def test_all_step_ratios_at_one_bag_size_share_their_superposition() -> None:
-    """r = 0.1 … 0.6 of 1,000 steps, decay over the last tenth: 600 shared, then 900 + … + 400."""
-    runs = [Run(100 * tenth, 900, 1000) for tenth in range(1, 7)]
-    assert shared_steps(runs) == 600 + sum(1000 - 100 * tenth for tenth in range(1, 7))
-    assert shared_steps(runs) / 6000 <= 0.75
-
-
-def test_all_lengths_of_a_baseline_share_their_stable_phase() -> None:
-    runs = [Run(0, 900, 1000), Run(0, 1800, 2000)]
-    assert shared_steps(runs) == 1800 + 100 + 200
-
-
-def test_a_trunk_never_reaches_into_a_decay() -> None:
-    assert shared_steps([Run(1000, 900, 1000)]) == 1000
-    assert shared_steps([Run(0, 0, 500), Run(0, 0, 1000)]) == 1500
-
-
-def test_one_run_saves_nothing_and_seeds_are_never_shared(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        write_run(tmp_path, config(seed, 4, 0.2), 3.5)
-    (item,) = made("shared_trunks", tmp_path)
-    assert isinstance(item, Picture)
-    own = item.data[item.data["source"] == "measured"]
-    assert own["saved"].iloc[0] == pytest.approx(0.0)
-    published = item.data[item.data["source"] == "published"]
-    assert (published["saved"] > 0.25).all()
 
 
 def mixture(seed: int, size: int, ratio: float) -> Any:

@@ -148,7 +148,7 @@ def test_one_setting_is_found_by_its_name_and_nothing_is_said_to_be_nothing(
 
 
 def test_the_page_answers_before_it_lists(browser: Browser, report: Path) -> None:
-    """Question, answer and sureness for prose and for made-up language, on the first screen."""
+    """Question, answer and sureness for each text, on the first screen."""
     browser.open(report, 1280)
     top = browser.run(
         "[...document.querySelectorAll('header .lead')].map(part => "
@@ -156,17 +156,17 @@ def test_the_page_answers_before_it_lists(browser: Browser, report: Path) -> Non
     )
     words = [text for text, _ in top]
     assert words[0].startswith("Asked: ")
-    assert words[1].startswith("Prose (232k parameters, books-bpe1024")
+    assert words[1].startswith("books-bpe1024 (232k parameters")
     assert "no difference shown" in words[1]
     assert "95% interval" in words[1]
-    assert words[2].startswith("Made-up language (")
+    assert words[2].startswith("generated language (")
     assert "4 settings: " in words[2]
     assert max(bottom for _, bottom in top) < 900
     assert "s: tokens per bag; r:" in browser.run("document.querySelector('header').textContent")
     headings = browser.run(
         "[...document.querySelectorAll('#comparisons h3')].map(head => head.textContent)"
     )
-    assert headings == ["Prose", "Made-up language"]
+    assert headings == ["books-bpe1024", "generated language"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Every picture can be read: published numbers, a small study, the campaign, very long names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from paper_figures.catalogue import CATALOGUE
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.style import PAGE, styled
+from tests.analysis.made_runs import BOOKS, config, write_run
+
+CAMPAIGN = Path(__file__).parents[2] / "docs/records/campaign"
+LONG = "a-corpus-whose-name-is-as-long-as-sixty-letters-of-the-alphabet"
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two corpora that differ in their last letter, so that each has to be named in full."""
+    root = tmp_path_factory.mktemp("runs")
+    for end, size, seed, steps in itertools.product("AB", (1, 2, 4, 8, 16), (0, 1), (500, 1000)):
+        same = {"steps": steps, "data": {"corpora": [{"path": f"prepared/{LONG}-{end}"}]}}
+        run = config(seed, size, 0.2 if size > 1 else 0.0, **same)
+        data = {**BOOKS, "tokenizer": f"{LONG}-{end}"}
+        loss = 3.5 + 0.01 * seed - 0.02 * (size > 1) - steps / 1e4
+        write_run(root, run, loss, data=data, eval_set=f"validation-{LONG}-{end}")
+    return root
+
+
+@pytest.mark.parametrize("which", ["published", "study", "campaign", "long_names"])
+def test_no_word_is_cut_or_covered_and_no_panel_is_squeezed(
+    which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"published": None, "campaign": CAMPAIGN}
+    sources = Sources(given[which] if which in given else request.getfixturevalue(which))
+    entries = [entry for entry in CATALOGUE if entry.from_runs or which == "published"]
+    items = [item for entry in entries for item in entry.items(sources)]
+    drawn = [item for item in items if isinstance(item, Picture)]
+    drawn = [item for item in drawn if item.folders or which == "published"]
+    assert len(drawn) >= 7
+    found = {item.name: list(_problems(item.figure(), monkeypatch)) for item in drawn}
+    assert {name: problems for name, problems in found.items() if problems} == {}
+
+
+def _problems(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    texts = _drawn_texts(figure, monkeypatch)
+    assert texts
+    if figure.get_figwidth() > PAGE:
+        yield f"{figure.get_figwidth()} inches wide"
+    for words, size, box in texts:
+        if size < 7:
+            yield f"{words!r} is set in {size} points"
+        if not (box.x0 > -1 and box.y0 > -1 and box.x1 < figure.bbox.x1 + 1):
+            yield f"{words!r} is cut at the edge"
+        if box.y1 > figure.bbox.y1 + 1:
+            yield f"{words!r} is cut at the top"
+    for (one, _, a), (other, _, b) in itertools.combinations(texts, 2):
+        if _overlap(a, b):
+            yield f"{one!r} lies on {other!r}"
+    panels = [a for a in figure.axes if a.get_subplotspec() and a.axison]
+    rows = itertools.groupby(panels, lambda axes: axes.get_subplotspec().get_position(figure).y0)  # type: ignore[union-attr]
+    for _, row in rows:
+        widths = [axes.bbox.width for axes in row]
+        if min(widths) < max(widths) / 2:
+            yield f"panels of {[round(width) for width in widths]} pixels in one row"
+    for axes in panels:
+        yield from _over_its_key(axes)
+
+
+def _over_its_key(axes: Axes) -> Iterator[str]:
+    legend = axes.get_legend()
+    if legend is None:
+        return
+    box = legend.get_window_extent()
+    for line in axes.lines:
+        path = line.get_path().transformed(line.get_transform()).clip_to_bbox(axes.bbox)
+        if len(path.vertices) and path.intersects_bbox(box, filled=False):
+            yield f"a line lies on the key {[text.get_text() for text in legend.get_texts()]}"
+
+
+def _drawn_texts(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, Bbox]]:
+    """Words, size and place of every text that is drawn: ticks beyond the limits are not."""
+    found: list[tuple[str, float, Bbox]] = []
+    draw = Text.draw
+
+    def noted(text: Text, renderer: object) -> None:
+        if text.get_visible() and text.get_text().strip():
+            box = Text.get_window_extent(text, renderer)  # type: ignore[arg-type]
+            found.append((text.get_text(), text.get_fontsize(), box))
+        draw(text, renderer)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Text, "draw", noted)
+        with styled():
+            FigureCanvasAgg(figure).draw()
+    return found
+
+
+def _overlap(a: Bbox, b: Bbox, allowed: float = 2.0) -> bool:
+    width = min(a.x1, b.x1) - max(a.x0, b.x0)
+    height = min(a.y1, b.y1) - max(a.y0, b.y0)
+    return width > allowed and height > allowed
