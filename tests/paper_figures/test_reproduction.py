@@ -59,6 +59,9 @@ def test_the_committed_page_has_the_whole_campaign() -> None:
     record = COMMITTED.parent / "records/campaign"
     trunks = load(record)["role"] == "trunk"
     assert f"\n{(~trunks).sum()} runs and {trunks.sum()} trunks that they share" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
+    assert len(line) < 400  # its comparisons stand below the table
+    assert re.search(r"^- 232k parameters, books-bpe1024, 5,000 steps", text, re.MULTILINE)
     measured = text[text.index("## Measured") : text.index("## Not measured")]
     own = re.findall(r"^\| (Table|Figure) (\d+)\. ", measured, re.MULTILINE)
     assert own == [
