@@ -10,7 +10,6 @@ import ast
 import functools
 import inspect
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,16 @@ DOCS = Path(__file__).parent
 def config_keys() -> str:
     """Every key by section: type, default and meaning."""
     schema = config.Config.model_json_schema()
+    models = {"Config": schema, **schema["$defs"]}
     parts = [
         f"`model.preset` names a whole shape, whose keys may be overridden: {', '.join(PRESETS)}.\n"
     ]
-    for path, name in [("", "Config"), *_sections(schema, "Config", "")]:
+    for path, name in [("", "Config"), *_sections(models, "Config", "")]:
         about = " ".join((inspect.getdoc(getattr(config, name)) or "").split())
         parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{about}\n"]
         parts.append("| key | type | default | meaning |\n| --- | --- | --- | --- |")
         said = _docstrings(name)
-        for key, field in _schema(schema, name)["properties"].items():
+        for key, field in models[name]["properties"].items():
             if key in said:
                 parts.append(f"| `{key}` | {_type(field)} | {_default(field)} | {said[key]} |")
         parts.append("")
@@ -49,23 +49,20 @@ def columns() -> str:
     parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
         parts += [f"## `{name}.parquet`\n", "| column | kind | |\n| --- | --- | --- |"]
-        if name != "runs":
-            parts.append("| `run_id` | text | joins the tables |")
+        parts += ["| `run_id` | text | joins the tables |"] if name != "runs" else []
         parts += [f"| `{one.name}` | {one.kind} | {one.words} |" for one in table]
         parts.append("")
     return "\n".join(parts)
 
 
 def studies_table() -> str:
-    """Every study: title, what it shows, what of the paper, scales."""
-    lines = ["| study | asks | of the paper | scales |", "| --- | --- | --- | --- |"]
-    named = re.compile(r"(?:Table|Figure)s? \d+(?:(?:, | to | and )\d+)*")
+    """Every study: title, what it shows, scales."""
+    lines = ["| study | asks | scales |", "| --- | --- | --- |"]
     for name in STUDIES:
         found = module_of(name)
         scales = getattr(found, "SCALES", SCALES)
         which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
-        paper = ", ".join(named.findall((found.__doc__ or "").partition("\n\n")[0])) or "–"
-        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {paper} | {which} |")
+        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {which} |")
     return "\n".join(lines)
 
 
@@ -98,19 +95,14 @@ def pages() -> dict[Path, str]:
     return found
 
 
-def _schema(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = schema if name == "Config" else schema["$defs"][name]
-    return found
-
-
-def _sections(schema: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
+def _sections(models: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
     """(dotted path, class) of the tables below a section, each before its own."""
     found = []
-    for key, field in _schema(schema, name)["properties"].items():
+    for key, field in models[name]["properties"].items():
         _, there, rest = json.dumps(field).partition("#/$defs/")
         if there:
             below, inner = f"{path}.{key}".strip("."), rest.partition('"')[0]
-            found += [(below, inner), *_sections(schema, inner, below)]
+            found += [(below, inner), *_sections(models, inner, below)]
     return found
 
 
@@ -126,6 +118,9 @@ def _docstrings(name: str) -> dict[str, str]:
     return found
 
 
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
 def _type(field: dict[str, Any]) -> str:
     if "anyOf" in field:
         return " or ".join(_type(one) for one in field["anyOf"] if one.get("type") != "null")
@@ -136,12 +131,7 @@ def _type(field: dict[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
-    for bound, sign in (
-        ("minimum", "≥"),
-        ("exclusiveMinimum", ">"),
-        ("maximum", "≤"),
-        ("exclusiveMaximum", "<"),
-    ):
+    for bound, sign in BOUNDS.items():
         # Largest values in the thousands only keep typing errors out.
         if bound in field and not (sign in "≤<" and field[bound] > 1000):
             words += f" {sign} {field[bound]:g}"

@@ -58,24 +58,6 @@ def test_pairing_by_seed_takes_the_noise_of_seeds_out(tmp_path: Path) -> None:
     assert row["seeds"] == 3
 
 
-def test_a_loss_is_called_worse_and_a_tie_no_difference_shown(tmp_path: Path) -> None:
-    for seed, noise in enumerate((-0.01, 0.0, 0.01)):
-        write_run(tmp_path, config(seed), 3.5)
-        write_run(tmp_path, config(seed, 4, 0.2), 3.6 + noise)
-        write_run(tmp_path, config(seed, 8, 0.2), 3.5 + noise)
-    table = compared(tmp_path).table.set_index("bag_size")
-    assert table["verdict"].to_dict() == {4: "worse", 8: "no difference shown"}
-
-
-def test_one_seed_has_no_interval_and_makes_no_claim(tmp_path: Path) -> None:
-    write_run(tmp_path, config(0), 3.5)
-    write_run(tmp_path, config(0, **TST), 3.0)
-    (row,) = compared(tmp_path).table.to_dict("records")
-    assert row["verdict"] == "one seed: no claim"
-    assert np.isnan(row["low"] or np.nan)
-    assert np.isnan(row["p_adjusted"] or np.nan)
-
-
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
@@ -136,19 +118,6 @@ def test_a_partner_must_be_equal_in_everything_but_superposition(
     assert reason in reasons(result)[0]
 
 
-def test_ablations_are_settings_of_their_own(tmp_path: Path) -> None:
-    write_run(tmp_path, config(0), 3.5)
-    write_run(tmp_path, config(0, **TST), 3.4)
-    for key, value in (("mode", "output_only"), ("weighting", "power_law")):
-        write_run(tmp_path, config(0, **TST, **{f"superposition__{key}": value}), 3.45)
-    settings = list(compared(tmp_path).table["setting"])
-    assert settings == [
-        "s = 4, r = 0.2",
-        "s = 4, r = 0.2, output only",
-        "s = 4, r = 0.2, power-law weights",
-    ]
-
-
 def test_a_run_recorded_twice_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path, config(0), 3.5)
     for name in ("a", "b"):
@@ -176,14 +145,6 @@ def test_detectable_effects_shrink_with_seeds_and_exist_for_two() -> None:
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(2.8, abs=0.15)  # the normal limit: 1.96 + 0.84
     assert smallest_detectable(1) is None
-
-
-def test_paired_interval_covers_the_truth_as_often_as_it_says() -> None:
-    random = np.random.default_rng(1)
-    samples = random.normal(0.3, 1.0, (2000, 4))
-    results = [paired(list(sample)) for sample in samples]
-    covered = [r.low is not None and r.high is not None and r.low < 0.3 < r.high for r in results]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
 def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:

@@ -14,7 +14,7 @@ from analysis.compare.length_curve import speed_up
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
 from analysis.wording import bounds
-from tests.analysis.made_runs import config, write_run, write_study
+from tests.analysis.made_runs import config, write_run
 
 
 def swept(folder: Path) -> Sweep:
@@ -42,13 +42,6 @@ def test_a_best_rate_at_the_edge_and_a_rate_not_followed_are_said(tmp_path: Path
     assert not sweep.followed
     assert "at the edge" in sweep.sentence()
     assert "also use 0.002" in sweep.sentence()
-
-
-def test_a_rate_that_diverged_was_tried_and_lost(tmp_path: Path) -> None:
-    for rate, loss in ((1e-3, 3.55), (2e-3, 3.50)):
-        write_run(tmp_path, config(0, optimizer__learning_rate=rate), loss)
-    write_run(tmp_path, config(0, optimizer__learning_rate=8e-3), None, state="diverged")
-    assert not swept(tmp_path).at_edge
 
 
 def test_rates_that_were_measured_on_two_texts_are_no_sweep(tmp_path: Path) -> None:
@@ -113,14 +106,6 @@ def test_equal_loss_reads_only_seeds_that_every_length_has() -> None:
     assert "no seed was run at every length" in speed_up(baselines, other)["note"]
     twice = pd.concat([arm({500: [3.6]}), arm({500: [3.7], 1000: [3.5]})])
     assert "seed 0 has two losses at steps 500" in speed_up(twice, arm({1000: [3.55]}))["note"]
-
-
-def test_the_summary_says_wins_ties_and_how_many(tmp_path: Path) -> None:
-    text = "\n".join(summarise(read_tables(write_study(tmp_path))).lines())
-    assert "4 better, 0 worse, 1 with no difference shown" in text
-    assert "no difference shown" in text
-    assert "[" in text
-    assert "all superposed runs use it" in text
 
 
 def test_a_summary_of_no_runs_is_a_sentence(tmp_path: Path) -> None:
