@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
-from megatron.core.dist_checkpointing.optimizer import (
-    get_param_id_to_sharded_param_map,
-    make_sharded_optimizer_tensor,
-)
+from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map
 from torch import Tensor
 
 from tests.distributed import run_ranks
 from tst_study.config import Config
 from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.megatron.optimizer_shards import parts_of
 from tst_study.train import train
 
 Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]
@@ -33,8 +28,7 @@ def gradients_of_run(config: Config, folder: Path) -> list[Shards]:
         norm = step(self, learning_rate)
         # Behind the reduction: a distributed optimizer has the sums of its own shards alone.
         own = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
-        whole = self.whole(dict(zip(self.parameters, own, strict=True)))
-        seen.append(_shards(self, [x.clone() for x in whole]))
+        seen.append(_shards(self, [x.clone() for x in own]))
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
@@ -63,22 +57,14 @@ def assembled(of_ranks: list[Shards]) -> dict[str, Tensor]:
     return whole
 
 
-def _shards(optimizer: ModelOptimizer, tensors: list[Tensor]) -> Shards:
-    model = optimizer.model.module
-    of_parameter = get_param_id_to_sharded_param_map(
-        model.sharded_state_dict(), optimizer.parameters
-    )
-    sharded: Any = {
-        number: make_sharded_optimizer_tensor(of_parameter[number], tensor, "gradient")
-        for number, tensor in enumerate(tensors)
-    }
-    dict_list_map_inplace(
-        lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded
+def _shards(optimizer: ModelOptimizer, local: list[Tensor]) -> Shards:
+    sharded = get_param_id_to_sharded_param_map(
+        optimizer.model.module.sharded_state_dict(), optimizer.parameters
     )
     return [
-        (x.key, x.global_shape, x.global_offset, x.data)
-        for x in nested_values(sharded)
-        if isinstance(x, ShardedTensor)
+        (part.key, part.global_shape, part.global_offset, part.data)
+        for number, (p, mine) in enumerate(zip(optimizer.parameters, local, strict=True))
+        for part in parts_of(p, sharded[number], mine, "gradient", optimizer._range(p))
     ]
 
 

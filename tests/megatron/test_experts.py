@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.layouts import assert_close_tensors, gradients_on
 from tests.step_gradients import standing_still
 from tests.tiny_runs import MIXTURE, built, run, tiny
+from tst_study.megatron.dispatcher import _Combined, _Copied
 from tst_study.megatron.experts import RoutingLog
 from tst_study.megatron.grouped_experts import GroupedExperts
 from tst_study.megatron.model import empty_model
@@ -30,6 +32,49 @@ def test_grouped_experts_compute_what_sequential_ones_do(
     )
     for mine, theirs in zip(grouped, sequential, strict=True):
         assert_close_tensors(mine, theirs, 1e-6 if dtype == "float32" else 2e-2)
+
+
+def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
+    """On processors to the bit what additions one after another give, in both directions."""
+    positions, per_token, width = 50, 6, 8
+    of_copy = torch.randperm(positions * per_token) % positions
+    copies_of = torch.argsort(of_copy, stable=True).view(positions, per_token)
+    rows = torch.randn(positions, width, requires_grad=True)
+    copies = _Copied.apply(rows, of_copy, copies_of)
+    assert torch.equal(copies, rows[of_copy])
+    scales = torch.randn(len(of_copy), width)
+    combined = _Combined.apply(copies * scales, of_copy, copies_of)
+    (combined**2).sum().backward()
+    expected = torch.zeros(positions, width)
+    for place, row in enumerate(of_copy):
+        expected[row] += (copies * scales)[place]
+    assert torch.equal(combined, expected)
+    gradient = torch.zeros(positions, width)
+    for place, row in enumerate(of_copy):
+        gradient[row] += 2 * expected[row] * scales[place]
+    assert torch.equal(rows.grad, gradient)
+
+
+def test_nothing_of_a_layer_with_experts_adds_by_index(
+    words: Path,
+) -> None:
+    """Such additions have no order on a GPU."""
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            if operation._schema.name in ("aten::scatter_add", "aten::scatter_add_"):
+                names.append(operation._schema.name)
+            if operation._schema.name in ("aten::index_add", "aten::index_add_"):
+                names.extend(["aten::index_add"] * (args[0].dim() > 1))  # one index each else
+            return operation(*args, **(kwargs or {}))
+
+    names: list[str] = []
+    with built(tiny(words, *MIXTURE)) as (model, _):
+        layer = model.decoder.layers[0].mlp
+        hidden = torch.randn(8, 2, 16, requires_grad=True)
+        with Noted():
+            layer(hidden)[0].sum().backward()
+    assert names == []
 
 
 def experts_of_first_layer(model: torch.nn.Module) -> GroupedExperts:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from tests.parallel.test_resharding import stopped
 from tests.tiny_runs import last_tensors, run, tiny
 from tst_study import run_record
 from tst_study.config import Config
+from tst_study.megatron import process_groups as process_groups_module
 from tst_study.megatron.model import empty_model
 from tst_study.megatron.process_groups import process_groups
 from tst_study.train import train
@@ -93,3 +96,13 @@ def test_the_twin_moves_to_another_layout_on_four_processes(
     assert [segment["resumed_from"] for segment in record.segments] == [None, stopped_at + 1]
     assert_same_run_closely(record, run_record.read(unbroken))
     assert_close_tensors(last_tensors(tmp_path), last_tensors(unbroken), 1e-3)
+
+
+def test_no_communicator_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device bound to the world would have NCCL split it at once for each of its groups."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda **settings: asked.append(settings))
+    process_groups_module._join(torch.device("cuda", 0), timedelta(seconds=1))
+    (settings,) = asked
+    assert settings["backend"] == "nccl"
+    assert settings.get("device_id") is None

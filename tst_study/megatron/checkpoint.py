@@ -233,6 +233,9 @@ class Checkpoints:
                 )
         except FAILURES as error:
             raise _unreadable(place, _reason(error)) from error
+        # Megatron drops the handles of its broadcasts, and over gloo reads what may not have come.
+        # A barrier of the same group waits for all that was begun before it.
+        dist.barrier(parallel_state.get_data_parallel_group())
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
         return state
 

@@ -14,10 +14,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.optimizer import (
-    get_param_id_to_sharded_param_map,
-    make_sharded_optimizer_tensor,
-)
+from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
@@ -26,7 +23,7 @@ from torch import Tensor
 from tst_study.config import Optimizer
 from tst_study.megatron.gradient_buffers import GradientBuffers
 from tst_study.megatron.muon import projections_of
-from tst_study.megatron.optimizer_shards import gather_shards, shards_of_buffers
+from tst_study.megatron.optimizer_shards import parts_of, shards_of_buffers
 from tst_study.megatron.update_rules import RULES, STATES, STEP, MainWeight
 
 
@@ -71,12 +68,6 @@ class ModelOptimizer:
     def _share(self, parameter: Tensor, tensor: Tensor) -> Tensor:
         row = tensor.view(-1)
         return row[self._ranges[parameter]] if self.is_distributed else row
-
-    def whole(self, local: dict[Tensor, Tensor]) -> list[Tensor]:
-        """From this rank's shares by parameter to tensors in the shape of the parameters."""
-        if self.is_distributed:
-            return gather_shards(self.model, local)
-        return [x.view(p.shape) for p, x in local.items()]
 
     def zero_gradients(self) -> None:
         self.model.zero_grad_buffer()
@@ -145,7 +136,8 @@ class ModelOptimizer:
     def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
         """The state as Megatron's distributed checkpoints want it, for saving and for loading.
 
-        All ranks together. Per parameter and in its shape, so that any layout can read it.
+        Each rank's own part in place, and nothing is gathered; by the names, shapes and offsets of
+        the weights, so that any layout can read it.
         """
         self.model.await_weights()
         of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
@@ -155,19 +147,29 @@ class ModelOptimizer:
             "steps_taken": float(self.steps_taken),
             "tensors": {
                 name: [
-                    make_sharded_optimizer_tensor(sharded[p], whole, f"optimizer.{name}")
-                    for p, whole in zip(local, self.whole(local), strict=True)
+                    part
+                    for p, mine in local.items()
+                    for part in parts_of(p, sharded[p], mine, f"optimizer.{name}", self._range(p))
                 ]
                 for name, local in self._stored().items()
             },
         }
 
+    def _range(self, parameter: Tensor) -> slice | None:
+        return self._ranges[parameter] if self.is_distributed else None
+
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `sharded_state_dict` gave, filled in."""
+        """What `sharded_state_dict` gave, filled in. What this rank has read is in its place
+        already; what came from other ranks is not."""
         for name, local in self._stored().items():
-            for (parameter, mine), whole in zip(local.items(), state["tensors"][name], strict=True):
-                mine.copy_(self._share(parameter, whole))
+            parts = iter(state["tensors"][name])
+            for mine in local.values():
+                filled = 0
+                while filled < mine.numel():
+                    part = next(parts).view(-1)
+                    mine[filled : filled + part.numel()].copy_(part)
+                    filled += part.numel()
         self.steps_taken = int(state["steps_taken"])
         for main in self.main:
             if STEP in self.state_of(main):

@@ -6,10 +6,12 @@ the sum of its equal share of every bucket, and an all-gather gives all ranks th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
-import torch
 import torch.distributed as dist
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
 from torch import Tensor
@@ -24,26 +26,68 @@ def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
     }
 
 
-def gather_shards(model: DistributedDataParallel, shards: dict[Tensor, Tensor]) -> list[Tensor]:
-    """Each rank's shards of one float32 number per weight -> tensors in the shape of the
-    parameters, in the order of `shards`. All data-parallel ranks together."""
-    whole: dict[Tensor, Tensor] = {}
-    ranges = shards_of_buffers(model)
-    for buffer in _buffers(model):
-        flat = torch.zeros(
-            buffer.grad_data.numel(), dtype=torch.float32, device=buffer.grad_data.device
-        )
-        for parameter, (start, stop, _) in buffer.param_index_map.items():
-            whole[parameter] = flat[start:stop].view(parameter.shape)
-            whole[parameter].view(-1)[ranges[parameter]] = shards[parameter]
-        for number, bucket in enumerate(buffer.buckets):
-            share = _share(buffer, number)
-            dist.all_gather_into_tensor(
-                flat[bucket.offset : bucket.offset + bucket.grad_data.numel()],
-                flat[share.start : share.stop].clone(),
-                group=buffer.data_parallel_group,
+def parts_of(
+    parameter: Tensor,
+    sharded: ShardedTensor | ShardedTensorFactory,
+    row: Tensor,
+    prefix: str,
+    share: slice | None,
+) -> Iterator[ShardedTensor]:
+    """Of a tensor as large as a parameter, what this rank holds, for a checkpoint.
+
+    `sharded`: the parameter's own description; `row`: the numbers of its range `share`, in a row,
+    or all of them where it is None. Gives views of `row` in its order; nothing is copied. Part of
+    a matrix is up to three rectangles: the rest of its first row, whole rows, the beginning of its
+    last.
+    """
+    wholes = sharded.build() if isinstance(sharded, ShardedTensorFactory) else [sharded]
+    for whole in wholes:
+        assert whole.data.is_contiguous()  # a factory cuts between rows
+        start, size = whole.data.storage_offset() - parameter.storage_offset(), whole.data.numel()
+        named = replace(whole, key=f"{prefix}.{whole.key}", dtype=row.dtype, data=None)
+        if share is None:
+            yield replace(named, data=row[start : start + size].view(whole.local_shape))
+            continue
+        first, last = max(start, share.start), min(start + size, share.stop)
+        ones = (1,) * whole.prepend_axis_num
+        for offset, shape in _rectangles(first - start, last - start, whole.local_shape):
+            length = math.prod(shape)
+            begin = first - share.start
+            first += length
+            own = zip(whole.global_offset, (*(0 for _ in ones), *offset), strict=True)
+            yield replace(
+                named,
+                data=row[begin : begin + length].view(*ones, *shape),
+                local_shape=(*ones, *shape),
+                global_offset=tuple(a + b for a, b in own),
+                # No grid of equal parts; and no other data-parallel rank holds the same numbers.
+                axis_fragmentations=None,
+                prepend_axis_num=0,
+                replica_id=(*whole.replica_id[:-1], 0),
             )
-    return [whole[parameter] for parameter in shards]
+
+
+def _rectangles(
+    first: int, last: int, shape: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Offset and shape of the parts of a vector or matrix that hold its numbers `first` to `last`
+    in a row, in their order."""
+    if last <= first:
+        return
+    if len(shape) == 1:
+        yield (first,), (last - first,)
+        return
+    _, width = shape
+    row, column = divmod(first, width)
+    if column:
+        end = min(last, (row + 1) * width)
+        yield (row, column), (1, end - first)
+        first, row = end, row + 1
+    rows, rest = divmod(max(0, last - first), width)
+    if rows:
+        yield (row, 0), (rows, width)
+    if rest:
+        yield (row + rows, 0), (1, rest)
 
 
 def _buffers(model: DistributedDataParallel) -> Iterator[_ParamAndGradBuffer]:

@@ -215,7 +215,9 @@ def choose_device(execution: Execution) -> torch.device:
 def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     if device.type == "cuda":
-        settings |= {"backend": "nccl", "device_id": device}
+        # Without `device_id`: with it NCCL makes every group's communicator at once, thousands of
+        # them over 512 ranks, most of which send nothing.
+        settings["backend"] = "nccl"
     if rank_variable("WORLD_SIZE") == 1:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}

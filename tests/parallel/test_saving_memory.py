@@ -1,0 +1,88 @@
+"""Saving and resuming hold hardly more memory than training, and gather nothing."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.steps import PackageSteps, step_config
+from tests.allocated import AllocatedTensors
+from tests.distributed import run_ranks
+from tests.tiny_runs import assert_same_tensors, tensors_of
+from tst_study.checkpoints.places import checkpoint_place
+from tst_study.config import Config, Parallel
+from tst_study.megatron.checkpoint import Checkpoints
+from tst_study.megatron.optimizer_shards import _rectangles
+from tst_study.megatron.process_groups import process_groups
+
+MODEL: dict[str, Any] = {
+    "layers": 4,
+    "hidden_size": 128,
+    "attention_heads": 4,
+    "key_value_heads": 2,
+    "head_size": 32,
+    "feed_forward_size": 384,
+    "vocabulary_size": 2048,
+}
+EXPERTS = {"experts": {"count": 4, "per_token": 2, "feed_forward_size": 128}, "qk_norm": True}
+
+
+def peaks(config: Config, folder: Path) -> list[int]:
+    """Bytes of tensors alive on this rank at most: in a step, a save, a load; the last two with
+    what training holds between steps."""
+    allocated, found = AllocatedTensors(), []
+    with process_groups(config) as ranks, allocated:
+        steps = PackageSteps(config, ranks.device)
+        step = steps.step()
+        step()  # the optimizer's state is made here
+        checkpoints = Checkpoints(folder, keep=2)
+        state = steps.model, steps.optimizer
+        for number, work in enumerate(
+            (
+                step,
+                lambda: checkpoints.save(1, *state, {}),
+                lambda: checkpoints.load(1, *state),
+            )
+        ):
+            gc.collect()
+            allocated.peak = allocated.now
+            work()
+            found.append(allocated.peak)
+            assert number == 0 or allocated.now <= found[0]
+        checkpoints.save(2, *state, {})
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", [{}, EXPERTS], ids=["dense", "experts"])
+def test_saving_and_loading_take_at_most_a_seventh_more_than_training(
+    tmp_path: Path, model: dict[str, Any], dtype: Any
+) -> None:
+    config = step_config(MODEL | model, 8, 64, dtype=dtype)
+    config = config.executed(parallel=Parallel(optimizer="distributed"))
+    for trained, saved, loaded in run_ranks(4, peaks, config, tmp_path, timeout=120.0):
+        assert saved <= 1.15 * trained
+        assert loaded <= 1.15 * trained
+    # What was loaded is what was saved.
+    assert_same_tensors(*(tensors_of(checkpoint_place(tmp_path, step)) for step in (1, 2)))
+
+
+@pytest.mark.parametrize("shape", [(17,), (5, 7), (1, 9)])
+def test_rectangles_of_a_range_are_its_numbers_in_order(shape: tuple[int, ...]) -> None:
+    import torch
+
+    size = int(torch.tensor(shape).prod())
+    numbers = torch.arange(size).view(shape)
+    for first in range(size):
+        for last in range(first, size + 1):
+            found = [
+                number
+                for offset, part in _rectangles(first, last, shape)
+                for number in numbers[
+                    tuple(slice(o, o + n) for o, n in zip(offset, part, strict=True))
+                ].flatten()
+            ]
+            assert found == list(range(first, last))
