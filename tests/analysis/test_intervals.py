@@ -57,3 +57,5 @@ def test_the_default_covers_in_every_case_that_was_simulated() -> None:
     assert len(rows) >= 100
     assert all(row["made"] >= 2000 for row in rows)
     assert min(row["blocks, own variances"][0] for row in rows) >= 0.93
+    incomplete = json.loads(RECORD.with_name("verdict_coverage_incomplete.json").read_text())
+    assert min(row["blocks, own variances"][0] for row in incomplete) >= 0.93
