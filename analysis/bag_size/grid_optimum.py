@@ -25,12 +25,20 @@ WINDOWS: tuple[float | None, ...] = (0.7, 1.1, None)
 """Around the lowest point: a factor of 2, of 3, and all values."""
 
 
+_NOTHING = (
+    "no superposed run beside a baseline: an optimum needs one r at four or more s (or one s at "
+    "four or more r)"
+)
+
+
 def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
     """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
     paired gain, so that a seed's luck drops out."""
     rows = rows_of(comparison.pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
     pairs = comparison.pairs.loc[plain]
+    if pairs.empty:
+        raise UserError(_NOTHING)
     pairs = pairs.assign(size=_labels(pairs), step_ratio=pairs["step_ratio"].round(4))
     return pairs.assign(loss=-pairs["gain"])[[*_CELL, "seed", "loss"]]
 
@@ -85,10 +93,7 @@ def optima(
                 row = {**named, **asdict(found), "asked": form, "sentence": found.edge}
                 rows.append(row)
     if not rows:
-        raise UserError(
-            "no superposed run beside a baseline: an optimum needs one r at four or more s (or "
-            "one s at four or more r)"
-        )
+        raise UserError(_NOTHING)
     return pd.DataFrame(rows)
 
 

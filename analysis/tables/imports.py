@@ -357,6 +357,7 @@ def _run_row(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts) -> dict
         evaluated_step=final.get("step"),
         evaluated_phase=final.get("phase"),
         **{key: final.get(key) for key in measured},
+        **dict.fromkeys(("code", "devices"), ""),
         dropped_rows=0,
         segments=1,
         family=label,

@@ -20,6 +20,7 @@ from analysis.tables.archive import add_to_archive
 from analysis.tables.columns import Tables
 from analysis.tables.imports import import_logs, write_template
 from analysis.tables.source import read_tables
+from paper_figures.build import build
 from tst_study.errors import UserError
 
 STEPS = (10, 20, 30)
@@ -289,6 +290,10 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
     assert row["gain"] == pytest.approx(0.05)
     assert row["low"] < 0.05 < row["high"]
     assert read_tables(tmp_path / "archive").runs["arm"].tolist()[-1] == "muon"
+    with pytest.raises(UserError, match="no superposed run"):
+        ask("bag-size", tmp_path / "archive")
+    build(tmp_path / "archive", tmp_path / "report", only=["report"])
+    assert "muon" in (tmp_path / "report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
