@@ -34,14 +34,11 @@ def interleaved_seconds(
     *,
     warm_up: int = 3,
     seconds: float = float("inf"),
-    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per call of each candidate: each once per repeat, in a new order every time.
 
     A candidate that works on a GPU waits for it itself.
     Stops early, at the end of a repeat, once `seconds` have passed; one repeat is always made.
-    `clock`: `time.process_time` counts processor time, which other processes on the machine
-    hardly touch; it says nothing of several threads or of a GPU.
     """
     began = time.perf_counter()
     order = random.Random(0)
@@ -51,9 +48,9 @@ def interleaved_seconds(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name in order.sample(list(candidates), len(candidates)):
-            start = clock()
+            start = time.perf_counter()
             candidates[name]()
-            times[name].append(clock() - start)
+            times[name].append(time.perf_counter() - start)
         if time.perf_counter() - began > seconds:
             break
     return times

@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -49,14 +47,6 @@ def test_only_the_multi_hot_loss_takes_weights():
         check_loss_kind("sum_to_one", "power_law")
     with pytest.raises(ValueError, match="'focal' is unknown"):
         check_loss_kind("focal")
-
-
-def test_the_configuration_needs_weights_but_not_torch():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import tst_study.superposition as s; s.offset_weights('power_law', 4); s.check_loss_kind"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_rows_of_weights_lie_evenly_over_the_phase_with_straight_lines_between_them():

@@ -69,26 +69,16 @@ __all__ = [
     "weighting_at",
 ]
 
-_MODULE_OF_TORCH_NAME = {
-    "Objective": "method",
-    "Superposition": "method",
-    "bag_embedding": "embedding",
-    "bag_inputs": "bags",
-    "bag_log_probabilities": "log_probabilities",
-    "bag_loss": "losses",
-    "bag_targets": "bags",
-    "count_valid_targets": "bags",
-    "linear_bag_loss": "linear_loss",
-    "shuffle_bags": "bags",
-}
+_NEED_TORCH = ("bags", "embedding", "linear_loss", "log_probabilities", "losses", "method")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF_TORCH_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF_TORCH_NAME[name]}"), name)
-    globals()[name] = value  # the next access does not come here
-    return value
+    for module in _NEED_TORCH if name in __all__ else ():
+        found = vars(import_module(f"{__name__}.{module}"))
+        if name in found:
+            globals()[name] = found[name]  # the next access does not come here
+            return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
