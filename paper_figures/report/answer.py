@@ -15,6 +15,11 @@ ASKED = (
     "Asked: does training that first reads bags of s tokens for a share r of its steps end with a "
     "lower held-out next-token loss than ordinary training of the same FLOPs?"
 )
+EXPECTED = (
+    "To be expected: right after the switch superposition is behind, in the paper's runs too "
+    "(Figure 3), and makes this up later. A small model trained for a few thousand steps may end "
+    "before it has; that it loses there says nothing of longer runs."
+)
 GLOSSARY = (
     "TST: token superposition training. s: tokens per bag; r: share of the steps that read bags; "
     "s = 1 is the baseline. Nats: loss per token with the natural logarithm; a gain is the "
@@ -34,9 +39,10 @@ def by_text(summary: Summary) -> list[tuple[str, list[Group]]]:
 
 
 def lead(summary: Summary) -> str:
-    """Scale, question, answers, words."""
+    """Scale, question, what was to be expected, answers, words."""
     texts = by_text(summary)
     parts = [paragraph(_facts(summary), "facts"), paragraph(ASKED, "lead")]
+    parts.append(paragraph(EXPECTED, "note"))
     for name, found in texts:
         words = f"<b>{text(name)}</b> ({text(_scale(found))}): {text(_answer(found))}"
         parts.append(f'<p class="lead answer">{words}</p>\n')

@@ -30,7 +30,7 @@ def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to
     summary = sources.summary
     sections = {  # one that is empty is left out
         "Verdicts": study_sections.verdicts(summary),
-        "Findings": study_sections.findings(summary),
+        "Not read": bullets(summary.tables.problems) if summary.tables.problems else "",
         "Figures": figures(there, to),
         "Comparisons": study_sections.comparisons(summary),
         "Equal loss": study_sections.equal_loss(summary),

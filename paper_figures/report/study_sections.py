@@ -5,45 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.summary import Summary, counts_in_words, verdict_counts
+from analysis.summary import Summary
 from analysis.tables.columns import rows_of
-from analysis.wording import bounds, gain_sentence, number, signed, verdict_parts
+from analysis.wording import bounds, number, signed, verdict_parts
 from paper_figures.report.answer import by_text
-from paper_figures.report.html_parts import bullets, folded, paragraph, table, text
+from paper_figures.report.html_parts import paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
 from paper_figures.table import Entry, Grid, Row, gain_entry, number_as, number_entry
 from tst_study.configuration.superposition_setting import SuperpositionSetting
 from tst_study.units import duration
-
-FEW = 8
-"""Settings of one corpus and length that are all said in words; of more, a fold-out holds them."""
-
-
-def findings(summary: Summary) -> str:
-    parts = [paragraph(f"Not read: {problem}", "note") for problem in summary.tables.problems]
-    for name, found in by_text(summary):
-        parts.append(f"<h3>{text(name)}</h3>\n")
-        for group in found:
-            items = "".join(map(_finding, rows_of(group.rows)))
-            listed = f"<ul>\n{items}</ul>\n"
-            parts.append(paragraph(group.scale, "note"))
-            if len(group.rows) > FEW:
-                words = counts_in_words(verdict_counts(group.rows))
-                parts.append(paragraph(f"{number(len(group.rows), 'setting')}: {words}."))
-                listed = folded("Each in words", listed)
-            parts.append(listed)
-    doubtful = [sweep for sweep in summary.sweeps if sweep.at_edge or not sweep.followed]
-    if doubtful:
-        parts.append("<h3>Doubtful</h3>\n")
-        parts.append(bullets(sweep.sentence() for sweep in doubtful))
-    return "".join(parts)
-
-
-def _finding(row: Row) -> str:
-    """The verdict set apart; wins and losses get the same weight."""
-    verdict = str(row["verdict"])
-    shown = text(gain_sentence(row)).replace(f" {verdict}", f" <b>{verdict}</b>", 1)
-    return f'<li class="{verdict.split()[0]}">{shown}</li>\n'
 
 
 def verdicts(summary: Summary) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -137,8 +135,9 @@ def test_the_report_knows_every_colour_in_light_and_in_dark(built: Built) -> Non
 
 def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built) -> None:
     page = (built.to / "report.html").read_text("utf8")
-    assert "<b>no difference shown</b>" in page
-    assert "<b>better</b>" in page
+    assert "no difference shown" in page
+    assert "<td>better</td>" in page
+    assert page.index("To be expected") < page.index('class="lead answer"')
     assert "What these numbers cannot say" in page
     links = re.findall(r'<td[^>]*><a href="([^"]+)">', page)
     assert len(links) == len(built.sources.summary.tables.runs)
@@ -176,16 +175,6 @@ def test_what_comes_from_a_run_is_escaped(tmp_path: Path) -> None:
     (run / "run.json").write_text(header)
     build(tmp_path / "runs", tmp_path / "to", only=["report"])
     assert "<script>alert" not in (tmp_path / "to" / "report.html").read_text("utf8")
-
-
-def test_neither_torch_nor_megatron_nor_submitit_is_imported() -> None:
-    code = (
-        "import sys, paper_figures.build, analysis.summary;"
-        "from paper_figures.catalogue import CATALOGUE;"
-        "assert len(CATALOGUE) > 50;"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'megatron', 'submitit')))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> None:

