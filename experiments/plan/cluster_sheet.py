@@ -12,8 +12,8 @@ from tst_study.configuration.phase_plan import plan_phases
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.devices import Device, peak_flops
-from tst_study.cost.memory import Memory, estimate_memory
-from tst_study.cost.parallel_layout import tensor_sizes
+from tst_study.cost.memory import Memory, estimate_memory, held_parameters
+from tst_study.cost.parallel_layout import bucket_weights, data_ranks, layout_of, tensor_sizes
 from tst_study.errors import UserError
 
 PUBLISHED_DEVICE = "B200"
@@ -57,8 +57,20 @@ def _shape(config: Config, gpus: int, memory: int, device: Device | None) -> lis
             _memory_row(config.executed(recompute=recompute), gpus, memory, recompute)
             for recompute in get_args(Recompute)
         ),
+        *_buckets(config, gpus),
         f"  {_alternative(config, gpus, memory, device)}",
     ]
+
+
+def _buckets(config: Config, gpus: int) -> list[str]:
+    """In how many parts gradients are summed while the backward pass goes on, if they are."""
+    parallel = layout_of(config)
+    if not parallel.overlap_gradients:
+        return []
+    held = held_parameters(config.model, parallel, stage=0)
+    weights = held.dense + held.experts
+    size = bucket_weights(weights, data_ranks(parallel, gpus))
+    return [f"  gradients are summed in about {round(weights / size)} buckets"]
 
 
 def _memory_row(config: Config, gpus: int, memory: int, recompute: str) -> str:

@@ -11,7 +11,13 @@ from tst_study import config
 from tst_study.config import Parallel
 from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.configuration.presets import PRESETS
-from tst_study.cost.parallel_layout import check, layout_of, layout_problem, tensor_sizes
+from tst_study.cost.parallel_layout import (
+    bucket_weights,
+    check,
+    layout_of,
+    layout_problem,
+    tensor_sizes,
+)
 from tst_study.errors import UserError
 
 REFUSALS = [
@@ -89,3 +95,14 @@ def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
     preset: str, sizes: list[int]
 ) -> None:
     assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes
+
+
+@pytest.mark.parametrize(
+    ("weights", "ranks", "count"),
+    [(600e6, 8, 16), (600e6, 512, 16), (100e6, 512, 4), (10e9, 64, 16)],
+)
+def test_gradients_are_summed_in_several_buckets_on_any_number_of_ranks(
+    weights: float, ranks: int, count: int
+) -> None:
+    size = bucket_weights(int(weights), ranks)
+    assert round(weights / size) == count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,6 @@ def trained_in_small_buckets(config: Config, folder: Path) -> dict[str, int]:
     def head(model: SuperposedGPT) -> list[torch.Tensor]:
         return [*model.output_layer.parameters(), *model.decoder.final_layernorm.parameters()]
 
-    settings = gradient_buffers.DistributedDataParallelConfig
     make = GradientBuffers.__init__
 
     def kept(self: GradientBuffers, *inputs: Any) -> None:
@@ -62,7 +60,7 @@ def trained_in_small_buckets(config: Config, folder: Path) -> dict[str, int]:
         buffers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradient_buffers, settings.__name__, partial(settings, bucket_size=2_000))
+        patch.setattr(gradient_buffers, "bucket_weights", lambda *unused: 2_000)
         patch.setattr(GradientBuffers, "__init__", kept)
         for owner, method, name, parameters in (
             (SuperposedGPT, "embed", "embedding", lambda model: model.embedding.parameters()),

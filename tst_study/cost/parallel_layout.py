@@ -61,6 +61,13 @@ def data_ranks(parallel: Parallel, ranks: int) -> int:
     return ranks // (parallel.tensor * parallel.pipeline)
 
 
+def bucket_weights(weights: int, ranks: int) -> int:
+    """How many of a rank's `weights` are summed over `ranks` at a time, where sums are overlapped
+    with the backward pass: 16 parts, or fewer where a rank's share of one would be below 2^16
+    numbers, whose message would take longer to start than to send; but never fewer than four."""
+    return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
+
+
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
     yield from _tensor_problems(config, parallel)
     yield from _expert_problems(config, parallel)

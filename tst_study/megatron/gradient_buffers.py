@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.distributed.param_and_grad_buffer import dist_all_gather_func, shard_buffer
 
 from tst_study.config import Parallel
+from tst_study.cost.parallel_layout import bucket_weights
 from tst_study.megatron.model import SuperposedGPT
 
 
@@ -45,8 +47,12 @@ class GradientBuffers(DistributedDataParallel):
     def __init__(self, model: SuperposedGPT, parallel: Parallel) -> None:
         self._written: set[Any] = set()
         several = dist.get_world_size() > 1  # alone, nothing is sent that could be overlapped
+        weights = sum(p.numel() for p in model.parameters())
+        over = parallel_state.get_data_parallel_world_size()
         settings = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
+            # Megatron's own grows by a million a rank: one bucket at 512, and nothing overlaps.
+            bucket_size=bucket_weights(weights, over),
             use_distributed_optimizer=parallel.optimizer == "distributed",
             overlap_grad_reduce=several and parallel.overlap_gradients,
         )
