@@ -21,7 +21,7 @@ class _Copied(torch.autograd.Function):
         return rows.index_select(0, of_copy)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         _, copies_of = context.saved_tensors
         return _summed(gradient, copies_of), None, None
 
@@ -35,7 +35,7 @@ class _Combined(torch.autograd.Function):
         return _summed(copies, copies_of)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (of_copy,) = context.saved_tensors
         return gradient.index_select(0, of_copy), None, None
 
