@@ -1,7 +1,7 @@
 """Run folders or tables → fits → comparisons. pandas and scipy; never torch, megatron or submitit.
 
 `tables/` reads runs from wherever they were trained;
-`compare/`, `scaling/`, `law/` and `bag_size/` answer the `questions` with the help of `fitting/`;
+`verdict/` says who won, `fits/` what follows at other sizes; both answer the `questions`;
 `published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
 of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`, and `runs_of` for
 everything that compares runs.
@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.law.superposition_law import fit_superposition_law
-    from analysis.scaling.frames import fit_chinchilla, fit_power_law
+    from analysis.fits.law.superposition_law import fit_superposition_law
+    from analysis.fits.scaling.frames import fit_chinchilla, fit_power_law
     from analysis.tables.table_of_runs import runs_of
 
 _HOME = {
-    "fit_chinchilla": "scaling.frames",
-    "fit_power_law": "scaling.frames",
-    "fit_superposition_law": "law.superposition_law",
+    "fit_chinchilla": "fits.scaling.frames",
+    "fit_power_law": "fits.scaling.frames",
+    "fit_superposition_law": "fits.law.superposition_law",
     "runs_of": "tables.table_of_runs",
 }
 __all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law", "runs_of"]

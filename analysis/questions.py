@@ -11,20 +11,20 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.bag_size.grid_optimum import bag_size_answer, grid_of_runs
-from analysis.compare.comparison import compare
-from analysis.compare.compute_multiplier import compute_answer
-from analysis.compare.matched import matched_answer
-from analysis.law.answer import law_answer, law_on_runs
-from analysis.law.data_constrained import data_answer, published_data_answer
-from analysis.mutual_information import mutual_information_answer
-from analysis.scaling.chinchilla import points_of
-from analysis.scaling.chinchilla_answer import chinchilla_answer
+from analysis.fits.bag_size.grid_optimum import bag_size_answer, grid_of_runs
+from analysis.fits.law.answer import law_answer, law_on_runs
+from analysis.fits.law.data_constrained import data_answer, published_data_answer
+from analysis.fits.mutual_information import mutual_information_answer
+from analysis.fits.scaling.chinchilla import points_of
+from analysis.fits.scaling.chinchilla_answer import chinchilla_answer
+from analysis.fits.scaling.compute_multiplier import compute_answer
 from analysis.summary import summarise
 from analysis.tables.columns import Tables
 from analysis.tables.eligible import eligible
 from analysis.tables.source import read_tables
 from analysis.tables.table_of_runs import checked, fingerprint_of_file, read_frame, tables_of
+from analysis.verdict.comparison import compare
+from analysis.verdict.matched import matched_answer
 from tst_study.errors import UserError, one_of
 
 Inputs = dict[str, str]

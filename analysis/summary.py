@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.comparison import SAME, Comparison, compare
-from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.compare.matched import EQUAL_LOSS, matched
 from analysis.tables.columns import Tables, rows_of
+from analysis.verdict.comparison import SAME, Comparison, compare
 from analysis.verdict.decide import VERDICTS
+from analysis.verdict.learning_rate import Sweep, sweeps
+from analysis.verdict.matched import EQUAL_LOSS, matched
 from analysis.verdict.question import questions_of
 from analysis.wording import bounds, left_out, number, told_apart_by_set_up, verdict_lines
 

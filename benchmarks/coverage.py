@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.bag_size.optimum import optimum
-from analysis.compare.comparison import compare
-from analysis.compare.compute_multiplier import compute_multiplier
-from analysis.compare.length_curve import speed_up
-from analysis.fitting import bootstrap
-from analysis.scaling.chinchilla import envelope, exponents, isoflop, parametric
-from analysis.scaling.scaling_laws import Base
+from analysis.fits.bag_size.optimum import optimum
+from analysis.fits.scaling.chinchilla import envelope, exponents, isoflop, parametric
+from analysis.fits.scaling.compute_multiplier import compute_multiplier
+from analysis.fits.scaling.scaling_laws import Base
+from analysis.fits.solver import bootstrap
 from analysis.tables.table_of_runs import runs_of
+from analysis.verdict.comparison import compare
+from analysis.verdict.length_curve import speed_up
 from tst_study.errors import UserError
 
 Random = np.random.Generator

@@ -16,16 +16,16 @@ import torch
 from benchmarks import bag_loss
 from benchmarks.measuring import device_name
 from benchmarks.steps import Compiler, PackageSteps, Step, plain_step, step_config
-from tst_study import run_record
-from tst_study.config import Config, from_dict
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, from_dict
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.devices import peak_flops
 from tst_study.cost.memory import estimate_memory
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import bundled_books
-from tst_study.megatron.model import superposition_objective
-from tst_study.megatron.process_groups import process_groups
+from tst_study.model.model import superposition_objective
+from tst_study.parallel.process_groups import process_groups
+from tst_study.record import reader as run_record
 from tst_study.superposition.method import NEXT_TOKEN
 from tst_study.train import train
 

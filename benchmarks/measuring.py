@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tst_study.run.launch_facts import launch_facts
+from tst_study.record.launch_facts import launch_facts
 
 TIMING_VARIABLES = (
     "OMP_NUM_THREADS",

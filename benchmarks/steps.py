@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tst_study.config import Config, Model, from_dict
+from tst_study.config.schema import Config, Model, from_dict
 from tst_study.cost.parallel_layout import layout_of
-from tst_study.megatron.forward_backward import forward_backward, micro_batches
-from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import build_model
-from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.model.layers import compile_layers
+from tst_study.model.model import build_model
+from tst_study.parallel.forward_backward import forward_backward, micro_batches
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.method import NEXT_TOKEN, Objective
 
 Step = Callable[[], Tensor]

@@ -21,8 +21,8 @@ import torch
 
 from benchmarks.measuring import interleaved_seconds, machine_facts, median_ratio, medians
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
-from tst_study.megatron.model import superposition_objective
-from tst_study.megatron.process_groups import process_groups
+from tst_study.model.model import superposition_objective
+from tst_study.parallel.process_groups import process_groups
 from tst_study.process.memory_reuse import keep_freed_memory
 
 OURS, SUPERPOSED, PLAIN = "tst_study", "tst_study, superposed", "plain PyTorch"

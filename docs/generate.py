@@ -19,8 +19,8 @@ from analysis.tables.source import read_tables
 from analysis.wording import verdict_parts
 from experiments.studies.catalogue import STUDIES, module_of
 from experiments.studies.scales import SCALES
-from tst_study import config
-from tst_study.configuration.presets import PRESETS
+from tst_study.config import schema as config
+from tst_study.config.presets import PRESETS
 
 DOCS = Path(__file__).parent
 

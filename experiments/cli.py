@@ -112,7 +112,7 @@ def plan(
     from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
     from experiments.plan_table import table
-    from experiments.runs.status import ENDLESS
+    from experiments.state.status import ENDLESS
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs)
@@ -206,7 +206,7 @@ def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     from analysis.verdict.question import register
     from experiments.launcher import launcher_of
     from experiments.plan.planner import Planner
-    from tst_study.run.launch_facts import code_version
+    from tst_study.record.launch_facts import code_version
 
     if not options.dry:
         register(study.folder, study.questions, code_version())
@@ -238,7 +238,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from experiments.runs.status_screen import chosen, show
+    from experiments.state.status_screen import chosen, show
     from experiments.studies.catalogue import STUDIES
 
     if runs is None and study not in STUDIES:
@@ -264,7 +264,7 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
 ) -> None:
     """Show the end of the logs of runs: of those that failed, where none are named."""
-    from experiments.runs.jobs import log_tails
+    from experiments.state.jobs import log_tails
 
     for text in log_tails(*_place(study, scale, runs, pattern), lines):
         print(text)
@@ -291,7 +291,7 @@ def retry(
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options
-    from experiments.runs.status import stopped
+    from experiments.state.status import stopped
     from experiments.studies.catalogue import STUDIES, load, of_folder
 
     if study in STUDIES:
@@ -318,7 +318,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
-    from experiments.runs.jobs import cancel_runs
+    from experiments.state.jobs import cancel_runs
 
     root, pattern = _place(study, scale, runs, pattern)
     cancelled = cancel_runs(root, pattern)
@@ -344,9 +344,9 @@ def collect(
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
-    from experiments.runs.collect import collect as collect_runs
-    from experiments.runs.collect import keep as keep_runs
-    from experiments.runs.status_screen import look
+    from experiments.state.collect import collect as collect_runs
+    from experiments.state.collect import keep as keep_runs
+    from experiments.state.status_screen import look
 
     root = _folder(study, scale, runs)
     print(*collect_runs(root, look(study, scale, root)).lines(), sep="\n")
@@ -370,7 +370,7 @@ def clean(
     """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
     trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
     from experiments.plan.planner import Planner
-    from experiments.runs.clean import delete, not_needed
+    from experiments.state.clean import delete, not_needed
     from experiments.studies.catalogue import STUDIES, load
 
     root, planner = _folder(study, scale, runs), None

@@ -19,7 +19,7 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
 
 LAUNCHERS = {
     "local": "experiments.local.launcher:Local",

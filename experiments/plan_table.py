@@ -12,14 +12,14 @@ from experiments.plan.detectable import detectable
 from experiments.plan.layouts import AllocationOf, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
-from experiments.runs.status import ENDLESS, StatusRow, row, totals
-from tst_study import run_record
-from tst_study.config import Config
-from tst_study.configuration.phase_plan import plan_phases
+from experiments.state.status import ENDLESS, StatusRow, row, totals
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.memory import estimate_memory
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
+from tst_study.record import reader as run_record
 from tst_study.units import big, duration, memory_size, shortened
 
 HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tst_study import run_record
-from tst_study.config import Config, apply_override, from_dict, of_record
+from tst_study.config.identity import fingerprint
+from tst_study.config.schema import Config, apply_override, from_dict, of_record
 from tst_study.data.run_data import fingerprints
 from tst_study.errors import UserError
-from tst_study.run.identity import fingerprint
+from tst_study.record import reader as run_record
 
 
 @dataclass(frozen=True)

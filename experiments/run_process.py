@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from tst_study import run_record
 from tst_study.atomic_files import written_atomically
-from tst_study.config import Config, to_toml
+from tst_study.config.schema import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
-from tst_study.run import lock as run_lock
-from tst_study.run.writer import mark
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
+from tst_study.record.writer import mark
 
 
 class Exit(IntEnum):

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from analysis.verdict.question import Question
 from experiments.corpora import Recipe
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
 
 Key = TypeVar("Key")

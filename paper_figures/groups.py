@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.compare.comparison import SAME
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME
 from analysis.wording import number, told_apart
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
 TOLERANCE = 0.1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tst_study import config
-from tst_study.config import Config
+from tst_study.config import schema as config
+from tst_study.config.schema import Config
 
 EXAMPLE: dict[str, Any] = {
     "model": {"preset": "laptop-64"},

@@ -10,9 +10,9 @@ from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_p
 from torch import Tensor
 
 from tests.distributed import run_ranks
-from tst_study.config import Config
-from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.optimizer_shards import parts_of
+from tst_study.config.schema import Config
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.optimizer_shards import parts_of
 from tst_study.train import train
 
 Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]

@@ -25,8 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.distributed import run_ranks
-from tst_study import config, train
-from tst_study.config import Config
+from tst_study import train
+from tst_study.config import schema as config
+from tst_study.config.schema import Config
 
 aten = torch.ops.aten
 SIZED_BY_NUMBERS = {

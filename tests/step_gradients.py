@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.tiny_runs import tiny
-from tst_study.config import Config
-from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.run_record import read
+from tst_study.config.schema import Config
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.record.reader import read
 from tst_study.train import train
 
 Gradients = dict[str, torch.Tensor]

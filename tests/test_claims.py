@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare.comparison import Comparison
-from analysis.law.answer import published_beside_law
-from analysis.law.held_out import predictions, splits
-from analysis.law.rows import published_rows
-from analysis.law.superposition_law import Law, published_law
+from analysis.fits.law.answer import published_beside_law
+from analysis.fits.law.held_out import predictions, splits
+from analysis.fits.law.rows import published_rows
+from analysis.fits.law.superposition_law import Law, published_law
 from analysis.summary import Summary, summarise
 from analysis.tables.source import read_tables
+from analysis.verdict.comparison import Comparison
 from analysis.verdict.intervals import mean_interval
 from paper_figures.report.study_sections import verdicts as section_of_verdicts
 

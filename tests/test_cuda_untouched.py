@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.test_imports import ROOT
-from tst_study.config import Execution
+from tst_study.config.schema import Execution
 from tst_study.errors import UserError
-from tst_study.megatron import process_groups
-from tst_study.megatron.process_groups import choose_device
+from tst_study.parallel.process_groups import choose_device
 
 PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 NOBODY_TOUCHES_CUDA = """
@@ -146,10 +143,3 @@ def test_too_few_gpus_are_named(
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     with pytest.raises(UserError, match=message):
         device_with(there, monkeypatch, device, **ON_EIGHT)
-
-
-def test_nccl_is_told_the_device_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(dist, "init_process_group", lambda **settings: told.update(settings))
-    process_groups._join(torch.device("cuda", 5), timedelta(seconds=1))
-    assert (told["backend"], told["device_id"]) == ("nccl", torch.device("cuda", 5))

@@ -17,9 +17,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from docs import generate
-from tst_study import config
 from tst_study.command_line import program
-from tst_study.config import from_dict
+from tst_study.config import schema as config
+from tst_study.config.schema import from_dict
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md"))

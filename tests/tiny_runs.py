@@ -16,14 +16,15 @@ import torch
 from megatron.core import dist_checkpointing
 from torch import Tensor
 
-from tst_study import config, run_record
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.checkpoints.reader import CheckpointReader
-from tst_study.config import Config
+from tst_study.config import schema as config
+from tst_study.config.schema import Config
 from tst_study.data.token_stream import TokenStream
-from tst_study.megatron.model import SuperposedGPT, build_model
-from tst_study.megatron.process_groups import Ranks, process_groups
-from tst_study.run_record import RunRecord
+from tst_study.model.model import SuperposedGPT, build_model
+from tst_study.parallel.process_groups import Ranks, process_groups
+from tst_study.record import reader as run_record
+from tst_study.record.reader import RunRecord
 from tst_study.train import train
 
 # Each run ends with a collection, which would else walk through all that torch and megatron.core

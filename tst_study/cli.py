@@ -18,9 +18,9 @@ from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
 
 if TYPE_CHECKING:
-    from tst_study import run_record
-    from tst_study.config import Config
+    from tst_study.config.schema import Config
     from tst_study.data.manifest import Manifest
+    from tst_study.record import reader as run_record
 
 verbs = typer.Typer()
 data = typer.Typer(help="Make and verify token files.", no_args_is_help=True, rich_markup_mode=None)
@@ -186,7 +186,7 @@ def train(
     ] = 1,
 ) -> None:
     """Train one run, or go on with it from its last checkpoint."""
-    from tst_study import config
+    from tst_study.config import schema as config
     from tst_study.data.manifest import NoTokenFilesError
 
     if config_file is None and not overrides:
@@ -216,7 +216,7 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
         prepare_for_gpus,
         rank_variable,
     )
-    from tst_study.run import lock as run_lock
+    from tst_study.record import lock as run_lock
 
     prepare_for_gpus()
     if processes > 1:
@@ -247,8 +247,8 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
 
 def _note_the_end(config: Config, folder: Path, words: str) -> None:
     """The last word on a run whose first rank could not say it."""
-    from tst_study.run.writer import mark
-    from tst_study.run_record import read_status
+    from tst_study.record.reader import read_status
+    from tst_study.record.writer import mark
 
     status = read_status(folder)
     if status is not None and status["state"] == "running":
@@ -266,8 +266,8 @@ def _without_processes(arguments: list[str]) -> list[str]:
 
 
 def _run_folder(config: Config) -> Path:
+    from tst_study.config.identity import fingerprint, run_id
     from tst_study.data.run_data import fingerprints
-    from tst_study.run.identity import fingerprint, run_id
 
     identity = fingerprint(config, fingerprints(config))
     return Path("runs") / config.study / run_id(config, identity)
@@ -281,7 +281,7 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
 
 def _done(folder: Path) -> list[str]:
     """Where it lies, what it reached, and what to type next."""
-    from tst_study import run_record
+    from tst_study.record import reader as run_record
 
     row = run_record.last_evaluation(folder)
     reached = [] if row is None else [_reached(row)]
@@ -291,7 +291,7 @@ def _done(folder: Path) -> list[str]:
 
 def _stopped(folder: Path, state: run_record.State) -> list[str]:
     """Why it ended before it was done, and what may be done about it."""
-    from tst_study import run_record
+    from tst_study.record import reader as run_record
 
     if state != "diverged":
         return [f"{state}: {folder}"]
@@ -308,9 +308,9 @@ def _done_before(config: Config, folder: Path) -> str | None:
 
     Raises `UserError` where the folder holds another run.
     """
-    from tst_study import run_record
+    from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
-    from tst_study.run.identity import fingerprint
+    from tst_study.record import reader as run_record
 
     if not (folder / "status.json").is_file():  # also where nothing could lie: said later
         return None
@@ -390,7 +390,7 @@ def export(
 def evaluate(run: TrainedRunFolder, step: AfterStep = None, **options: Any) -> None:
     """Measure a trained run; what is found is added to its evals.jsonl."""
     from tst_study.checkpoints.trained_run import open_run
-    from tst_study.run import lock as run_lock
+    from tst_study.record import lock as run_lock
 
     opened = open_run(run, step)
 

@@ -6,18 +6,18 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.checkpoints.trained_run import fork_point
-from tst_study.config import Config, from_dict, to_dict, to_toml
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.identity import fingerprint, run_id
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, from_dict, to_dict, to_toml
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of, least_ranks
 from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.data.token_stream import TokenStream
-from tst_study.run.identity import fingerprint, run_id
-from tst_study.run_record import check_same_run
+from tst_study.record import reader as run_record
+from tst_study.record.reader import check_same_run
 from tst_study.units import duration, memory_size
 
 WARM_UP, TIMED = 3, 9
@@ -48,7 +48,7 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
         fork_point(config, data)
     if config.execution.device == "cuda":
-        from tst_study.megatron.process_groups import choose_device
+        from tst_study.parallel.process_groups import choose_device
 
         choose_device(config.execution)
     return run_id(config, digest), stream

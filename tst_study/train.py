@@ -25,39 +25,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tst_study.config import Config
-from tst_study.configuration.phase_plan import (
-    PhasePlan,
-    is_annealed,
-    learning_rate_factor,
-    plan_phases,
-)
+from tst_study.checkpoints.checkpoint import Checkpoints
+from tst_study.checkpoints.fork import fork_from_trunk
+from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
+from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.held_out import HeldOut
 from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.collective_errors import collectives_named
-from tst_study.megatron.experts import RoutingLog
-from tst_study.megatron.fork import fork_from_trunk
-from tst_study.megatron.forward_backward import MicroBatch, forward_backward, micro_batches
-from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.initialization import EMBEDDINGS, initialize
-from tst_study.megatron.layers import compile_layers
-from tst_study.megatron.model import SuperposedGPT, build_model, objective_at
-from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import Ranks, choose_device, process_groups, with_layout
+from tst_study.model.experts import RoutingLog
+from tst_study.model.initialization import EMBEDDINGS, initialize
+from tst_study.model.layers import compile_layers
+from tst_study.model.model import SuperposedGPT, build_model, objective_at
+from tst_study.parallel.collective_errors import collectives_named
+from tst_study.parallel.forward_backward import MicroBatch, forward_backward, micro_batches
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import Ranks, choose_device, process_groups, with_layout
+from tst_study.parallel.timed_events import TimedEvents
 from tst_study.process.memory_reuse import keep_freed_memory
 from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening
-from tst_study.run.log import RunLog, run_log
-from tst_study.run_record import State
+from tst_study.record.log import RunLog, run_log
+from tst_study.record.reader import State
 from tst_study.superposition import shuffle_bags
 from tst_study.superposition.method import Objective
-from tst_study.timed_events import TimedEvents
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tst_study.config import Model
-from tst_study.configuration.presets import expand_preset
+from tst_study.config.presets import expand_preset
+from tst_study.config.schema import Model
 from tst_study.cost.compute import count_parameters, flops_per_position
 
 PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
 from analysis.tables.run_folders import of_config
 from tst_study.atomic_files import written_atomically
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 SCHEMA_VERSION = 1

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
 
 Kind = Literal["text", "whole", "number", "truth", "json"]
 

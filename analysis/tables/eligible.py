@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.checks import is_number, needs_columns
 from analysis.tables.columns import rows_of
-from tst_study.configuration.superposition_setting import COLUMNS as SETTING
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 _NEEDED: tuple[str, ...] = ("group", "family", "learning_rate", "eval_set", "flops", "seed")
 _NEEDED += ("fingerprint", "method", "exclusion", "state", "message", "step", "steps")

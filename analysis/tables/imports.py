@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from analysis.tables.columns import CURVES, EVALUATIONS, Tables, finished, typed
 from analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
-from tst_study.configuration.superposition_setting import DEPARTURES
+from tst_study.config.identity import digest
+from tst_study.config.superposition_setting import DEPARTURES
 from tst_study.errors import UserError, first_problem, one_of
-from tst_study.run.identity import digest
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
 KEYS: Mapping[str, tuple[str, ...]] = {

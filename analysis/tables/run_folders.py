@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables.columns import CURVES, EVALUATIONS, RUN_COLUMNS, SHAPE, Column, Tables, typed
-from tst_study.configuration.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.identity import SEEDS, digest, identity_form
+from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
 from tst_study.errors import UserError
-from tst_study.run.identity import SEEDS, digest, identity_form
-from tst_study.run_record import RunRecord, measures, read
+from tst_study.record.reader import RunRecord, measures, read
 
 VARIED = (
     *SEEDS,

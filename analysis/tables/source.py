@@ -13,7 +13,7 @@ from analysis.tables.columns import Tables, merged
 from analysis.tables.exclusions import read_exclusions, reason_of, unmatched
 from analysis.tables.run_folders import read_folders
 from tst_study.errors import UserError
-from tst_study.run_record import find_run_folders
+from tst_study.record.reader import find_run_folders
 
 Sources = str | Path | Iterable[str | Path]
 

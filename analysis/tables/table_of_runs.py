@@ -20,8 +20,8 @@ from analysis.tables.columns import (
     finished,
     rows_of,
 )
+from tst_study.config.identity import digest
 from tst_study.errors import UserError
-from tst_study.run.identity import digest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, first_problem
 
 if TYPE_CHECKING:

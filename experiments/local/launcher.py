@@ -20,9 +20,9 @@ from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
-from experiments.runs.status import jobs_if_known, row, rows_of
+from experiments.state.status import jobs_if_known, row, rows_of
 from experiments.study import Study
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
 from tst_study.units import duration
 
 GPUS = Path("/dev")
@@ -123,7 +123,7 @@ def _stop(folder: Path) -> bool:
 
 
 def _conclude(console: Console, study: Study, root: Path, share: bool) -> None:
-    from experiments.runs.collect import collect
+    from experiments.state.collect import collect
 
     collected = collect(root, rows_of(study, root, share, jobs_if_known(root)))
     _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")

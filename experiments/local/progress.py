@@ -10,7 +10,7 @@ from rich.text import Text
 
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
-from experiments.runs.status import StatusRow, row, table
+from experiments.state.status import StatusRow, row, table
 from tst_study.units import duration
 
 SHOWN = 24

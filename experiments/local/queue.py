@@ -26,13 +26,13 @@ from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, write_config
 from experiments.study import Study
-from tst_study import run_record
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.process.cores import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
-from tst_study.run import lock as run_lock
-from tst_study.run.writer import mark
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
+from tst_study.record.writer import mark
 
 PATIENCE = 30.0
 """Seconds that a run gets to write its checkpoint when it is told to stop."""

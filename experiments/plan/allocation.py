@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tst_study.config import Model
+from tst_study.config.schema import Model
 from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
 from tst_study.errors import UserError
 

@@ -7,8 +7,8 @@ from typing import get_args
 from experiments.plan.allocation import Allocation
 from experiments.plan.layouts import resolved
 from experiments.study import Study
-from tst_study.config import Config, Recompute
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.cost.devices import Device, peak_flops

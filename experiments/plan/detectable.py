@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.plan.planned_run import PlannedRun, final_loss
-from tst_study.config import Config, to_dict
-from tst_study.run.identity import SEEDS, digest, identity_form
+from tst_study.config.identity import SEEDS, digest, identity_form
+from tst_study.config.schema import Config, to_dict
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from experiments.plan.allocation import Allocation
 from experiments.plan.planned_run import PlannedRun
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError

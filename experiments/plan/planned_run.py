@@ -8,11 +8,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from tst_study import run_record
-from tst_study.config import Batch, Config, Data, Model
+from tst_study.config.identity import fingerprint, run_id
+from tst_study.config.schema import Batch, Config, Data, Model
 from tst_study.errors import UserError
-from tst_study.run.identity import fingerprint, run_id
-from tst_study.run_record import FINAL_STATES
+from tst_study.record import reader as run_record
+from tst_study.record.reader import FINAL_STATES
 
 Shape = tuple[Model, Batch]
 """Runs of one shape take one time per step: a step costs the same in both phases."""

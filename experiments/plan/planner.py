@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments.plan.planned_run import Identities, PlannedRun, final_loss
 from experiments.plan.trunks import with_trunks
 from experiments.study import Results, Study
-from tst_study.config import Config
+from tst_study.config.schema import Config
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """What several runs have in common is trained once: trunks, and the branches that fork from them.
 
-Which steps two runs share follows from their identities alone (`tst_study.run.identity`). A trunk
+Which steps two runs share follows from their identities alone (`config.identity`). A trunk
 ends where its second longest branch parts from it: what one run alone needs, it trains itself.
 """
 
@@ -12,9 +12,9 @@ from math import gcd
 from experiments.plan.planned_run import Identities, PlannedRun, is_over, state
 from experiments.run_process import config_path
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.config import Config, ForkPoint, load, to_dict
-from tst_study.configuration.superposition_setting import SuperpositionSetting
-from tst_study.run.identity import digest, prefix_form, shared_until
+from tst_study.config.identity import digest, prefix_form, shared_until
+from tst_study.config.schema import Config, ForkPoint, load, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
-from tst_study.run.launch_facts import COPY_FACTS, code_version
+from tst_study.record.launch_facts import COPY_FACTS, code_version
 
 PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 FOLDER = "code"

@@ -28,7 +28,7 @@ from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
 from experiments.studies.catalogue import STUDIES
 from experiments.study import Study
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
 
 SECOND_LOOK = 2.0
 """Seconds after which a job that was not in the queue is looked for again: a requeued one may be

@@ -28,9 +28,9 @@ from experiments.slurm.profile import (
 )
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
-from tst_study import run_record
 from tst_study.errors import UserError
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
 
 JOBS_PER_CALL = 200
 """Of `scancel`."""

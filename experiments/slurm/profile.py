@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from experiments.launcher import RETRIES
 from experiments.slurm.commands import call
-from tst_study.config import NotNegative, Positive, PositiveFloat, Strict, read_toml
-from tst_study.configuration.keys import problem_of
+from tst_study.config.keys import problem_of
+from tst_study.config.schema import NotNegative, Positive, PositiveFloat, Strict, read_toml
 from tst_study.errors import UserError
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from experiments.run_process import Exit, config_path, log_path, send_output_to, train_rank
-from tst_study import config
+from tst_study.config import schema as config
 from tst_study.process.rank_environment import adopt_slurm_ranks
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)

@@ -12,8 +12,8 @@ from analysis.verdict.question import Arm, Question
 from experiments.corpora import BooksPart
 from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
 from experiments.studies.setting import BASELINE, Setting
-from tst_study.config import Superposition
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.schema import Superposition
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 STEPS = 20_000
 """Of every grid but the lengths and the sizes."""

@@ -13,10 +13,10 @@ from experiments.studies.grid import Choice
 from experiments.studies.scales import SCALES, scale_of
 from experiments.study import Results, Study
 from tst_study.checkpoints.places import checkpoint_place
-from tst_study.config import Config, DeviceName
-from tst_study.config import load as load_config
+from tst_study.config.schema import Config, DeviceName
+from tst_study.config.schema import load as load_config
 from tst_study.errors import UserError, one_of
-from tst_study.run_record import find_run_folders
+from tst_study.record.reader import find_run_folders
 
 STUDIES: tuple[str, ...] = (
     *("laptop", "gate", "bag-grid", "power-law", "headline", "equal-cost", "input-output"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from experiments.corpora import Recipe
 from experiments.studies.setting import BASELINE, Setting
 from experiments.study import AllDivergedError, Results, best_of
-from tst_study.config import Config, Superposition
+from tst_study.config.schema import Config, Superposition
 
 PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""

@@ -3,7 +3,7 @@
 from experiments.studies.grid import Part, against_baseline
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.studies.scales import Scale
-from tst_study.config import Superposition
+from tst_study.config.schema import Superposition
 
 TITLE = "Bags as input, as target, or both"
 CLAIMS = "Which of the two sides brings the gain, at one s and r."

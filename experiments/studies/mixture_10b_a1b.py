@@ -12,8 +12,8 @@ from experiments.studies.grid import Part
 from experiments.studies.paper_settings import VALIDATION_TOKENS, WARMUP_STEPS
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE, Setting
-from tst_study.config import Parallel, Superposition
-from tst_study.configuration.presets import PRESETS
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Parallel, Superposition
 
 TITLE = "Superposition at 10B parameters, 1B active"
 CLAIMS = (

@@ -3,7 +3,7 @@
 from experiments.studies.grid import Choice, Part, against_baseline, main_of
 from experiments.studies.scales import Scale
 from experiments.studies.setting import Setting
-from tst_study.configuration.optimizer_kinds import OptimizerName
+from tst_study.config.optimizer_kinds import OptimizerName
 
 TITLE = "Superposition under AdamW and under Muon"
 CLAIMS = "Whether the gain is one over AdamW alone, or holds for an optimizer of another kind."

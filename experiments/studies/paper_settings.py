@@ -7,7 +7,7 @@ defaults).
 
 from experiments.corpora import HubText
 from experiments.studies.setting import Setting
-from tst_study.config import Parallel
+from tst_study.config.schema import Parallel
 
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608

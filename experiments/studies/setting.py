@@ -4,8 +4,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from experiments.corpora import PREPARED, Recipe
-from tst_study.config import Config, DeviceName, Parallel, Superposition, apply_override, from_dict
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.schema import (
+    Config,
+    DeviceName,
+    Parallel,
+    Superposition,
+    apply_override,
+    from_dict,
+)
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 BASELINE = Superposition()
 

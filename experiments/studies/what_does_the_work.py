@@ -13,8 +13,8 @@ from analysis.verdict.question import Arm, Question
 from experiments.studies.grid import SMALL_MAIN, Choice, Part
 from experiments.studies.scales import Scale
 from experiments.studies.setting import BASELINE, Setting
-from tst_study.config import Superposition
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.schema import Superposition
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 TITLE = "Which part of superposition does the work"
 CLAIMS = (

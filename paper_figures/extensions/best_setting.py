@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.law.advice import Recommendation, recommend
-from analysis.law.rows import TOKENS_PER_STEP
-from analysis.law.superposition_law import published_law
+from analysis.fits.law.advice import Recommendation, recommend
+from analysis.fits.law.rows import TOKENS_PER_STEP
+from analysis.fits.law.superposition_law import published_law
 from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import CLAIMED, heat_map, key

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.compare.compute_multiplier import compute_multiplier as multiplier
-from analysis.compare.compute_multiplier import multipliers_of
-from analysis.law.rows import TOKENS_PER_STEP
-from analysis.law.superposition_law import published_law
+from analysis.fits.law.rows import TOKENS_PER_STEP
+from analysis.fits.law.superposition_law import published_law
+from analysis.fits.scaling.compute_multiplier import compute_multiplier as multiplier
+from analysis.fits.scaling.compute_multiplier import multipliers_of
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
@@ -22,7 +22,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Look, Mark, bag_size_mark, new_figure
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.law.data_constrained import WORTH_RANGE, published_win_map, winners_of_runs
-from analysis.law.rows import TOKENS_PER_STEP
+from analysis.fits.law.data_constrained import WORTH_RANGE, published_win_map, winners_of_runs
+from analysis.fits.law.rows import TOKENS_PER_STEP
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
 from paper_figures.drawing import CLAIMED, heat_map, key

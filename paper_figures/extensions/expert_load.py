@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.compare.comparison import alike
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import alike
 from analysis.wording import group_details, number
 from paper_figures.drawing import heat_map, key_above, lines, step_axis, switch_line
 from paper_figures.item import Finding, Item
@@ -20,7 +20,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows, setting_marks
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 SHOWS = "not shown"
 PANELS = {

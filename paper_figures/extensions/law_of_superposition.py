@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.law.held_out import held_out, observed_gains, predictions, splits
-from analysis.law.rows import published_rows
-from analysis.law.superposition_law import Law, published_law
+from analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
+from analysis.fits.law.rows import published_rows
+from analysis.fits.law.superposition_law import Law, published_law
 from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.drawing import rows_below

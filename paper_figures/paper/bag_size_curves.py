@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.bag_size.optimum import optimum
-from analysis.compare.comparison import SAME
+from analysis.fits.bag_size.optimum import optimum
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME
 from analysis.wording import number
 from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
 from paper_figures.groups import Group

@@ -22,8 +22,8 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
-from tst_study.configuration.superposition_setting import COLUMNS as SETTING
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.units import big
 
 MOST = 6

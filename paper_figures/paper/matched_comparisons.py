@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.compare.comparison import SAME_BUT_LENGTH, alike
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME_BUT_LENGTH, alike
 from analysis.wording import bounds, gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.drawing import is_baseline, key_above
@@ -18,7 +18,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import SuperpositionSetting
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),
@@ -30,7 +30,7 @@ SWITCH = 6_000
 
 @dataclass(frozen=True)
 class Measured:
-    """One superposed setting and the baselines that match it, from `analysis.compare.matched`."""
+    """One superposed setting and the baselines that match it, from `analysis.verdict.matched`."""
 
     superposed: pd.DataFrame
     """Rows of the run table, one per seed."""

@@ -13,7 +13,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure
 from paper_figures.sources import Sources
 from paper_figures.style import FAINT, INK, MUTED, PAGE, Look, cycle_mark, new_figure
-from tst_study.configuration.phase_plan import Phase, PhasePlan
+from tst_study.config.phase_plan import Phase, PhasePlan
 
 PLAN = PhasePlan(
     steps=10,

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis import published
 from analysis.checks import Floats
-from analysis.mutual_information import fit_decay
+from analysis.fits.mutual_information import fit_decay
 from paper_figures.drawing import log_axis
 from paper_figures.item import Finding
 from paper_figures.picture import Picture

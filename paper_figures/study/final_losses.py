@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.compare.comparison import SAME_BUT_LENGTH
+from analysis.verdict.comparison import SAME_BUT_LENGTH
 from analysis.wording import gain, group_details, told_apart
 from paper_figures.curves import said
 from paper_figures.drawing import DOTTED, key_above, level_line, log_axis, side_by_side

@@ -7,8 +7,8 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.compare.comparison import SAME
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME
 from analysis.wording import number, told_apart
 from paper_figures import curves
 from paper_figures.drawing import forest

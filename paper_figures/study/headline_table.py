@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.comparison import SAME, Comparison, alike
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME, Comparison, alike
 from paper_figures.item import Item
 from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
-from tst_study.configuration.superposition_setting import COLUMNS as SETTING
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.units import big, duration
 
 CAPTION = (

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tst_study.config import Config, from_dict, to_dict
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.run.identity import SCHEMA_VERSION, fingerprint, run_id
-from tst_study.run.writer import RunWriter
-from tst_study.run_record import RunHeader
+from tst_study.record.reader import RunHeader
+from tst_study.record.writer import RunWriter
 
 BOOKS: dict[str, Any] = {
     "corpora": [{"fingerprint": "b" * 64, "weight": 1.0, "tokens": 50_000_000}],

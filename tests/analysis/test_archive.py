@@ -12,10 +12,10 @@ import pytest
 from analysis.tables.archive import add_to_archive
 from analysis.tables.source import read_tables
 from tests.analysis.made_runs import BOOKS, config, write_run
-from tst_study.config import from_dict, of_record
+from tst_study.config.identity import fingerprint
+from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError
-from tst_study.run.identity import fingerprint
-from tst_study.run.writer import append_task_results
+from tst_study.record.writer import append_task_results
 
 PLACE = {"corpora": [{"path": "/home/someone/secret/books-bpe1024"}]}
 FILES = ("runs", "curves", "evaluations")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.compare.comparison import Comparison, compare
-from analysis.law.rows import rows_of_runs
+from analysis.fits.law.rows import rows_of_runs
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
+from analysis.verdict.comparison import Comparison, compare
 from analysis.verdict.decide import paired
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError

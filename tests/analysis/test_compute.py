@@ -6,10 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare.compute_multiplier import compute_answer, compute_multiplier
-from analysis.fitting import bootstrap
-from analysis.questions import ask
-from analysis.scaling.chinchilla import (
+from analysis.fits.scaling.chinchilla import (
     allocation,
     envelope,
     exponents,
@@ -17,8 +14,11 @@ from analysis.scaling.chinchilla import (
     leave_one_size_out,
     parametric,
 )
-from analysis.scaling.power_law import fit_power_law
-from analysis.scaling.scaling_laws import Base
+from analysis.fits.scaling.compute_multiplier import compute_answer, compute_multiplier
+from analysis.fits.scaling.power_law import fit_power_law
+from analysis.fits.scaling.scaling_laws import Base
+from analysis.fits.solver import bootstrap
+from analysis.questions import ask
 from tests.analysis.published_fits import chinchilla_runs
 from tst_study.errors import UserError
 

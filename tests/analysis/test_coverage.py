@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 from analysis import fit_chinchilla
-from analysis.compare.comparison import compare
-from analysis.compare.matched import matched
-from analysis.law.data_constrained import winners_of_runs
+from analysis.fits.law.data_constrained import winners_of_runs
+from analysis.verdict.comparison import compare
+from analysis.verdict.matched import matched
 from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
 
 MADE = 200

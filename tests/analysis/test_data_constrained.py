@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.compare.comparison import compare
-from analysis.law.data_constrained import (
+from analysis.fits.law.data_constrained import (
     best_of_mode,
     data_answer,
     effective_tokens,
@@ -16,6 +15,7 @@ from analysis.law.data_constrained import (
     win_map,
 )
 from analysis.tables.source import load
+from analysis.verdict.comparison import compare
 from tests.analysis.made_runs import config, write_run
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.fitting import (
+from analysis.fits.scaling.scaling_laws import chinchilla, power_law
+from analysis.fits.solver import (
     Fit,
     Formula,
     Huber,
@@ -22,7 +23,6 @@ from analysis.fitting import (
     leave_one_out,
     profile,
 )
-from analysis.scaling.scaling_laws import chinchilla, power_law
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import analysis
 from analysis.answer import Answer
-from analysis.compare.comparison import compare
-from analysis.compare.matched import matched
+from analysis.fits.scaling.chinchilla import at_best_rates
 from analysis.questions import ask
-from analysis.scaling.chinchilla import at_best_rates
 from analysis.tables.table_of_runs import SCHEMA, runs_of
+from analysis.verdict.comparison import compare
+from analysis.verdict.matched import matched
 from tst_study.command_line import program
 from tst_study.errors import UserError
 
@@ -34,12 +34,12 @@ def frame(noise: float = 0.001, floor: float = TRUTH["E"], seed: int = 0) -> pd.
 
 
 @pytest.fixture(scope="module")
-def found() -> analysis.scaling.frames.ChinchillaFit:
+def found() -> analysis.fits.scaling.frames.ChinchillaFit:
     return analysis.fit_chinchilla(frame(), draws=100)
 
 
 def test_a_frame_is_fitted_and_speaks_in_printed_names(
-    found: analysis.scaling.frames.ChinchillaFit,
+    found: analysis.fits.scaling.frames.ChinchillaFit,
 ) -> None:
     table = found.summary().set_index("parameter")
     assert list(table.index) == ["E", "A", "B", "alpha", "beta"]
@@ -55,7 +55,7 @@ def test_a_frame_is_fitted_and_speaks_in_printed_names(
 
 
 def test_a_fit_predicts_with_intervals_and_allocates(
-    found: analysis.scaling.frames.ChinchillaFit,
+    found: analysis.fits.scaling.frames.ChinchillaFit,
 ) -> None:
     asked = pd.DataFrame({"params": [2e9, 3e10], "tokens": [1e11, 1e12]})
     said = found.predict(asked)

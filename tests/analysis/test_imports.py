@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare.comparison import compare
 from analysis.questions import ask
 from analysis.tables.archive import add_to_archive
 from analysis.tables.columns import Tables
 from analysis.tables.imports import import_logs, write_template
 from analysis.tables.source import read_tables
+from analysis.verdict.comparison import compare
 from paper_figures.build import build
 from tst_study.errors import UserError
 

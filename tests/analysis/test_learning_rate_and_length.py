@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.compare.comparison import compare
-from analysis.compare.learning_rate import Sweep, sweeps
-from analysis.compare.length_curve import speed_up
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
+from analysis.verdict.comparison import compare
+from analysis.verdict.learning_rate import Sweep, sweeps
+from analysis.verdict.length_curve import speed_up
 from analysis.wording import bounds
 from tests.analysis.made_runs import config, write_run
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis import published
-from analysis.compare.comparison import compare
-from analysis.compare.matched import matched
 from analysis.tables.source import load
+from analysis.verdict.comparison import compare
+from analysis.verdict.matched import matched
 from tests.analysis.made_runs import config, write_run
 
 

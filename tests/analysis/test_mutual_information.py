@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import published
-from analysis.mutual_information import fit_decay, measure, mutual_information_answer, weights
+from analysis.fits.mutual_information import fit_decay, measure, mutual_information_answer, weights
 from tests.data.token_files import write_token_file
 from tst_study.errors import UserError
 

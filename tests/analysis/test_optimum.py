@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from analysis import published
-from analysis.bag_size.grid_optimum import grid_of_runs, optima
-from analysis.bag_size.optimum import FORM_NAMES, UNKNOWN, FormName, optimum
-from analysis.bag_size.trends import shared_noise, trends
-from analysis.compare.comparison import compare
+from analysis.fits.bag_size.grid_optimum import grid_of_runs, optima
+from analysis.fits.bag_size.optimum import FORM_NAMES, UNKNOWN, FormName, optimum
+from analysis.fits.bag_size.trends import shared_noise, trends
+from analysis.verdict.comparison import compare
 from tst_study.errors import UserError
 
 BAGS = np.arange(2, 17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.fitting import Fit, Huber, bootstrap, fit, grid_of_starts, profile
+from analysis.fits.solver import Fit, Huber, bootstrap, fit, grid_of_starts, profile
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,

@@ -9,8 +9,8 @@ import pytest
 
 from analysis.verdict.question import Arm, Question, read_questions, register
 from experiments.studies import catalogue
-from tst_study.config import Config, to_dict
-from tst_study.configuration.superposition_setting import SuperpositionSetting
+from tst_study.config.schema import Config, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 BASELINE = Arm(name="baseline", setting="baseline", where={"steps": (10, 20)})

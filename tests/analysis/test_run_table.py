@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare.comparison import compare
 from analysis.tables.source import load, read_tables
+from analysis.verdict.comparison import compare
 from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.errors import UserError
 

@@ -10,11 +10,11 @@ import pytest
 from scipy import optimize
 
 import analysis
-from analysis.law.advice import recommend
-from analysis.law.answer import published_beside_law
-from analysis.law.held_out import Split, held_out, predictions, splits
-from analysis.law.rows import effective_targets, published_rows
-from analysis.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
+from analysis.fits.law.advice import recommend
+from analysis.fits.law.answer import published_beside_law
+from analysis.fits.law.held_out import Split, held_out, predictions, splits
+from analysis.fits.law.rows import effective_targets, published_rows
+from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from analysis.questions import ask
 from tst_study.errors import UserError
 

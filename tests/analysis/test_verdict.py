@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.compare.comparison import compare
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
+from analysis.verdict.comparison import compare
 from analysis.verdict.decide import paired
 from analysis.verdict.question import Arm, Question, add_questions, read_questions
 from experiments.studies import catalogue

@@ -12,7 +12,7 @@ from benchmarks.measuring import interleaved_seconds, median_ratio
 from benchmarks.steps import PackageSteps, PlainModel, plain_step, step_config, synthetic_tokens
 from benchmarks.training_step import main
 from tst_study.cost.compute import count_parameters
-from tst_study.megatron.process_groups import process_groups
+from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition.method import NEXT_TOKEN
 
 

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from tests.distributed import run_ranks
 from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
 from tests.tiny_runs import MIXTURE, checkpoint_folders, run, tiny
+from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import DIGESTS, checkpoint_place, digests_of, write_digests
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import open_run
@@ -25,12 +26,11 @@ from tst_study.cost.parallel_layout import layout_of
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface.tensor_names import entries
-from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.initialization import shards
-from tst_study.megatron.model import build_model
-from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.megatron.process_groups import process_groups
+from tst_study.model.initialization import shards
+from tst_study.model.model import build_model
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import process_groups
 
 
 @pytest.fixture(scope="module")

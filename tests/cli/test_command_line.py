@@ -20,7 +20,7 @@ from tests.analysis.made_runs import write_run
 from tests.examples import example
 from tests.input.answers import answer
 from tst_study.atomic_files import write_json
-from tst_study.config import from_dict, to_toml
+from tst_study.config.schema import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.dry_run import describe
 
@@ -138,7 +138,7 @@ def test_dry_run_shows_the_largest_preset_before_it_misses_the_data(
 def test_dry_run_makes_every_check_that_training_makes(
     tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
 ) -> None:
-    from tests.run.test_record import open_run
+    from tests.record.test_record import open_run
 
     header = open_run(tmp_path / "other").header
     header["fingerprint"] = "0123" * 16
@@ -344,7 +344,7 @@ def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus:
 
 
 def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
-    from tests.run.test_record import open_run
+    from tests.record.test_record import open_run
 
     writer = open_run(tmp_path / "runs" / "one")
     writer.status("failed", 3, "disk full [red]")

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import assert_same_run, fork, logged_step, run, tiny
-from tst_study import run_record
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.command_line import main
-from tst_study.config import to_toml
+from tst_study.config.schema import to_toml
 from tst_study.process.stop_request import listening
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")

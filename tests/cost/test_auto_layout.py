@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tst_study import config
-from tst_study.config import Batch, Config
-from tst_study.configuration.presets import PRESETS
+from tst_study.config import schema as config
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Batch, Config
 from tst_study.cost.auto_layout import USABLE, describe, resolve
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.examples import example
-from tst_study.config import Model
-from tst_study.configuration.presets import PRESETS
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Model
 from tst_study.cost.compute import (
     count_flops,
     count_parameters,

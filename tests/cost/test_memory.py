@@ -13,12 +13,12 @@ from benchmarks.steps import PackageSteps, step_config
 from tests.allocated import AllocatedTensors
 from tests.distributed import run_ranks
 from tests.tiny_runs import MIXTURE, built, last_tensors, run, tiny
-from tst_study.config import Config
-from tst_study.configuration.optimizer_kinds import OptimizerName
+from tst_study.config.optimizer_kinds import OptimizerName
+from tst_study.config.schema import Config
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.memory import UNEVEN_LOAD, estimate_memory, held_parameters
 from tst_study.cost.parallel_layout import layout_of
-from tst_study.megatron.process_groups import process_groups
+from tst_study.parallel.process_groups import process_groups
 
 SMALL: dict[str, Any] = {
     "layers": 4,

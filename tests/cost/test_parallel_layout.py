@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
-from tst_study import config
-from tst_study.config import Parallel
-from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
-from tst_study.configuration.presets import PRESETS
+from tst_study.config import schema as config
+from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Parallel
 from tst_study.cost.parallel_layout import (
     bucket_weights,
     check,

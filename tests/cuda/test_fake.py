@@ -19,11 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tst_study.config import Config, from_dict
-from tst_study.configuration.presets import PRESETS
-from tst_study.megatron.forward_backward import micro_batches
-from tst_study.megatron.model import SuperposedGPT, empty_model, superposition_objective
-from tst_study.megatron.process_groups import Ranks, process_groups
+from tst_study.config.presets import PRESETS
+from tst_study.config.schema import Config, from_dict
+from tst_study.model.model import SuperposedGPT, empty_model, superposition_objective
+from tst_study.parallel.forward_backward import micro_batches
+from tst_study.parallel.process_groups import Ranks, process_groups
 from tst_study.superposition.losses import SET_LOSSES
 from tst_study.superposition.method import NEXT_TOKEN, Objective
 

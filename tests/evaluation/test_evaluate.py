@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, built, randomize_norms, run, tiny
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.data.run_data import fingerprints_and_held_out
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.evaluation.evaluate import evaluate, sequences_at_once
-from tst_study.megatron.model import SuperposedGPT
-from tst_study.run.log import Progress
+from tst_study.model.model import SuperposedGPT
+from tst_study.record.log import Progress
 from tst_study.superposition.method import NEXT_TOKEN
 
 # 499 predictions: 62 whole sequences of 8 and one that is filled up.

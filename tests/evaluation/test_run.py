@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from tests.data.token_files import describe
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run, tiny
-from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.data.manifest import token_prefix
 from tst_study.data.preparation.prepare import prepare
@@ -26,6 +25,7 @@ from tst_study.errors import UserError
 from tst_study.evaluation.domains import domains_of_run
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run, trained_model
+from tst_study.record import reader as run_record
 from tst_study.superposition.method import NEXT_TOKEN
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from experiments import run_process
 from tests.examples import example
-from tests.run.test_record import DATA, evaluation
-from tst_study.config import Config
+from tests.record.test_record import DATA, evaluation
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
-from tst_study.run.writer import RunWriter, header_of
+from tst_study.record.writer import RunWriter, header_of
 
 
 def config(name: str, *overrides: str) -> Config:

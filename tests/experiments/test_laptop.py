@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare.comparison import compare
 from analysis.tables.source import load
+from analysis.verdict.comparison import compare
 from experiments.corpora import TopicalLanguage
 from experiments.studies import catalogue, gate, laptop
 from experiments.studies.scales import scale_of
-from tst_study.config import Config, of_record
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, of_record
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
 

@@ -28,8 +28,8 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
-from experiments.runs.jobs import cancel_runs
-from experiments.runs.status import stopped
+from experiments.state.jobs import cancel_runs
+from experiments.state.status import stopped
 from experiments.studies import catalogue
 from experiments.studies.catalogue import load
 from experiments.studies.grid import SMALL_MAIN, Choice, against_baseline
@@ -38,14 +38,14 @@ from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import config
 from tests.experiments.test_studies import NoResults
-from tests.run.test_record import DATA
-from tst_study import run_record
-from tst_study.config import Config, to_toml
-from tst_study.config import load as load_config
+from tests.record.test_record import DATA
+from tst_study.config.schema import Config, to_toml
+from tst_study.config.schema import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
 from tst_study.process.cores import cores
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = local_queue._context
@@ -381,7 +381,7 @@ import sys
 from pathlib import Path
 from tests.experiments.fake_training import config
 from tests.experiments.test_launcher_local import study_of, submit
-from tests.run.test_record import DATA
+from tests.record.test_record import DATA
 from tst_study.data import run_data
 
 if __name__ == "__main__":

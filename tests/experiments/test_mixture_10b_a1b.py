@@ -10,7 +10,7 @@ import pytest
 from experiments.plan.cluster_sheet import lines
 from experiments.studies.catalogue import load
 from experiments.study import Study
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.devices import device_named
 from tst_study.errors import UserError

@@ -23,14 +23,14 @@ from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
 from experiments.study import Study
 from tests.examples import example
-from tests.run.test_record import DATA, evaluation, metrics, open_run
+from tests.record.test_record import DATA, evaluation, metrics, open_run
 from tests.tiny_runs import tiny
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.cost.devices import device_named
 from tst_study.data import run_data
 from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
-from tst_study.run.writer import RunWriter, header_of
+from tst_study.record.writer import RunWriter, header_of
 from tst_study.statistics import smallest_detectable
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tst_study import run_record
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 

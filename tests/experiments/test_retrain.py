@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.retrain import compared, recorded
-from experiments.runs.collect import keep
+from experiments.state.collect import keep
 from tests.tiny_runs import run
 from tst_study.errors import UserError
 from tst_study.train import train

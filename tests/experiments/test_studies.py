@@ -17,8 +17,8 @@ from experiments.corpora import BooksPart
 from experiments.slurm.code_copy import keep_code
 from experiments.studies import catalogue, data_constrained
 from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
-from tst_study.config import Config, Superposition
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, Superposition
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
 

@@ -17,12 +17,12 @@ from experiments.studies.grid import grid
 from experiments.studies.paper_settings import DENSE_270M
 from experiments.study import Study
 from tests.examples import example
-from tests.run.test_record import DATA
-from tst_study import run_record
+from tests.record.test_record import DATA
 from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.data import run_data
-from tst_study.run.writer import RunWriter, header_of
+from tst_study.record import reader as run_record
+from tst_study.record.writer import RunWriter, header_of
 
 
 @pytest.fixture(autouse=True)

@@ -12,19 +12,19 @@ import pytest
 from analysis.tables import source
 from experiments import cli
 from experiments.plan.planner import Planner
-from experiments.runs.clean import delete, not_needed
-from experiments.runs.collect import collect, keep
-from experiments.runs.jobs import cancel_runs, log_tails
 from experiments.slurm.code_copy import keep_code
+from experiments.state.clean import delete, not_needed
+from experiments.state.collect import collect, keep
+from experiments.state.jobs import cancel_runs, log_tails
 from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner
 from tests.input.answers import answer, refusal
-from tests.run.test_record import DATA, evaluation, metrics, open_run
-from tst_study import run_record
+from tests.record.test_record import DATA, evaluation, metrics, open_run
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
-from tst_study.config import to_toml
+from tst_study.config.schema import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
+from tst_study.record import reader as run_record
 
 
 def finished(folder: Path, *overrides: str) -> None:

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
-from tst_study import run_record
 from tst_study.command_line import program
 from tst_study.errors import UserError
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
 
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 

@@ -17,16 +17,16 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
-from tst_study import run_record
 from tst_study.checkpoints.trained_run import open_run
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
-from tst_study.megatron.cpu_backend import cuda_means_cpu
+from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.record import reader as run_record
 from tst_study.superposition.method import NEXT_TOKEN
 
 safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples import example
-from tst_study.config import to_toml
+from tst_study.config.schema import to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.examples import example
 from tests.input.answers import refusal
-from tst_study import config
+from tst_study.config import schema as config
 from tst_study.errors import UserError
 
 LEAVES = {

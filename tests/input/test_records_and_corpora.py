@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.input.answers import answer, refusal
 from tests.tiny_runs import run, tiny
-from tst_study import run_record
-from tst_study.config import to_toml
+from tst_study.config.schema import to_toml
 from tst_study.data.integrity import verify
 from tst_study.data.manifest import read_manifest
 from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
+from tst_study.record import reader as run_record
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
 AS_TRAINED = ("schedule.steps=4", "execution.checkpoint_every=2")

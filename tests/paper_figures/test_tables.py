@@ -16,9 +16,9 @@ from paper_figures.paper.headline_runs import runs_table
 from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, number_entry
 from tests.analysis.made_runs import config, write_run
-from tst_study.config import Model
-from tst_study.configuration.presets import expand_preset
-from tst_study.run.writer import append_task_results
+from tst_study.config.presets import expand_preset
+from tst_study.config.schema import Model
+from tst_study.record.writer import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:

@@ -12,11 +12,11 @@ from torch.distributed.distributed_c10d import _CoalescingManager
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import last_tensors, tiny
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
-from tst_study.megatron import gradient_buffers
-from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.model import SuperposedGPT
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel import gradient_buffers
+from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.train import train
 
 OVERLAPPED = (

@@ -22,10 +22,10 @@ from tests.tiny_runs import (
     tiny,
     when_step_begins,
 )
-from tst_study import run_record
 from tst_study.errors import UserError
-from tst_study.megatron.process_groups import process_groups
-from tst_study.run_record import RunRecord
+from tst_study.parallel.process_groups import process_groups
+from tst_study.record import reader as run_record
+from tst_study.record.reader import RunRecord
 from tst_study.train import train
 
 # Ranks take turns on busy cores: what takes a second alone may take a minute beside other work.

@@ -21,11 +21,11 @@ from tests.layouts import assert_close_tensors
 from tests.parallel.test_parallel_layouts import assert_same_run_closely
 from tests.parallel.test_resharding import stopped
 from tests.tiny_runs import last_tensors, run, tiny
-from tst_study import run_record
-from tst_study.config import Config
-from tst_study.megatron import process_groups as process_groups_module
-from tst_study.megatron.model import empty_model
-from tst_study.megatron.process_groups import process_groups
+from tst_study.config.schema import Config
+from tst_study.model.model import empty_model
+from tst_study.parallel import process_groups as process_groups_module
+from tst_study.parallel.process_groups import process_groups
+from tst_study.record import reader as run_record
 from tst_study.train import train
 
 LAYOUT = (

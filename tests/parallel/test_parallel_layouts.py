@@ -13,9 +13,9 @@ from tests.distributed import run_ranks
 from tests.layouts import assert_close_tensors, gradients_on
 from tests.step_gradients import standing_still
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
-from tst_study import run_record
-from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
-from tst_study.run_record import RunRecord
+from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
+from tst_study.record import reader as run_record
+from tst_study.record.reader import RunRecord
 from tst_study.train import train
 
 TENSOR = ("execution.parallel.tensor=2",)

@@ -23,8 +23,8 @@ from tests.parallel.test_parallel_layouts import (
     assert_same_run_closely,
 )
 from tests.tiny_runs import MIXTURE, checkpoint_folders, last_tensors, run, tiny, when_step_begins
-from tst_study import run_record
-from tst_study.config import Config
+from tst_study.config.schema import Config
+from tst_study.record import reader as run_record
 from tst_study.train import train
 
 SEQUENTIAL = ('execution.expert_products="sequential"',)

@@ -12,11 +12,11 @@ from benchmarks.steps import PackageSteps, step_config
 from tests.allocated import AllocatedTensors
 from tests.distributed import run_ranks
 from tests.tiny_runs import assert_same_tensors, tensors_of
+from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import checkpoint_place
-from tst_study.config import Config, Parallel
-from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.optimizer_shards import _rectangles
-from tst_study.megatron.process_groups import process_groups
+from tst_study.config.schema import Config, Parallel
+from tst_study.parallel.optimizer_shards import _rectangles
+from tst_study.parallel.process_groups import process_groups
 
 MODEL: dict[str, Any] = {
     "layers": 4,

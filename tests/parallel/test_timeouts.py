@@ -13,8 +13,8 @@ from megatron.core import parallel_state
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
-from tst_study.config import Config
-from tst_study.megatron.process_groups import process_groups
+from tst_study.config.schema import Config
+from tst_study.parallel.process_groups import process_groups
 
 TIMEOUTS = ("execution.start_timeout_seconds=1234", "execution.timeout_seconds=2")
 

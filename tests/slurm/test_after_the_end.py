@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.jobs import log_tails
-from experiments.runs.status import rows_of
+from experiments.state.jobs import log_tails
+from experiments.state.status import rows_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile, started
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end, wait_until

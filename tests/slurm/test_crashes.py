@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from experiments.plan.planner import Planner
-from experiments.runs.jobs import cancel_runs
-from experiments.runs.status import StatusRow, rows_of
 from experiments.slurm.profile import Profile, Resources
+from experiments.state.jobs import cancel_runs
+from experiments.state.status import StatusRow, rows_of
 from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
@@ -24,8 +24,8 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tests.tiny_runs import tiny
-from tst_study import run_record
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 fake = pytest.mark.usefixtures("without_data")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options
-from experiments.runs.clean import delete, not_needed
-from experiments.runs.jobs import cancel_runs
-from experiments.runs.status import rows_of, stopped
 from experiments.slurm import submission
 from experiments.slurm.handing_over import submit_to_slurm
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Resources, SmallJob
+from experiments.state.clean import delete, not_needed
+from experiments.state.jobs import cancel_runs
+from experiments.state.status import rows_of, stopped
 from experiments.studies import catalogue
 from tests.experiments.fake_training import config
 from tests.slurm import fake_site

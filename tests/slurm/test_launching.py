@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from experiments.launcher import Options
-from experiments.runs.jobs import cancel_runs
-from experiments.runs.status import rows_of
 from experiments.slurm import submission
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.profile import Profile, Resources
+from experiments.state.jobs import cancel_runs
+from experiments.state.status import rows_of
 from experiments.study import Study
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
-from tst_study import run_record
-from tst_study.config import Config
+from tst_study.config.schema import Config
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]

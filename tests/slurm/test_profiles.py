@@ -15,7 +15,7 @@ from experiments.slurm.profile import Profile, load_profile
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
-from tst_study import run_record
+from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 PROFILES = sorted((Path(launcher.__file__).parent / "profiles").glob("*.toml"))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.status import rows_of
 from experiments.slurm.profile import Profile, Resources
+from experiments.state.status import rows_of
 from experiments.study import Study
 from tests.slurm.cluster import GPUS, Cluster
 from tests.slurm.test_launching import ROOT, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
-from tst_study import run_record
+from tst_study.record import reader as run_record
 
 pytestmark = pytest.mark.slurm
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.jobs import cancel_runs
-from experiments.runs.status import rows_of
 from experiments.slurm import launches
 from experiments.slurm.profile import Resources
+from experiments.state.jobs import cancel_runs
+from experiments.state.status import rows_of
 from experiments.study import Study
 from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
@@ -28,8 +28,8 @@ from tests.slurm.test_launching import (
     wait_for_end,
     wait_until,
 )
-from tst_study import run_record
 from tst_study.data import run_data
+from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 TIMED = ("seconds_34", "deaf_2", "slow_40", "slow-start", "deaf-start")

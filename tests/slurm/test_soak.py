@@ -19,9 +19,9 @@ from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_submitters import FORK
 from tests.tiny_runs import assert_same_run, run, tiny
-from tst_study import run_record
-from tst_study.config import Config
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
+from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

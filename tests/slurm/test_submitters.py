@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from experiments.runs.status import rows_of
-from experiments.runs.status_screen import show
 from experiments.slurm import commands, submission
+from experiments.state.status import rows_of
+from experiments.state.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until

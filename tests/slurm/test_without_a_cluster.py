@@ -14,8 +14,6 @@ import pytest
 from experiments.launcher import Options, the_only_submitter
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import write_config
-from experiments.runs.clean import delete, not_needed
-from experiments.runs.jobs import cancel_runs
 from experiments.slurm import batch_script, code_copy, handing_over, submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import keep_code
@@ -23,13 +21,15 @@ from experiments.slurm.commands import SlurmError
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import Submission
+from experiments.state.clean import delete, not_needed
+from experiments.state.jobs import cancel_runs
 from tests.examples import example
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
-from tst_study import run_record
 from tst_study.errors import UserError
-from tst_study.run import lock as run_lock
-from tst_study.run.writer import mark
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
+from tst_study.record.writer import mark
 
 
 @pytest.fixture

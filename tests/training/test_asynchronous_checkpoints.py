@@ -26,11 +26,11 @@ from tests.tiny_runs import (
     tiny,
     when_step_begins,
 )
-from tst_study import run_record
+from tst_study.checkpoints import writer as checkpoint_writer
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.data.token_stream import TokenStream
 from tst_study.errors import UserError
-from tst_study.megatron import checkpoint_writer
+from tst_study.record import reader as run_record
 from tst_study.train import train
 
 ALL = "execution.keep_checkpoints=20"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.tiny_runs import assert_same_run, last_tensors, run
-from tst_study import run_record
-from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.record import reader as run_record
 
 BASELINE = ("superposition.bag_size=4", "superposition.step_ratio=0.0")
 Gradients = list[list[torch.Tensor]]

@@ -11,8 +11,8 @@ import torch
 
 from tests.tiny_runs import run
 from tst_study import train
-from tst_study.megatron.layers import compile_layers
-from tst_study.run.log import Progress
+from tst_study.model.layers import compile_layers
+from tst_study.record.log import Progress
 
 
 def slow_backend(graph: Any, inputs: Any) -> Any:

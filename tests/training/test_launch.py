@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import logged_step, tiny
-from tst_study import run_record
-from tst_study.config import to_toml
+from tst_study.config.schema import to_toml
 from tst_study.process.rank_environment import (
     ON_GPUS,
     adopt_slurm_ranks,
     first_host,
     prepare_for_gpus,
 )
-from tst_study.run import lock as run_lock
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")

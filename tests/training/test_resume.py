@@ -21,10 +21,10 @@ from tests.tiny_runs import (
     tiny,
     when_step_begins,
 )
-from tst_study import run_record
 from tst_study.evaluation import evaluate as evaluation
-from tst_study.run.log import RunLog
-from tst_study.run_record import RunRecord
+from tst_study.record import reader as run_record
+from tst_study.record.log import RunLog
+from tst_study.record.reader import RunRecord
 from tst_study.train import train
 
 # The switch is at step 10 of 20.

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
-from tst_study.config import Parallel
-from tst_study.configuration.phase_plan import learning_rate_factor
+from tst_study.checkpoints.checkpoint import Checkpoints
+from tst_study.config.phase_plan import learning_rate_factor
+from tst_study.config.schema import Parallel
 from tst_study.data.run_data import open_stream
-from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.gradient_buffers import GradientBuffers
-from tst_study.megatron.optimizer import ModelOptimizer
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.method import NEXT_TOKEN
 
 State = dict[str, torch.Tensor]

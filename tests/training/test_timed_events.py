@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import assert_same_run, checkpoint_folders, run, tiny, when_step_begins
-from tst_study import run_record, timed_events
 from tst_study.data.token_stream import TokenStream
+from tst_study.parallel import timed_events
+from tst_study.record import reader as run_record
 from tst_study.train import train
 
 SELDOM = ("execution.log_every=1000", "execution.keep_checkpoints=9")

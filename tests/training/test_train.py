@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
-from tst_study import run_record
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
-from tst_study.megatron.optimizer import ModelOptimizer
-from tst_study.run_record import RunRecord
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.record import reader as run_record
+from tst_study.record.reader import RunRecord
 
 
 @pytest.mark.parametrize(

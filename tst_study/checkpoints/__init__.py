@@ -1,3 +1,2 @@
-"""Checkpoints on disk: where they lie (`places`), the digest of each file, the `trained_run` that
-one is taken from, what their pickles may hold, and the reader of their weights.
-`tst_study.megatron.checkpoint` writes them."""
+"""Checkpoints: where they lie (`places`), how they are written while a run trains (`checkpoint`,
+`writer`), begun from (`fork`), and read without Megatron (`reader`, `pickles`, `trained_run`)."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from tst_study.config import Config, Parallel, Recompute
-from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.schema import Config, Parallel, Recompute
 from tst_study.cost.devices import device_named
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import data_ranks, divisors, layout_of, layout_problem

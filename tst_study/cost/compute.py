@@ -7,8 +7,8 @@ look-up and counts nothing.
 
 from dataclasses import dataclass
 
-from tst_study.config import Config, Model
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, Model
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from tst_study.config import Config, Model, Parallel
-from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.schema import Config, Model, Parallel
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.parallel_layout import data_ranks, layout_of
 from tst_study.superposition.loss_kinds import LINEAR_KINDS

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tst_study.config import Config, Model, Parallel
-from tst_study.configuration.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
-from tst_study.configuration.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
+from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
+from tst_study.config.schema import Config, Model, Parallel
 from tst_study.errors import UserError
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tst_study.config import Config
-from tst_study.configuration.phase_plan import plan_phases
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.integrity import check_sample, recorded_fingerprint
 from tst_study.data.manifest import (

@@ -19,8 +19,8 @@ from tst_study.data.manifest import held_out_prefix, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.megatron.model import SuperposedGPT
-from tst_study.megatron.process_groups import Ranks
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.process_groups import Ranks
 
 
 def domains_of_run(run: TrainedRun) -> dict[str, Path]:

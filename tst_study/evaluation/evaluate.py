@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from tst_study.data.held_out import HeldOut
-from tst_study.megatron.forward_backward import next_token_losses
-from tst_study.megatron.model import SuperposedGPT
-from tst_study.megatron.process_groups import Ranks
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.forward_backward import next_token_losses
+from tst_study.parallel.process_groups import Ranks
 
 POSITIONS_AT_ONCE = 4096
 

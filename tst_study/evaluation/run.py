@@ -7,20 +7,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
+from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.config import DeviceName, Execution
+from tst_study.config.schema import DeviceName, Execution
 from tst_study.data.manifest import token_prefix
 from tst_study.errors import UserError, one_of
 from tst_study.evaluation.domains import domains_of_run, evaluate_domains
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.huggingface.export import export
 from tst_study.huggingface.tokenizer_files import RunTokenizer, tokenizer_of_run
-from tst_study.megatron.checkpoint import Checkpoints
-from tst_study.megatron.model import SuperposedGPT, empty_model
-from tst_study.megatron.process_groups import Ranks, process_groups
-from tst_study.run.launch_facts import code_version
-from tst_study.run.writer import append_task_results
-from tst_study.run_record import measures
+from tst_study.model.model import SuperposedGPT, empty_model
+from tst_study.parallel.process_groups import Ranks, process_groups
+from tst_study.record.launch_facts import code_version
+from tst_study.record.reader import measures
+from tst_study.record.writer import append_task_results
 
 
 def evaluate_run(run: TrainedRun, options: EvaluationOptions) -> Iterator[str]:

@@ -18,7 +18,7 @@ from lm_eval.tasks import TaskManager
 
 from tst_study.errors import UserError, one_line
 from tst_study.evaluation.options import EvaluationOptions
-from tst_study.run.launch_facts import package_version
+from tst_study.record.launch_facts import package_version
 
 PAPER_TASKS = (
     "arc_easy",

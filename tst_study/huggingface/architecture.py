@@ -7,7 +7,7 @@ no code of ours is needed to load it.
 from dataclasses import dataclass
 from typing import Any
 
-from tst_study.config import Model
+from tst_study.config.schema import Model
 from tst_study.errors import UserError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tst_study.configuration.phase_plan import PhasePlan
+from tst_study.config.phase_plan import PhasePlan
 from tst_study.cost.devices import peak_flops
 
 

@@ -6,7 +6,7 @@ import os
 
 from experiments.study import Results, best_of
 from tests.experiments.fake_training import config
-from tst_study.config import Config
+from tst_study.config.schema import Config
 
 TITLE, CLAIMS = "A fake sweep", "Shows nothing."
 

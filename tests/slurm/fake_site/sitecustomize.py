@@ -45,8 +45,8 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
 
     from tst_study.errors import UserError
     from tst_study.process.stop_request import listening
-    from tst_study.run.launch_facts import launch_facts
-    from tst_study.run.writer import RunWriter, header_of
+    from tst_study.record.launch_facts import launch_facts
+    from tst_study.record.writer import RunWriter, header_of
 
     if int(os.environ.get("RANK", "0")):
         return _other_rank(folder)
@@ -127,7 +127,7 @@ def _other_rank(folder: Path) -> str:
     import time
 
     from tst_study.process.stop_request import listening
-    from tst_study.run_record import read_status
+    from tst_study.record.reader import read_status
 
     killer = folder.parent / "kill_a_rank"
     if killer.exists():

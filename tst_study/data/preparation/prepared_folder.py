@@ -21,7 +21,7 @@ from tst_study.data.manifest import (
 )
 from tst_study.data.preparation.request import Job
 from tst_study.errors import UserError
-from tst_study.run.lock import EXCLUSIVE, take
+from tst_study.record.lock import EXCLUSIVE, take
 
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 

@@ -1,0 +1,201 @@
+"""`tst-study analyse law`: the law of Tables 4–7, or of one's own runs, judged beside its nulls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.fits.law.advice import outside, recommend
+from analysis.fits.law.held_out import copied, held_out, observed_gains
+from analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
+from analysis.fits.law.superposition_law import Law, fit_law, published_law
+from analysis.fits.scaling.scaling_laws import Base
+from analysis.fits.solver.shared_errors import Spread
+from analysis.tables.columns import rows_of
+from tst_study.errors import UserError
+from tst_study.units import big
+
+CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
+"""Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
+Target = tuple[float, float]
+"""Parameters and latent tokens."""
+
+
+def law_answer(target: Target | None = None) -> Answer:
+    """The law of the published grids: fit, held-out errors, advice, and 3B and 10B-A1B."""
+    law = published_law()
+    tables, said = _described(law, target)
+    tables["Runs that were not fitted: gains at equal steps, nats"] = published_beside_law(law)
+    return Answer(
+        "law",
+        tables,
+        (
+            *said,
+            "The mixture's gains stand on Chinchilla's data term in place of a baseline of its "
+            "length; 3B and the mixture lie beyond what was fitted, so that they have no interval.",
+            "Two sizes, two lengths, one seed each; learning rate and size changed together; the "
+            "form was chosen while looking at all four tables.",
+        ),
+        published.fingerprints("final_loss_grid", "headline_runs"),
+    )
+
+
+def law_on_runs(runs: pd.DataFrame, inputs: dict[str, str], target: Target | None = None) -> Answer:
+    """A law for each kind of one's own runs (corpus, held-out text), or why there is none, and
+    what the law of Tables 4–7 says of the same settings."""
+    rows, excluded = rows_of_runs(runs)
+    tables: dict[str, pd.DataFrame] = {}
+    said: list[str] = []
+    refused: list[str] = []
+    for kind, own in rows.groupby("kind", sort=True):
+        try:
+            law = fit_law(own.reset_index(drop=True))
+            far = outside(law, *target) if target else ""
+            found, sentences = _described(law, None if far else target)
+        except UserError as error:
+            refused.append(f"{kind}: no law: {error}.")
+            continue
+        if far:
+            refused.append(f"{kind}: no recommendation: {far}.")
+        tables |= {f"{kind}. {title}": table for title, table in found.items()}
+        said += [f"{kind}: {sentence}" for sentence in sentences]
+    beside = _beside_published(rows)
+    if not beside.empty:
+        tables["Gains of runs beside the law of Tables 4–7"] = beside
+    return Answer("law", tables, (*said, *refused), inputs, excluded)
+
+
+def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Tables and sentences of a fitted law."""
+    errors = held_out(law.rows)
+    error = law.rows["error"]
+    fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
+    targets = [target] if target else [(row["params"], row["tokens"]) for row in rows_of(fitted)]
+    tables = {
+        "Parameters, with 95% t-intervals": _parameters(law),
+        "Errors on held-out gains, nats (root mean square)": errors,
+        "Recommended (s, r), uniform weights": pd.DataFrame(
+            [_advice(law, params, tokens) for params, tokens in targets]
+        ),
+    }
+    kept = law.fit.identified
+    said = [
+        f"{len(law.fit.theta)} parameters, {law.rows['level'].nunique()} of them levels of "
+        f"baselines, explain {len(law.rows)} runs to {float(np.sqrt((error**2).mean())):.4f} nats "
+        f"({law.noise.shared:.4f} shared by all r at one s, {law.noise.own:.4f} by a run alone); "
+        f"rank {kept.rank}, conditioning {kept.condition:.0f}, {law.fit.agreed} of "
+        f"{law.fit.started} starts agree.",
+        *(f"Held: {name}, {why}." for name, why in law.held.items()),
+        *(_verdict(row) for row in rows_of(errors)),
+    ]
+    return tables, said
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if np.isnan(row["law"]):
+        return f"{row['split']}: no prediction ({row['note']})."
+    null = min(("copied", "mean"), key=lambda name: float(row[name]))
+    word = "better than" if row["law"] < row[null] else "no better than"
+    said = "copying the nearest runs" if null == "copied" else "the mean gain"
+    return f"{row['split']}: {row['law']:.4f}, {word} {said} ({row[null]:.4f})."
+
+
+def _parameters(law: Law) -> pd.DataFrame:
+    levels = set(law.rows["level"])
+    ordered = sorted(law.values, key=lambda name: name in levels)
+    fitted = Spread.of(law.fit).table(law.fit.problem.model.parameters)
+    table = fitted.set_index("parameter").reindex(ordered).reset_index()
+    return table.assign(
+        parameter=[name.replace("_", " ") for name in ordered],
+        value=[law.values[name] for name in ordered],
+        held=[law.held.get(name, "") for name in ordered],
+    )
+
+
+def _advice(law: Law, params: float, tokens: float) -> dict[str, Any]:
+    found = recommend(law, params, tokens)
+    return {
+        "params": big(params),
+        "tokens": big(tokens),
+        "s": found.bag_size,
+        "s_95": f"{found.bag_interval[0]}–{found.bag_interval[1]}",
+        "r": found.step_ratio,
+        "r_95": f"{found.ratio_interval[0]:.2f}–{found.ratio_interval[1]:.2f}",
+        "gain": found.gain,
+        "low": found.gain_interval[0],
+        "high": found.gain_interval[1],
+        "best_run": found.best_run,
+        "its_gain": found.best_run_gain,
+        "note": found.note,
+    }
+
+
+def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean observed gain of each setting beside what the law of Tables 4–7 says of it."""
+    law = published_law()
+    own = rows[rows["bag_size"] > 1].assign(observed=observed_gains(rows))
+    keys = ["kind", "params", "tokens", "bag_size", "step_ratio", "weighting"]
+    table = []
+    for _, members in own.groupby(keys, sort=True):
+        row = {key: value for key, value in next(rows_of(members)).items() if key in keys}
+        far = outside(law, row["params"], row["tokens"])
+        asked = members.iloc[[0]]
+        said = float("nan") if far else float(law.of_rows(asked)[0])
+        half = float("nan") if far else float(law.errors(asked)[0])
+        table.append(
+            {
+                **row,
+                "seeds": len(members),
+                "gain": float(members["observed"].mean()),
+                "law": said,
+                "law_low": said - half,
+                "law_high": said + half,
+                "belief": far or "inside the fitted range",
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def published_beside_law(law: Law) -> pd.DataFrame:
+    """3B and 10B-A1B: the law's gain at equal steps beside those of Table 1 and of the figures, and
+    beside `copied`, the gain of the same setting at 600M.
+
+    The mixture has no baseline of its own length: that baseline is put above the 125,000-step one
+    by what Chinchilla's data term says of the tokens between. Its step has 8M tokens: it is read
+    once as four steps of 2M tokens and once as one step.
+    """
+    curves = published.curves().sort_values("step")
+    ends = curves.groupby("run")["loss"].last()
+    table = published.headline_runs().set_index(["params", "method", "total_steps"])["final_loss"]
+    three, mixture = table["3B"], table["10B-A1B"]
+    slope = CHINCHILLA.loss(1e9, np.array([49_983.0, 125_000.0]) * 2**23)
+    missing = float(slope[0] - slope[1])
+    figure_3 = curves[curves["panel"] == "a_equal_flops"].groupby("run")["loss"].last()
+    by_table = float(missing + mixture["baseline", 125_000] - mixture["tst", 49_983])
+    by_figure = float(missing + ends["moe_10b_a1b_baseline"] - ends["moe_10b_a1b_tst_s16"])
+    dense_table = float(three["baseline", 20_000] - three["tst", 20_000])
+    dense_figure = float(figure_3["dense_3b_baseline_20k"] - figure_3["dense_3b_tst_s6_20k"])
+    known = law.rows[law.rows["bag_size"] > 1]
+    gains = observed_gains(law.rows)[known.index]
+    rows = []
+    for run, reading, steps, bag, ratio, table_1, figures in (
+        ("3B", "20,000 steps", 20_000, 6, 0.3, dense_table, dense_figure),
+        ("10B-A1B", "199,932 steps of 2M", 199_932, 16, 0.25, by_table, by_figure),
+        ("10B-A1B", "49,983 steps", 49_983, 16, 0.25, by_table, by_figure),
+    ):
+        asked = settings(published.PARAMS[run], float(steps * TOKENS_PER_STEP), bag, ratio)
+        rows.append(
+            {
+                "run": f"{run}, s = {bag}, r = {ratio:g}",
+                "read_as": reading,
+                "law": float(law.of_rows(asked)[0]),
+                "copied": float(copied(known, gains, asked.assign(weighting="uniform"))[0]),
+                "table_1": table_1,
+                "figures": figures,
+            }
+        )
+    return pd.DataFrame(rows)

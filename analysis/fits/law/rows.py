@@ -1,0 +1,134 @@
+"""Rows that a law of superposition is fitted to, or asked about: published, own, or thought of.
+
+Columns: params, tokens (latent), bag_size, step_ratio, weighting, targets (`effective_targets`),
+loss (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
+an error: all r at one s and weighting of a level fork from one trunk), size (label).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.checks import Floats, needs_columns, numbers, positive
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible, excluded_row
+from analysis.verdict.comparison import pair_key
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
+from tst_study.units import big
+
+TOKENS_PER_STEP = 2**21
+"""Latent tokens of a step of the published grids."""
+
+
+def effective_targets(bag_size: int, weighting: Weighting = "uniform") -> float:
+    """exp(entropy) of the normalised target weights: 1 … s."""
+    weights = np.array(offset_weights(weighting, bag_size), dtype=float)
+    share = weights[weights > 0] / weights.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def settings(
+    params: float,
+    tokens: float,
+    bag_size: float | Floats,
+    step_ratio: float | Floats,
+    weighting: Weighting = "uniform",
+) -> pd.DataFrame:
+    """Rows to ask a law of: every s with every r, in that order of turning."""
+    s, r = (
+        part.ravel()
+        for part in np.meshgrid(np.atleast_1d(bag_size), np.atleast_1d(step_ratio), indexing="ij")
+    )
+    targets = s if weighting == "uniform" else [effective_targets(int(bag), weighting) for bag in s]
+    rows = pd.DataFrame({"bag_size": s, "step_ratio": r, "targets": targets})
+    return rows.assign(params=params, tokens=tokens)
+
+
+def published_rows() -> pd.DataFrame:
+    """Tables 4–7 as rows of a law; the baseline that two tables share stands there once."""
+    rows = published.loss_grid().query("step_ratio < 1")
+    shared = rows["bag_size"].eq(1) & rows.duplicated(["size", "steps", "bag_size", "loss"])
+    rows = rows[~shared].reset_index(drop=True)
+    return rows.assign(
+        tokens=rows["steps"] * float(TOKENS_PER_STEP),
+        targets=_targets(rows),
+        level="loss of " + rows["size"] + ", " + rows["steps"].astype(str) + " steps",
+        trunk=rows.groupby(["table", "bag_size"], sort=True).ngroup(),
+    )
+
+
+def rows_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a law from params, tokens, bag_size, step_ratio, loss and, if there, weighting and
+    seed: a level for each params, tokens and seed, a trunk for each s and weighting of a level.
+
+    Raises `UserError` for a missing column, a bad value, or a superposed run without a baseline.
+    """
+    rows = frame.reset_index(drop=True)
+    for name, value in (("weighting", "uniform"), ("seed", 0)):
+        rows[name] = rows.get(name, value)
+    positive(rows, ("params", "tokens", "bag_size", "loss"), "frame")
+    needs_columns(rows, ("step_ratio",), "frame")
+    numbers(rows["step_ratio"], "step_ratio", least=0.0, below=1.0)
+    rows["weighting"] = rows["weighting"].where(rows["bag_size"] > 1, "uniform")
+    if "size" not in rows:
+        rows["size"] = [big(params) for params in rows["params"]]
+    if "level" not in rows:
+        tokens, seeds = rows["tokens"].map("{:.4g}".format), rows["seed"].map(str)
+        rows["level"] = "loss of " + rows["size"] + ", " + tokens + " tokens, seed " + seeds
+    alone = set(rows["level"]) - set(rows["level"][rows["bag_size"] == 1])
+    if alone:
+        raise UserError(
+            f"{min(alone)}: superposed runs without a baseline (bag_size 1) of their own"
+        )
+    named = [rows[name].map(str) for name in ("level", "bag_size", "weighting")]
+    return rows.assign(targets=_targets(rows), trunk=named[0] + named[1] + named[2])
+
+
+def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows of a law, runs left out with their reason) from a run table (`source.load`).
+
+    A level is a baseline (group, learning rate, held-out text, seeds). `kind`: what one law may be
+    fitted to. Ablations are left out: the law has none.
+    """
+    kept, excluded = eligible(runs)
+    level = kept[pair_key(kept)].map(str).agg(" ".join, axis=1)
+    known = set(level[kept["method"] == "baseline"])
+    rows = []
+    for run, own in zip(rows_of(kept), level, strict=True):
+        setting = SuperpositionSetting.of_row(run)
+        plain = setting.is_plain_but("weighting") and run["weighting"] in NAMED_WEIGHTINGS
+        reason = ""
+        if own not in known:
+            reason = "no finished baseline of its seeds, rate and held-out text"
+        elif not (setting.is_baseline or plain):
+            reason = "an ablation, of which the law says nothing"
+        if reason:
+            excluded.append(excluded_row(run, reason))
+            continue
+        rows.append(
+            {
+                "kind": f"{run['corpus']}, {run['eval_set']}",
+                "params": float(run["active_parameters"]),
+                "tokens": float(run["latent_tokens"]),
+                "bag_size": run["bag_size"],
+                "step_ratio": float(run["step_ratio"]),
+                "weighting": run["weighting"] or "uniform",
+                "loss": float(run["nats_per_token"]),
+                "seed": run["seed"],
+                "level": own,
+            }
+        )
+    if not any(row["bag_size"] > 1 for row in rows):
+        raise UserError(
+            "no superposed run with a finished baseline of its seed: nothing to predict"
+        )
+    return rows_of_frame(pd.DataFrame(rows)), pd.DataFrame(excluded)
+
+
+def _targets(rows: pd.DataFrame) -> list[float]:
+    known = zip(rows["bag_size"], rows["weighting"], strict=True)
+    return [effective_targets(int(bag), weighting) for bag, weighting in known]

@@ -1,0 +1,246 @@
+"""Mutual information of two tokens by their distance, from a token file, and its decay.
+
+Counting pairs overestimates: of unrelated tokens, too, most pairs are seen once, and a pair seen
+once looks like a dependence. The estimate here uses Grassberger's entropy (arXiv physics/0307138)
+and subtracts what the same estimator finds between tokens half a file apart: zero, in expectation,
+for independent tokens, of which such pairs are an example. Of strongly related tokens it takes a
+few hundredths too much. The plug-in value, which a plain count gives, stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import special
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.checks import Floats
+from analysis.fits.scaling.scaling_laws import power_law
+from analysis.fits.solver import Fit, LeastSquares, Problem, fit, grid_of_starts
+from tst_study.data.token_file import TokenFile
+from tst_study.errors import UserError
+from tst_study.superposition.weighting import mutual_information_weights
+
+DISTANCES: tuple[int, ...] = (*range(1, 17), 20, 24, 32, 48, 64, 100)
+BLOCKS = 200
+_PAIRS_OF_BLOCK = 5_000
+_CODE_LIMIT = 2**32
+_WORKERS, _DRAWS = 2, 1000
+
+
+@dataclass(frozen=True)
+class Decay:
+    """C0 + a d^k."""
+
+    constant: float
+    amplitude: float
+    exponent: float
+    rmse: float
+    fit: Fit
+
+
+def measure(
+    tokens: str | Path | TokenFile,
+    distances: Sequence[int] = DISTANCES,
+) -> pd.DataFrame:
+    """Mutual information (nats) of tokens d apart in the same document.
+
+    Columns: distance, pairs, mutual_information (corrected), low, high (95%, bootstrap over blocks
+    of text), plug_in, unrelated (plug-in value of tokens half a file apart).
+
+    Raises `UserError` for a distance that no document spans, or below 1.
+    """
+    file = tokens if isinstance(tokens, TokenFile) else TokenFile(tokens)
+    if any(distance < 1 for distance in distances):
+        raise UserError(f"distance {min(distances)}: must be at least 1")
+    ids = np.asarray(file.tokens)
+    words = int(ids.max()) + 1
+    code_type = np.uint32 if words**2 <= _CODE_LIMIT else np.uint64
+    starts = file.document_starts(0, file.document_count + 1)
+    # Shifted by half the file, not shuffled: both streams keep the repetitions that text has.
+    unrelated = np.roll(ids, len(ids) // 2)
+
+    def at(distance: int) -> dict[str, Any]:
+        within = _within_documents(starts, len(ids), distance)
+        if not within.any():
+            raise UserError(
+                f"{file.prefix}: no document is longer than {distance} tokens; ask for smaller "
+                "distances"
+            )
+        one = ids[:-distance][within]
+        # At every distance anew: what is chance depends on how many pairs there are.
+        null = _estimate(_codes(one, unrelated[:-distance][within], words, code_type), words)
+        codes = _codes(one, ids[distance:][within], words, code_type)
+        found = _estimate(codes, words)
+        error = _block_errors(codes, found, words)
+        value = found.corrected - null.corrected
+        return {
+            "distance": distance,
+            "pairs": len(codes),
+            "mutual_information": value,
+            "low": value + error[0],
+            "high": value + error[1],
+            "plug_in": found.plug_in,
+            "unrelated": null.plug_in,
+        }
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        rows = list(pool.map(at, distances))
+    return pd.DataFrame(rows)
+
+
+def fit_decay(distances: Floats, values: Floats) -> Decay:
+    """C0 + a d^k by least squares; C0 and a positive, shapes (n,).
+
+    Raises `UserError` for fewer than four distances.
+    """
+    x, y = np.asarray(distances, dtype=float), np.asarray(values, dtype=float)
+    if len(x) < 4:
+        raise UserError(f"{len(x)} distances: a decay of three parameters needs at least four")
+    if (y <= 0).any():
+        raise UserError(
+            f"mutual information {y.min():.4f} at distance {x[int(np.argmin(y))]:.0f}: at or below "
+            "zero within its noise; fit the distances where it is positive"
+        )
+    model = power_law(x)
+    grid = {"log_E": [np.log(y.min())], "alpha": (0.3, 0.8, 1.5)}
+    found = fit(Problem(model, y, LeastSquares("loss")), grid_of_starts(model, grid))
+    rmse = float(np.sqrt((found.residuals**2).mean()))
+    constant, amplitude = np.exp(found["log_E"]), np.exp(found["log_A"])
+    return Decay(float(constant), float(amplitude), -found["alpha"], rmse, found)
+
+
+def weights(decay: Decay, bag_size: int) -> tuple[float, ...]:
+    """The loss weights g(1) … g(s) of a decay, for `superposition.weighting` (not normalised)."""
+    return mutual_information_weights(
+        bag_size, constant=decay.constant, amplitude=decay.amplitude, exponent=decay.exponent
+    )
+
+
+def mutual_information_answer(
+    tokens: str | Path | None = None, distances: Sequence[int] = DISTANCES
+) -> Answer:
+    """`tst-study analyse mutual-information`: of a token file, or of the published curve."""
+    if tokens is None:
+        table = published.mutual_information()
+        inputs = published.fingerprints("mutual_information")
+        said = "Published curve on DCLM; its unit is not stated."
+    else:
+        file = TokenFile(tokens)
+        longest = int(np.diff(file.document_starts(0, file.document_count + 1)).max())
+        spanned = [distance for distance in distances if distance < longest]
+        if len(spanned) < 4:
+            raise UserError(
+                f"{file.prefix}: its longest document has {longest:,} tokens; a decay over "
+                "distance needs longer ones"
+            )
+        table = measure(file, spanned)
+        inputs = {str(file.prefix): f"{file.token_count} tokens, {file.document_count} documents"}
+        first = table.iloc[0]
+        said = (
+            f"A plain count gives {first['plug_in']:.3f} nats at distance 1, and "
+            f"{first['unrelated']:.3f} between tokens that have nothing to do with each other: so "
+            "much of a plain count is chance."
+        )
+    positive = table[table["mutual_information"] > 0]
+    decay = fit_decay(
+        positive["distance"].to_numpy(dtype=float),
+        positive["mutual_information"].to_numpy(dtype=float),
+    )
+    given = weights(decay, 8)
+    plain = np.arange(1.0, 9.0) ** decay.exponent
+    shares = {"weight": np.array(given) / sum(given), "without_the_constant": plain / plain.sum()}
+    shown = pd.DataFrame({"i": range(1, 9), **shares})
+    return Answer(
+        "mutual-information",
+        {"Mutual information by distance": table, "Loss weights at s = 8, of 1": shown},
+        (
+            f"C0 + a d^k: C0 = {decay.constant:.3f}, a = {decay.amplitude:.3f}, "
+            f"k = {decay.exponent:.3f} (rmse {decay.rmse:.4f}).",
+            said,
+            "As weights of a run at s = 8: superposition.weighting = "
+            f"[{', '.join(f'{weight:.4g}' for weight in given)}].",
+        ),
+        inputs,
+    )
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    plug_in: float
+    corrected: float
+    codes: NDArray[Any]
+    """Distinct pairs, sorted, and how often each was seen."""
+    counts: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """Counts of first and of second tokens by id."""
+    second: NDArray[np.int64]
+
+
+def _estimate(codes: NDArray[Any], words: int) -> _Estimate:
+    pairs, counts = np.unique(codes, return_counts=True)
+    first = np.bincount((pairs // words).astype(np.int64), counts, words).astype(np.int64)
+    second = np.bincount((pairs % words).astype(np.int64), counts, words).astype(np.int64)
+    parts = [_entropies(histogram) for histogram in (first, second, counts)]
+    plug_in, corrected = (parts[0][i] + parts[1][i] - parts[2][i] for i in (0, 1))
+    return _Estimate(plug_in, corrected, pairs, counts, first, second)
+
+
+def _entropies(counts: NDArray[np.int64]) -> tuple[float, float]:
+    """Plug-in and Grassberger's entropy of a histogram, nats."""
+    # Few different counts occur: the special functions are taken once for each.
+    values, times = np.unique(counts[counts > 0], return_counts=True)
+    n = values.astype(float)
+    weight = times * n
+    total = float(weight.sum())
+    sign = np.where(values % 2 == 0, 1.0, -1.0)
+    digamma = special.digamma(n) + 0.5 * sign * (
+        special.digamma((n + 1) / 2) - special.digamma(n / 2)
+    )
+    plug_in = np.log(total) - float((weight * np.log(n)).sum()) / total
+    return plug_in, float(np.log(total) - (weight * digamma).sum() / total)
+
+
+def _codes(
+    one: NDArray[Any], two: NDArray[Any], words: int, kind: type[np.unsignedinteger[Any]]
+) -> NDArray[Any]:
+    codes: NDArray[Any] = one.astype(kind)
+    codes *= kind(words)
+    codes += two.astype(kind)
+    return codes
+
+
+def _within_documents(starts: NDArray[np.int64], count: int, distance: int) -> NDArray[np.bool_]:
+    """Which positions have a partner `distance` further on in their own document."""
+    ends = starts[1:]
+    crossing = np.zeros(count + 1, dtype=np.int32)
+    np.add.at(crossing, np.maximum(ends - distance, starts[:-1]), 1)
+    np.add.at(crossing, ends, -1)
+    inside: NDArray[np.bool_] = np.cumsum(crossing[: max(0, count - distance)]) == 0
+    return inside
+
+
+def _block_errors(codes: NDArray[Any], found: _Estimate, words: int) -> tuple[float, float]:
+    """2.5% and 97.5% of the bootstrap error of the mean pointwise information over blocks of
+    text: to first order, the error of the estimate, with what tokens of one text share."""
+    random = np.random.default_rng(0)
+    blocks = np.array_split(np.arange(len(codes)), min(BLOCKS, len(codes)))
+    total = float(len(codes))
+    means = np.empty(len(blocks))
+    for i, block in enumerate(blocks):
+        chosen = codes[random.choice(block, min(len(block), _PAIRS_OF_BLOCK), replace=False)]
+        seen = found.counts[np.searchsorted(found.codes, chosen)]
+        one = found.first[(chosen // words).astype(np.int64)].astype(float)
+        two = found.second[(chosen % words).astype(np.int64)].astype(float)
+        means[i] = float(np.log(seen * total / one / two).mean())
+    drawn = means[random.integers(len(means), size=(_DRAWS, len(means)))].mean(axis=1)
+    low, high = np.quantile(drawn - means.mean(), [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,209 @@
+"""How much more compute the baseline needs for the same loss, as a function of loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.checks import needs_columns, positive
+from analysis.fits.scaling.chinchilla import (
+    Form,
+    Frontier,
+    alike_in_kind,
+    allocation,
+    at_best_rates,
+    envelope,
+    exponents,
+    isoflop,
+    leave_one_size_out,
+    parametric,
+    points_of,
+)
+from analysis.fits.scaling.power_law import fit_power_law
+from analysis.fits.solver import bootstrap
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import eligible
+from analysis.verdict.comparison import SAME_BUT_LENGTH
+from analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tables
+from analysis.wording import told_apart_by_set_up
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError, one_of
+
+
+def compute_multiplier(
+    baseline: pd.DataFrame, method: pd.DataFrame, losses: int = 9, comparisons: int = 1
+) -> pd.DataFrame:
+    """Baseline FLOPs over method FLOPs at equal loss, over the losses that both reached.
+
+    Both tables: flops, loss (nats, annealed runs), seed; two or more lengths each. Only seeds that
+    every length has count; what is left out is in the table's `attrs["note"]`. Read between
+    neighbouring lengths by a power law beyond a floor (`length_curve`); the number is never beyond
+    the shortest or the longest. Columns: loss, multiplier, seeds, low, high: 95% for all
+    `comparisons` methods together, by the t-test of the seeds' paired differences (None for one
+    seed: no claim; and on a side that the lengths do not bound).
+
+    Raises `UserError` where a longer run is not better, no loss was reached by both or no seed was
+    run at every length.
+    """
+    for table, name in ((baseline, "the baseline"), (method, "the method")):
+        positive(table, ("flops", "loss"), name)
+        needs_columns(table, ("seed",), name)
+    (first, second), note = paired_tables([baseline, method], "flops")
+    one, two = LengthCurve.of(first, "baseline"), LengthCurve.of(second, "method")
+    lowest, highest = max(one.means[-1], two.means[-1]), min(one.means[0], two.means[0])
+    if lowest >= highest:
+        raise UserError(
+            f"no loss reached by both: baseline {one.means[-1]:.4f}–{one.means[0]:.4f}, method "
+            f"{two.means[-1]:.4f}–{two.means[0]:.4f}; run lengths that overlap"
+        )
+    allowed = floors([one, two])
+    rows = []
+    for loss in np.linspace(highest, lowest, losses):
+        places = [two.place(float(loss), floor) for floor in allowed]
+        multiplier, low, high = hull(
+            [
+                one.reached(two.at(place, floor), floor, place, comparisons)
+                for place, floor in zip(places, allowed, strict=True)
+            ]
+        )
+        rows.append((float(loss), multiplier, len(one.losses), low, high))
+    table = pd.DataFrame(rows, columns=["loss", "multiplier", "seeds", "low", "high"])
+    table.attrs["note"] = "; ".join(filter(None, (note, one.note, two.note)))
+    return table
+
+
+def compute_answer(
+    runs: pd.DataFrame | None = None,
+    inputs: dict[str, str] | None = None,
+    form: Form = "parabola",
+) -> Answer:
+    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's approaches.
+
+    What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
+    """
+    one_of(form, get_args(Form), "--form")
+    if runs is None:
+        # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
+        runs = published.runs().query("source != 'Table 2'")
+    kept, excluded = eligible(runs)
+    points = points_of(kept)
+    baselines = points[points["method"] == "baseline"]
+    tables: dict[str, pd.DataFrame] = {}
+    said: list[str] = []
+    multipliers: list[pd.DataFrame] = []
+    families = [own for _, own in points.groupby(list(SAME_BUT_LENGTH), sort=True)]
+    firsts = [own.iloc[0] for own in families]
+    labels = told_apart_by_set_up([str(first["corpus"]) for first in firsts], firsts, key="family")
+    for label, family in zip(labels, families, strict=True):
+        superposed = family["method"] != "baseline"
+        if family[~superposed]["steps"].nunique() >= 2:
+            said.append(_power_law_sentence(label, family[~superposed]))
+        for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
+            note = found if isinstance(found, str) else found.attrs["note"]
+            if note:
+                said.append(f"{label}, {name}: {note}.")
+            if isinstance(found, pd.DataFrame):
+                multipliers.append(found.assign(family=label, setting=name))
+    if multipliers:
+        order = ["family", "setting", "loss", "multiplier", "low", "high", "seeds"]
+        tables["Compute multiplier: baseline FLOPs over FLOPs at equal loss"] = pd.concat(
+            multipliers, ignore_index=True
+        )[order]
+    # Lengths of one size and seed fork from one trunk.
+    models = baselines["params"].astype(str) + " " + baselines["seed"].astype(str)
+    for label, rows in alike_in_kind(baselines.assign(model=models)):
+        own, left_out = at_best_rates(rows)
+        if left_out:
+            said.append(f"Chinchilla, {label}: {left_out}.")
+        for name, approach in _APPROACHES.items():
+            title = f"Chinchilla, {name}, {label}"
+            try:
+                table = tables[title] = approach(own, form)
+                note = table.attrs.get("note")
+            except UserError as error:
+                note = str(error)
+            if note:
+                said.append(f"{title}: {note}.")
+    return Answer(
+        "compute",
+        tables,
+        tuple(said),
+        inputs or published.fingerprints("headline_runs", "final_loss_grid"),
+        pd.DataFrame(excluded),
+    )
+
+
+def multipliers_of(
+    baseline: pd.DataFrame, superposed: pd.DataFrame, losses: int
+) -> list[tuple[str, pd.DataFrame, pd.DataFrame | str]]:
+    """Label, runs and multipliers at so many losses (or why there are none) of every setting that
+    was run at two or more lengths; intervals hold for all that have several seeds together."""
+    found: list[tuple[str, pd.DataFrame, pd.DataFrame | str]] = []
+    keys = [name for name in SETTING if name != "superposed_steps"]
+    rounded = superposed.assign(step_ratio=superposed["step_ratio"].astype(float).round(2))
+    several = [
+        members
+        for _, members in rounded.groupby(keys, sort=False, dropna=False)
+        if members["steps"].nunique() > 1
+    ]
+    question = max(1, sum(members["seed"].nunique() > 1 for members in several))
+    for members in several:
+        name = SuperpositionSetting.of_row(next(rows_of(members))).label
+        try:
+            table = compute_multiplier(baseline, members, losses, question)
+            found.append((name, members, table))
+        except UserError as error:
+            found.append((name, members, str(error)))
+    return found
+
+
+def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
+    flops, losses = baseline["flops"].to_numpy(dtype=float), baseline["loss"].to_numpy(dtype=float)
+    try:
+        law = fit_power_law(flops, losses)
+    except UserError as error:
+        return f"{label}, baseline: {error}."
+    low, high = law.floor_interval()
+    bounds = " to ".join("unbounded" if end is None else f"{end:.3f}" for end in (low, high))
+    return (
+        f"{label}, baseline: loss falls as C^−{law.exponent:.3f} towards {law.floor:.3f} nats "
+        f"(floor, 95% by profile: {bounds})."
+    )
+
+
+def _of_frontier(found: Frontier) -> pd.DataFrame:
+    low, high = found.params_interval or (None, None)
+    table = found.table.assign(
+        params_exponent=found.params_exponent, exponent_low=low, exponent_high=high
+    )
+    table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
+    return table
+
+
+def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
+    found = parametric(points)
+    drawn = bootstrap(found, 400)
+    budgets = np.geomspace(points["flops"].min(), points["flops"].max(), 5)
+    value, low, high = exponents(found, drawn)["params"]
+    table = allocation(found, budgets, drawn).assign(
+        params_exponent=value, exponent_low=low, exponent_high=high
+    )
+    notes = [f"{name} is not determined, at its bound" for name in drawn.undetermined]
+    if low is None:
+        notes.append(f"no interval: {drawn.clusters} models are too few to draw from")
+    table.attrs["note"] = "; ".join(notes)
+    return table
+
+
+_APPROACHES: dict[str, Callable[[pd.DataFrame, Form], pd.DataFrame]] = {
+    "approach 1": lambda points, form: _of_frontier(envelope(points, form=form)),
+    "approach 2": lambda points, form: _of_frontier(isoflop(points, form=form)),
+    "approach 3": lambda points, _: _approach_3(points),
+    "approach 3 predicting each size from the others": lambda points, _: leave_one_size_out(points),
+}

@@ -1,0 +1,22 @@
+"""Fits that say when they failed: laws, objectives, solver, uncertainty. numpy and scipy only."""
+
+from analysis.fits.solver.formula import Formula
+from analysis.fits.solver.problem import Huber, LeastSquares, Objective, Problem
+from analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
+from analysis.fits.solver.uncertainty import Bootstrap, bootstrap, leave_one_out, profile
+
+__all__ = [
+    "Bootstrap",
+    "Fit",
+    "Formula",
+    "Huber",
+    "LeastSquares",
+    "NotConvergedError",
+    "Objective",
+    "Problem",
+    "bootstrap",
+    "fit",
+    "grid_of_starts",
+    "leave_one_out",
+    "profile",
+]

@@ -1,0 +1,122 @@
+"""Least squares where rows share errors of unknown size: runs forked from one trunk, points of one
+run. The ratio of shared to own noise is estimated from the residuals, in turns with the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from analysis.checks import Floats
+from analysis.fits.solver.formula import Formula
+from analysis.fits.solver.problem import LeastSquares, Problem
+from analysis.fits.solver.solve import Fit, fit, refit
+from tst_study.statistics import critical_t
+
+_TURNS = 3
+"""After which the ratio of the two errors moves by less than it is known."""
+_CERTIFYING = 8
+"""Starts followed to the end once the noise is known; three must agree."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations, nats, of the residuals of a fit (misfit of the form included)."""
+
+    shared: float
+    """What all rows of a group have in common."""
+    own: float
+    """What each row has for itself."""
+
+    @property
+    def ratio(self) -> float:
+        return (self.shared / self.own) ** 2 if self.own else 0.0
+
+    @property
+    def of_a_run(self) -> float:
+        """Standard deviation of one row about the law, nats."""
+        return float(np.hypot(self.shared, self.own))
+
+
+def fit_shared(
+    model: Formula,
+    observed: Floats,
+    groups: Sequence[object] | np.ndarray,
+    starts: Floats,
+    *,
+    refine: int = 16,
+) -> tuple[Fit, Noise]:
+    """Generalised least squares on the loss (nats); `groups`: a label per row.
+
+    Raises `NotConvergedError` as `fit` does.
+    """
+    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+    labels = tuple(map(int, codes))
+    noise = Noise(0.0, 1.0)
+    problem = Problem(model, observed, LeastSquares("loss", labels))
+    theta = fit(problem, starts, refine=refine, strict=False).theta
+    for _ in range(_TURNS):
+        noise = _noise(problem, theta, codes)
+        problem = replace(problem, objective=LeastSquares("loss", labels, noise.ratio))
+        theta = refit(problem, theta)
+    found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
+    return found, noise
+
+
+def _noise(problem: Problem, theta: Floats, codes: np.ndarray) -> Noise:
+    """One-way analysis of variance, every parameter charged where it is learnt."""
+    residuals = problem.model.loss(theta) - problem.observed
+    sizes = np.bincount(codes)
+    means = np.bincount(codes, residuals) / sizes
+    between, within = _freedom(problem.jacobian(theta), codes)
+    own = ((residuals - means[codes]) ** 2).sum() / within
+    shared = max(0.0, (sizes * means**2).sum() / between - own) / float(sizes.mean())
+    return Noise(float(np.sqrt(shared)), float(np.sqrt(own)))
+
+
+def _freedom(jacobian: Floats, codes: np.ndarray) -> tuple[float, float]:
+    """Degrees of freedom that the fit leaves to the groups' means and to what differs within:
+    number less the trace of the hat matrix there; at least one each."""
+    basis = np.linalg.svd(jacobian, full_matrices=False)[0]
+    sizes = np.bincount(codes)
+    sums = np.stack([np.bincount(codes, column) for column in basis.T])
+    charged = float((sums**2 / sizes).sum())
+    between = len(sizes) - charged
+    within = len(codes) - len(sizes) - (basis.shape[1] - charged)
+    return max(1.0, between), max(1.0, within)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where the parameters of a fit may lie: a t-distribution around them, with the covariance of
+    the linearised fit."""
+
+    theta: Floats
+    root: Floats
+    """A square root of the covariance, shape (p, p)."""
+    freedom: float
+    """Degrees of freedom: of the groups' means where rows share errors, else of the rows."""
+
+    @classmethod
+    def of(cls, found: Fit) -> Spread:
+        residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
+        objective = found.problem.objective
+        freedom = max(1.0, len(residuals) - len(found.theta))
+        if isinstance(objective, LeastSquares) and objective.groups and objective.ratio > 0:
+            freedom = _freedom(jacobian, np.asarray(objective.groups))[0]
+        variance = float(residuals @ residuals) / max(1, len(residuals) - len(found.theta))
+        _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
+        return cls(found.theta, directions.T * (np.sqrt(variance) / values), freedom)
+
+    def half(self, slopes: Floats) -> Floats:
+        """Half of the 95% t-intervals of numbers with these derivatives, shape (n, p)."""
+        half: Floats = critical_t(self.freedom) * np.linalg.norm(slopes @ self.root, axis=1)
+        return half
+
+    def table(self, names: Sequence[str]) -> pd.DataFrame:
+        """parameter, value, low, high."""
+        half = self.half(np.eye(len(self.theta)))
+        table = pd.DataFrame({"parameter": list(names), "value": self.theta})
+        return table.assign(low=self.theta - half, high=self.theta + half)

@@ -1,0 +1,237 @@
+"""Superposition against the baseline at equal FLOPs, paired by seed.
+
+Only what may be compared is (`analysis.tables.eligible`), both arms evaluated on the same held-out
+tokens. What is left out is returned with the reason. Intervals and verdicts are those of
+`analysis.verdict.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
+from analysis.verdict.decide import Cell, block, decide_also, decide_planned
+from analysis.verdict.question import Question
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
+
+SAME = ("group", "learning_rate", "eval_set")
+"""What the two runs of a pair share, beside their seed."""
+SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
+"""The same, whatever the number of steps."""
+
+_SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
+_SHARED += ("flops", "setting", *SETTING, "data_multiplier")
+PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
+PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
+TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
+TABLE_COLUMNS += ("gain", "low", "high", "deviation", "smallest_detectable", "p_adjusted")
+TABLE_COLUMNS += ("verdict", "heading", "run_ids")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Losses and gains in nats per token on held-out text; a positive gain: superposition wins."""
+
+    table: pd.DataFrame
+    """One row per setting: losses, and the gain with its verdict from `verdicts`."""
+    verdicts: pd.DataFrame
+    """What `analysis.verdict.decide` says: planned questions first, then all other settings."""
+    pairs: pd.DataFrame
+    """One row per setting and seed."""
+    excluded: pd.DataFrame
+    """Runs that were not compared, each with the reason."""
+    eligible: pd.DataFrame
+    """Rows of the run table that may be compared, baselines without a partner among them."""
+
+
+def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Comparison:
+    """Compare all superposed runs of a run table (`source.load`) with their baselines, and answer
+    the questions that were planned.
+
+    Raises `UserError` where the table lacks a column.
+    """
+    kept, excluded = paired_once(*eligible(runs))
+    baselines = list(rows_of(kept[kept["method"] == "baseline"]))
+    pairs: list[dict[str, Any]] = []
+    for run in rows_of(kept[kept["method"] == "superposition"]):
+        partner = _partner(run, baselines)
+        if isinstance(partner, str):
+            excluded.append(excluded_row(run, partner))
+        else:
+            pairs.append(_pair(run, partner))
+    lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
+    table, verdicts = _decided(*_cells(pairs, kept, lost), decide_planned(kept, lost, questions))
+    return Comparison(
+        table=table,
+        verdicts=verdicts,
+        pairs=pd.DataFrame(pairs, columns=list(PAIR_COLUMNS)),
+        excluded=pd.DataFrame(excluded, columns=list(EXCLUDED_COLUMNS)),
+        eligible=kept,
+    )
+
+
+def paired_once(
+    kept: pd.DataFrame, excluded: list[dict[str, Any]]
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """`eligible` runs without those that share setting and seed: nothing says which of them is
+    whose pair, and as further seeds they would make an interval too short."""
+    twice = kept.duplicated([*pair_key(kept), *SETTING], keep=False)
+    reason = "another run has its setting, rate and seed; say by seed what tells them apart"
+    return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
+
+
+def pair_key(table: pd.DataFrame) -> list[str]:
+    """What the two runs of a pair share; a table made elsewhere may not know the order of the text
+    (`data_seed`)."""
+    return [name for name in (*SAME, "seed", "data_seed") if name in table]
+
+
+def alike(
+    table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str]
+) -> pd.DataFrame:
+    """The rows of a table that have the values of `row` in these columns."""
+    return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
+
+
+def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
+    """The baseline of a superposed run, or what keeps every candidate from being it."""
+    narrowing = (
+        ("group", "of the same data, model, steps, batch and schedule"),
+        ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
+        ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
+        ("flops", "of equal FLOPs"),
+        ("seed", f"of its seed {run['seed']}"),
+        ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
+    )
+    for column, words in narrowing:
+        if column not in run:  # Tables made elsewhere may not know the order of the text.
+            continue
+        same = [baseline for baseline in baselines if baseline[column] == run[column]]
+        if not same:
+            near = _nearest(run, baselines) if column == "group" else ""
+            return f"no finished baseline {words}{near}"
+        baselines = same
+    return baselines[0]
+
+
+def _held_out(run: dict[str, Any]) -> str:
+    tokens = run.get("eval_tokens")
+    return f"{run['eval_set']}{'' if pd.isna(tokens) else f', {int(tokens):,} tokens'}"
+
+
+def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
+    """What of the baseline that is most like it differs, where the table has it."""
+    shown = ("corpus", "parameters", "steps", "sequences", "sequence_length", "schedule")
+    known = [name for name in shown if name in run]
+    differences = [
+        [f"{name} {one[name]}, not {run[name]}" for name in known if one[name] != run[name]]
+        for one in baselines
+    ]
+    nearest = min(filter(None, differences), key=len, default=[])
+    return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
+
+
+def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    run = {**run, "setting": SuperpositionSetting.of_row(run).label}
+    return {
+        **{column: run[column] for column in (*_SHARED, "seed")},
+        **{name: run[name] for name in ("data_seed",) if name in run},
+        "baseline": baseline["nats_per_token"],
+        "superposed": run["nats_per_token"],
+        "gain": baseline["nats_per_token"] - run["nats_per_token"],
+        "baseline_folder": baseline["folder"],
+        "superposed_folder": run["folder"],
+        "run_ids": (baseline["run_id"], run["run_id"]),
+    }
+
+
+def _cells(
+    pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame
+) -> tuple[list[dict[str, Any]], list[Cell]]:
+    """Settings in order: what their pairs share and come to, and who is held against whom."""
+    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for pair in pairs:
+        settings.setdefault(tuple(pair[column] for column in (*SAME, *SETTING)), []).append(pair)
+    found = []
+    baselines = kept[kept["method"] == "baseline"]
+    for members in settings.values():
+        members.sort(key=lambda pair: pair["seed"])
+        first = members[0]
+        against = alike(baselines, first, (*SAME, "flops"))
+        tried = alike(lost, first, SAME[:2])
+        of_setting = SuperpositionSetting.of_row(first)
+        settings_tried = [SuperpositionSetting.of_row(row) for row in rows_of(tried)]
+        row = {
+            **first,
+            "baseline": sum(pair["baseline"] for pair in members) / len(members),
+            "superposed": sum(pair["superposed"] for pair in members) / len(members),
+            "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+        }
+        baseline_name = " ".join(str(first[name]) for name in (*SAME, "flops"))
+        cell = Cell(
+            name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
+            arm=f"{baseline_name} {of_setting}",
+            against=baseline_name,
+            losses=pd.Series({block(pair): pair["superposed"] for pair in members}),
+            baselines=pd.Series(
+                against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
+            ),
+            diverged=sum(one == of_setting for one in settings_tried),
+            diverged_baselines=int((tried["method"] == "baseline").sum()),
+            run_ids=row["run_ids"],
+        )
+        found.append((row, cell))
+    found.sort(
+        key=lambda one: (
+            *(one[0][name] for name in SAME),
+            *SuperpositionSetting.of_row(one[0]).order,
+        )
+    )
+    return [row for row, _ in found], [cell for _, cell in found]
+
+
+def _decided(
+    rows: list[dict[str, Any]], cells: list[Cell], planned: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every setting with its verdict, and all verdicts. A setting takes that of the planned
+    question about it with most authority: the primary one, then that with most runs."""
+    chosen: list[dict[str, Any] | None] = []
+    for cell in cells:
+        about = asked_of(planned, cell.run_ids)
+        covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
+        chosen.append(about[0] if covered and about else None)
+    open_ = [place for place, one in enumerate(chosen) if one is None]
+    also = decide_also([cells[place] for place in open_])
+    for place, one in zip(open_, rows_of(also), strict=True):
+        chosen[place] = one
+    given: tuple[str, ...] = (
+        "seeds",
+        "comparisons",
+        "gain",
+        "low",
+        "high",
+        "deviation",
+        "smallest_detectable",
+    )
+    given += ("p_adjusted", "verdict", "heading")
+    made = [
+        {**row, **{name: one[name] for name in given}}
+        for row, one in zip(rows, chosen, strict=True)
+        if one is not None
+    ]
+    verdicts = pd.concat([part for part in (planned, also) if len(part)] or [planned])
+    return pd.DataFrame(made, columns=list(TABLE_COLUMNS)), verdicts.reset_index(drop=True)
+
+
+def asked_of(planned: pd.DataFrame, run_ids: Iterable[str]) -> list[dict[str, Any]]:
+    """Verdicts that stand on these runs alone, those with most authority first."""
+    own = set(run_ids)
+    found = [one for one in rows_of(planned) if one["run_ids"] and own.issuperset(one["run_ids"])]
+    return sorted(found, key=lambda one: (one["primary"], one["seeds"]), reverse=True)

@@ -1,0 +1,107 @@
+"""Was the learning rate chosen on the baseline, inside the range swept, and used by both arms?
+
+A superposed run at a rate that was tuned for it, or a baseline at an untuned one, shows a gain
+that is none (it happened, in this package's pilot).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.tables.eligible import over_shared_seeds
+from analysis.verdict.comparison import Comparison
+from analysis.wording import number
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Baselines that differ in nothing but learning rate and seed, measured on one text."""
+
+    group: str
+    family: str
+    steps: int
+    rates: pd.DataFrame
+    """learning_rate, loss (nats per token, mean over the shared seeds; infinite where a run
+    diverged, whatever its other seeds reached), seeds."""
+    best: float
+    margin: float | None
+    """By how much the next best rate is worse, in nats; None where every other one diverged."""
+    at_edge: bool
+    superposed_rates: tuple[float, ...]
+    """Rates of the superposed runs on the same data and model, whatever their length."""
+
+    @property
+    def followed(self) -> bool:
+        """All superposed runs use the rate that was best for the baseline."""
+        return all(rate == self.best for rate in self.superposed_rates)
+
+    def sentence(self) -> str:
+        tried = sorted(self.rates["learning_rate"])
+        seeds = int(self.rates["seeds"].max())
+        where = (
+            "at the edge of the range, so a better one may lie outside"
+            if self.at_edge
+            else "inside the range"
+        )
+        margin = (
+            f", {self.margin:.3f} nats ahead of the next best"
+            if self.margin is not None
+            else ", the others diverged"
+        )
+        if not self.superposed_rates:
+            used = "no superposed run yet"
+        elif self.followed:
+            used = "all superposed runs use it"
+        else:
+            others = ", ".join(f"{rate:g}" for rate in self.superposed_rates if rate != self.best)
+            used = f"superposed runs also use {others}"
+        return (
+            f"Of {len(tried)} learning rates from {tried[0]:g} to {tried[-1]:g}, {self.best:g} "
+            f"was best for the baseline ({self.steps:,} steps, {number(seeds, 'seed')}){margin}; "
+            f"it lies {where}; {used}."
+        )
+
+
+def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
+    """Every group of baselines that was run at two or more learning rates."""
+    eligible = comparison.eligible
+    found = []
+    baselines = runs[runs["method"] == "baseline"]
+    for group, members in baselines.groupby("group", sort=True):
+        every = eligible[(eligible["group"] == group) & (eligible["method"] == "baseline")]
+        lost = members[(members["state"] == "diverged") & (members["exclusion"] == "")]
+        for _, done in every.groupby("eval_set", sort=True):
+            rates = _rates(done, lost)
+            if len(rates) >= 2 and rates["loss"].min() < float("inf"):
+                found.append(_sweep(str(group), members, rates, runs))
+    return found
+
+
+def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
+    """Mean loss by rate, over the seeds that every finished rate has (all, if none is shared)."""
+    # The mean of the seeds that a rate spared would hide what it did to the others.
+    done = done[~done["learning_rate"].isin(lost["learning_rate"])]
+    losses = over_shared_seeds(done, "learning_rate", "nats_per_token")
+    rates = pd.Index(sorted({*losses.index, *lost["learning_rate"]}), name="learning_rate")
+    table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
+    table = table.fillna({"loss": float("inf"), "seeds": 0})
+    return table.astype({"loss": float, "seeds": int}).reset_index()
+
+
+def _sweep(group: str, members: pd.DataFrame, rates: pd.DataFrame, runs: pd.DataFrame) -> Sweep:
+    losses = sorted(rates["loss"])
+    best = float(rates["learning_rate"].iloc[int(rates["loss"].argmin())])
+    family = str(members["family"].iloc[0])
+    superposed = runs[(runs["family"] == family) & (runs["method"] == "superposition")]
+    return Sweep(
+        group=group,
+        family=family,
+        steps=int(members["steps"].iloc[0]),
+        rates=rates,
+        best=best,
+        margin=losses[1] - losses[0] if losses[1] < float("inf") else None,
+        at_edge=best in (rates["learning_rate"].min(), rates["learning_rate"].max()),
+        superposed_rates=tuple(sorted(map(float, superposed["learning_rate"].unique()))),
+    )

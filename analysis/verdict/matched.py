@@ -1,0 +1,186 @@
+"""Equal FLOPs, equal data, equal loss: one ledger of all runs, and which of them match.
+
+The ledger of a run is its FLOPs, raw tokens, steps and hours. A superposed setting is held against
+every baseline of its family (same data, model, batch, schedule, learning rate, held-out text): of
+the same FLOPs, where its verdict stands already; of the same raw tokens; and, between baselines of
+several lengths, of the same loss (`length_curve`), by interpolation within their range. Beyond it
+there is a bound, never a number. Intervals at equal data hold for all settings of one family and
+length together, unless a question was planned; those at equal loss allow for what the verdict at
+equal FLOPs allows for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.tables.columns import rows_of
+from analysis.verdict.comparison import SAME, SAME_BUT_LENGTH, Comparison, alike, asked_of, compare
+from analysis.verdict.decide import block, paired
+from analysis.verdict.length_curve import speed_up
+from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+from tst_study.units import big
+
+EQUAL_FLOPS, EQUAL_DATA, EQUAL_LOSS = "equal FLOPs", "equal data", "equal loss"
+TOLERANCE = 0.005
+"""Relative difference of FLOPs or raw tokens that still counts as equal: a rounded step ratio
+moves the tokens of a run by less."""
+
+COLUMNS: tuple[str, ...] = (*SAME_BUT_LENGTH, "group", "corpus", "params", "setting", "steps")
+COLUMNS += ("kind", "baseline_steps", "seeds", "gain", "steps_ratio", "flops_ratio")
+COLUMNS += ("hours_ratio", "low", "high", "smallest_detectable", "verdict", "note")
+
+
+def ledger(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs with loss and device hours (NaN where not known); `seed` names the order of
+    the text, too: a pair shares both."""
+    rows = runs.assign(
+        loss=runs["nats_per_token"].astype(float), seed=[block(row) for row in rows_of(runs)]
+    )
+    if "gpu_hours" in rows:
+        return rows.assign(hours=rows["gpu_hours"].astype(float))
+    count = rows["device_count"].astype(float).fillna(1.0)
+    return rows.assign(hours=rows["training_seconds"].astype(float) * count / 3600.0)
+
+
+def matched(found: Comparison) -> pd.DataFrame:
+    """All matches of a comparison, a row (`COLUMNS`) for each setting and kind.
+
+    Gain, interval and verdict for equal FLOPs and equal data; for equal loss the ratios (baseline
+    over superposed) with the interval of `steps_ratio`; `note` says what no number can.
+    """
+    book = ledger(found.eligible)
+    superposed, baselines = (book[book["method"] == arm] for arm in ("superposition", "baseline"))
+    cells = [*SAME, "steps", *SETTING]
+    settings = [
+        (members, alike(baselines, members.iloc[0], SAME_BUT_LENGTH))
+        for _, members in superposed.groupby(cells, sort=False, dropna=False)
+    ]
+    tried = Counter(
+        tuple(members[["family", "eval_set", "steps"]].iloc[0])
+        for members, _ in settings
+        if members["seed"].nunique() > 1
+    )
+    rows: list[dict[str, Any]] = []
+    for members, near in settings:
+        first = next(rows_of(members))
+        setting = SuperpositionSetting.of_row(first)
+        shared = (*SAME_BUT_LENGTH, "group", "corpus", "steps")
+        named: dict[str, Any] = {name: first[name] for name in shared}
+        named |= {"params": big(first["parameters"]), "setting": setting.label}
+        named["_order"] = (first["family"], first["steps"], *setting.order)
+        allowed = max(1, tried[first["family"], first["eval_set"], first["steps"]])
+        known = alike(found.table, named, (*SAME, "setting"))
+        decided = next(rows_of(known), None)
+        for column, kind in (("flops", EQUAL_FLOPS), ("raw_tokens", EQUAL_DATA)):
+            row = _equal(members, near, column, kind, allowed, found.verdicts)
+            if decided and kind == EQUAL_FLOPS and "gain" in row:
+                row |= {name: decided[name] for name in _JUDGED}
+            rows.append({**named, "kind": kind, **row})
+        asked = decided["comparisons"] if decided else allowed
+        rows.append({**named, "kind": EQUAL_LOSS, **_equal_loss(members, near, asked)})
+    rows.sort(key=lambda row: row.pop("_order"))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+_JUDGED = ("seeds", "gain", "low", "high", "smallest_detectable", "verdict")
+
+
+def matched_answer(
+    runs: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse matched`: of a run table, or of Tables 1 and 2."""
+    if runs is None:
+        runs = published.runs().query("source in ['Table 1', 'Table 2']")
+    compared = compare(runs)
+    found = matched(compared)
+    if found.empty:
+        out = compared.excluded
+        why = f" ({out['reason'].iloc[0]})" if len(out) else ""
+        raise UserError(f"no finished superposed run among these: there is nothing to match{why}")
+    partners = found["seeds"].notna().groupby(found["kind"])
+    said = tuple(
+        f"{kind}: {partners.sum()[kind]} of {partners.size()[kind]} settings have a partner."
+        for kind in (EQUAL_FLOPS, EQUAL_DATA)
+    )
+    title = "Matches (gains in nats; ratios are baseline over superposed)"
+    shown = found.drop(columns=["family", "eval_set", "group"])
+    marks = inputs or published.fingerprints("headline_runs")
+    return Answer("matched", {title: shown}, said, marks, compared.excluded)
+
+
+def _equal(
+    members: pd.DataFrame,
+    baselines: pd.DataFrame,
+    column: str,
+    kind: str,
+    allowed: int,
+    verdicts: pd.DataFrame,
+) -> dict[str, Any]:
+    away = (baselines[column].astype(float) / float(members[column].iloc[0]) - 1).abs()
+    near = baselines[(away <= TOLERANCE) & (away == away.min())]
+    if near.empty:
+        return {"note": f"no baseline of {kind}"}
+    pairs = members.merge(near.drop_duplicates("seed"), on="seed", suffixes=("", "_baseline"))
+    if pairs.empty:
+        return {"note": f"no baseline of {kind} with its seeds"}
+    ids = (*pairs["run_id"], *pairs["run_id_baseline"])
+    planned = [one for one in asked_of(verdicts, ids) if len(one["run_ids"]) == len(ids)]
+    judged = (
+        planned[0]
+        if planned
+        else vars(paired(list(pairs["loss_baseline"] - pairs["loss"]), allowed))
+    )
+    ratios = {
+        f"{name}_ratio": float((pairs[f"{name}_baseline"] / pairs[name]).mean())
+        for name in ("steps", "flops", "hours")
+    }
+    steps = int(pairs["steps_baseline"].iloc[0])
+    return {"baseline_steps": steps, **ratios, "note": "", **{one: judged[one] for one in _JUDGED}}
+
+
+def _equal_loss(members: pd.DataFrame, baselines: pd.DataFrame, allowed: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"seeds": members["seed"].nunique()}
+    if baselines.empty:
+        return {**row, "note": "no baseline"}
+    if baselines["steps"].nunique() == 1:
+        bounds = members.merge(baselines, on="seed", suffixes=("", "_baseline"))
+        notes = dict.fromkeys(_bound(pair) for pair in rows_of(bounds))
+        return {**row, "note": "; ".join(notes) or "no baseline with its seeds"}
+    found = speed_up(baselines, members, allowed)
+    ratio, alone = found["speed_up"], found["seeds"] < 2
+    if ratio is None:
+        return {**row, "note": found["note"]}
+    known = baselines.groupby("steps")["hours"].mean()
+    spent = float(np.interp(found["baseline_steps"], known.index.astype(float), known))
+    return {
+        **{name: found[name] for name in ("seeds", "low", "high")},
+        "baseline_steps": round(found["baseline_steps"]),
+        "steps_ratio": ratio,
+        # A step costs the same FLOPs in both phases and both arms.
+        "flops_ratio": ratio,
+        "hours_ratio": spent / float(members["hours"].mean()),
+        "verdict": "one seed: no claim" if alone else "",
+        "note": "" if alone else found["note"],
+    }
+
+
+def _bound(pair: dict[str, Any]) -> str:
+    """With one length of baseline there is no loss to interpolate, but there may be a bound."""
+    steps = pair["steps_baseline"] / pair["steps"]
+    if pair["loss"] >= pair["loss_baseline"] or steps <= 1:
+        return f"its baseline has one length only ({pair['steps_baseline']:,} steps)"
+    hours = pair["hours_baseline"] / pair["hours"]
+    spent = "" if math.isnan(hours) else f" and {hours:.2f} times the hours"
+    return (
+        f"at least {steps:.2f} times the steps{spent}: its baseline has one length only, and after "
+        f"them a higher loss ({pair['loss_baseline']:.3f} against {pair['loss']:.3f})"
+    )

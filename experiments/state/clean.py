@@ -1,0 +1,111 @@
+"""What of a study nothing needs any more. A run's record is never among it.
+
+Only what this package made is ever named: a folder that is no study is refused, a copy of code must
+carry its marker and the name of its content, and nothing that lies elsewhere is reached by a link
+or by what a file says.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.launcher import UnreachableError, launchers, the_only_submitter
+from experiments.plan.planner import Planner
+from experiments.plan.trunks import trunks_of
+from experiments.state.status import say_once
+from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.config import schema as config
+from tst_study.errors import UserError
+from tst_study.record import lock as run_lock
+from tst_study.record import reader as run_record
+
+
+@dataclass(frozen=True)
+class NotNeeded:
+    path: Path
+    why: str
+    size: int
+    """Bytes."""
+
+
+def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
+    """Older checkpoints of runs that are over, checkpoints of trunks from which nothing forks any
+    more, and folders of jobs that ended. Raises `UserError` for a folder that is no study.
+
+    `planner`: of the study; without it trunks are kept, as a branch that has not been started has
+    left nothing in the folder.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; name a study or its folder")
+    found = [*_checkpoints(root, planner)]
+    for one in launchers():
+        try:
+            found += one.leftovers(root)
+        except UnreachableError as error:
+            say_once(f"without what jobs left: {error}")
+    if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
+        raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
+    return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
+
+
+def delete(
+    root: Path, found: Iterable[NotNeeded], planner: Planner | None = None
+) -> list[NotNeeded]:
+    """Delete what of it is still not needed once no submitter is at work; returns that."""
+    with the_only_submitter(root):
+        still = {one.path for one in not_needed(root, planner)}
+        gone = [one for one in found if one.path in still]
+        for one in gone:
+            shutil.rmtree(one.path)
+    return gone
+
+
+def _runs(root: Path) -> list[Path]:
+    """Of this study alone: which trunks are needed is not known of a folder full of studies."""
+    return sorted(path.parent for path in root.glob("*/run.json"))
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    """Whether nothing between the two is a link."""
+    return path.resolve() == root.resolve() / path.relative_to(root)
+
+
+def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
+    needed = _forked_from(root)
+    given_up = _given_up(planner) if planner else set()
+    for folder in _runs(root):
+        if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
+            continue
+        header, steps = run_record.read_header(folder), checkpoint_steps(folder)
+        if header["role"] != "trunk":
+            kept = header["config"]["execution"].get("keep_steps", ())
+            why = "not the last checkpoint of a run that is over"
+            yield from (
+                (checkpoint_place(folder, step), why) for step in steps[:-1] if step not in kept
+            )
+        elif folder.name in given_up:
+            why = "nothing forks from this trunk any more"
+            yield from ((checkpoint_place(folder, step), why) for step in steps)
+
+
+def _given_up(planner: Planner) -> set[str]:
+    """The study's trunks without those that a branch has yet to fork from. A trunk that it does not
+    plan may be another scale's, whose branches are not known here."""
+    trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner.identities)}
+    planned = (*planner.decided(), *planner.whole())
+    return trunks - {run.trunk.run_id for run in planned if run.trunk}
+
+
+def _forked_from(root: Path) -> set[str]:
+    """Folders from which runs fork that were handed to a launcher and are not over."""
+    needed = set()
+    for path in root.glob("*/job/config.toml"):
+        fork = config.load(path).execution.fork_from
+        if fork and not run_record.is_over(path.parent.parent):
+            needed.add(Path(fork.folder).name)
+    return needed
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

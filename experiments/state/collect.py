@@ -1,0 +1,79 @@
+"""What a study came to: run table, figures, report, the runs that are missing; and an archive of
+those that are over, small enough to be kept in git."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.state.status import StatusRow, check_is_there, rows_below
+from tst_study.atomic_files import write_json
+from tst_study.errors import UserError
+from tst_study.record.reader import FINAL_STATES
+
+ROWS = 100
+
+
+@dataclass(frozen=True)
+class Collected:
+    report: Path
+    over: list[StatusRow]
+    missing: list[StatusRow]
+    summary: list[str]
+
+    def lines(self) -> list[str]:
+        text = [*self.summary, "", f"{len(self.over)} runs over, {len(self.missing)} missing"]
+        text += [f"  {one.run_id}: {one.state} {one.message}".rstrip() for one in self.missing]
+        return [*text, f"Tables, figures and report: {self.report}/"]
+
+
+def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
+    """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder.
+
+    `rows`: of the study's own list of runs, where it is known; else runs that never began are not
+    missed.
+    """
+    from analysis.tables.source import load
+    from paper_figures.build import build
+    from paper_figures.item import csv_bytes, write_bytes
+
+    check_is_there(root)
+    rows = rows_below(root) if rows is None else rows
+    over = [one for one in rows if one.state in FINAL_STATES]
+    missing = [one for one in rows if one.state not in FINAL_STATES]
+    report = root / "report"
+    report.mkdir(exist_ok=True)
+    table = load(root)
+    write_bytes(report / "runs.csv", csv_bytes(table, numbers=None))
+    table.to_parquet(report / "runs.parquet", index=False)
+    summary = (
+        build(root, report, only=("study", "report")).sources.summary.lines()
+        if over
+        else ["No run is over yet."]
+    )
+    # Last: by it a later submission sees that the study was collected.
+    write_json(
+        report / "collected.json",
+        {
+            "over": [one.run_id for one in over],
+            "missing": {one.run_id: f"{one.state} {one.message}".strip() for one in missing},
+        },
+    )
+    return Collected(report, over, missing, summary)
+
+
+def keep(root: Path, to: Path) -> list[str]:
+    """Write the runs below `root` that are over, and its questions, into the archive `to`, new or
+    there already; returns their ids. Of the training curve about a hundred rows are kept.
+
+    Raises `UserError` for a damaged run.
+    """
+    from analysis.tables.archive import add_to_archive
+    from analysis.tables.source import read_tables
+    from analysis.verdict.question import add_questions, read_questions
+
+    tables = read_tables(root)
+    if tables.problems:
+        raise UserError(tables.problems[0])
+    over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
+    add_questions(to, read_questions(root))
+    return add_to_archive(to, over)

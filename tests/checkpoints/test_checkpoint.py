@@ -1,0 +1,276 @@
+"""Checkpoints are whole or not there, and what cannot be written or read is said in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_runs import (
+    assert_same_run,
+    assert_same_tensors,
+    built,
+    checkpoint_folders,
+    fork,
+    last_tensors,
+    run,
+    tiny,
+    when_step_begins,
+)
+from tst_study.checkpoints.checkpoint import Checkpoints
+from tst_study.checkpoints.places import DIGESTS
+from tst_study.config.megatron_version import megatron_version
+from tst_study.config.schema import Parallel
+from tst_study.errors import UserError
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.record import reader as run_record
+
+EVERY_FIVE = "execution.checkpoint_every=5"
+EITHER_WAY = ((EVERY_FIVE,), (EVERY_FIVE, "execution.asynchronous_checkpoints=true"))
+WRITTEN = "not what was written"
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_last_ones_are_kept(words: Path, tmp_path: Path, keep: int) -> None:
+    run(words, tmp_path, EVERY_FIVE, f"execution.keep_checkpoints={keep}")
+    there = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert there == [f"step-{step:08d}" for step in (5, 10, 15, 20)[-keep:]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dtype: str) -> None:
+    config = tiny(words, f"numerics.dtype={dtype}")
+    places = Checkpoints(tmp_path, keep=1)
+    with built(config) as (model, _):
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
+        for _step in range(3):
+            for parameter in optimizer.parameters:
+                (parameter * torch.randn_like(parameter)).sum().backward()
+            optimizer.step(1e-3)
+        torch.manual_seed(5)
+        places.save(3, model, optimizer, {"training_seconds": 1.5})
+        drawn = torch.rand(4)
+        before = [p.detach().clone() for p in [*model.parameters(), *optimizer.main]]
+        moments = [
+            {key: value.clone() for key, value in optimizer.state_of(main).items()}
+            for main in optimizer.main
+        ]
+    torch.manual_seed(0)
+    with built(config) as (model, _):
+        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
+        common = places.load_last(model, optimizer)
+        assert common is not None
+        assert (common["step"], common["training_seconds"]) == (3, 1.5)
+        assert torch.equal(torch.rand(4), drawn)
+        after = [*model.parameters(), *optimizer.main]
+        assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+        for main, expected in zip(optimizer.main, moments, strict=True):
+            assert_same_tensors(optimizer.state_of(main), expected)
+        # Fused AdamW counts in place: one shared counter would count once per parameter.
+        counters = [optimizer.state_of(main)["step"] for main in optimizer.main]
+        assert len({counter.data_ptr() for counter in counters}) == len(counters)
+
+
+def test_bfloat16_runs_keep_main_parameters_and_moments_in_float32(
+    words: Path, tmp_path: Path
+) -> None:
+    run(words, tmp_path, "numerics.dtype=bfloat16")
+    for name, tensor in last_tensors(tmp_path).items():
+        if name.startswith("optimizer."):
+            assert tensor.dtype == torch.float32, name
+        elif name.endswith("weight"):
+            assert tensor.dtype == torch.bfloat16, name
+
+
+@pytest.fixture(scope="module")
+def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with its last two checkpoints; tests take copies."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    run(words, folder, EVERY_FIVE)
+    return folder
+
+
+FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
+if megatron_version() < (0, 19):  # from then on the common state lies among the shards
+    FILES.append("common.pt")
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def flipped(path: Path) -> None:
+    """One bit in the middle: of a tensor, where torch itself would not notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {function.__name__: function for function in (cut_off, garbage, flipped, Path.unlink)}
+DAMAGED = [
+    (file, damage)
+    for file in FILES
+    for damage in DAMAGES
+    if (file, damage) != (DIGESTS, "unlink")  # as in a checkpoint from before there were digests
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_takes_its_place(
+    words: Path,
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    damage: str,
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    before, newest = checkpoint_folders(folder)
+    DAMAGES[damage](newest / file)
+    record = run(words, folder, EVERY_FIVE)
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if str(newest) in line]
+    what = "missing" if damage == "unlink" else WRITTEN
+    # A flipped digest seems to be another file's fault.
+    name = r"\S+" if (file, damage) == (DIGESTS, "flipped") else re.escape(file)
+    pattern = rf"{newest}: cannot be read \({name} is {what}\); going on from step 15"
+    assert re.fullmatch(pattern, said)
+    assert record.segments[-1]["resumed_from"] == 15
+    assert record.segments[-1]["damaged_checkpoints"] == [said.partition("; ")[0]]
+    assert checkpoint_folders(folder) == [before, newest]  # which was written again
+    assert_same_run(folder, finished)
+
+
+def test_where_no_checkpoint_is_whole_none_is_used(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    for place in checkpoint_folders(folder):
+        flipped(place / "__0_0.distcp")
+    with pytest.raises(UserError) as raised:
+        run(words, folder, EVERY_FIVE)
+    assert str(raised.value) == (
+        f"{folder}/checkpoints/step-00000020: cannot be read (__0_0.distcp is {WRITTEN}), nor is a "
+        f"checkpoint before it whole; delete {folder}/checkpoints to train from the first step"
+    )
+    record = run_record.read(folder)
+    assert record.state == "failed"
+    assert [segment["ended"] for segment in record.segments] == ["done"]
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_read_as_ever(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "older")
+    for place in checkpoint_folders(folder):
+        (place / DIGESTS).unlink()
+    shutil.rmtree(checkpoint_folders(folder)[-1])
+    record = run(words, folder, EVERY_FIVE)
+    assert record.segments[-1]["resumed_from"] == 15
+    assert_same_run(folder, finished)
+
+
+def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
+    words: Path, finished: Path, tmp_path: Path
+) -> None:
+    """Else the only whole one would be deleted for it."""
+    folder = shutil.copytree(finished, tmp_path / "damaged")
+    newest = checkpoint_folders(folder)[-1]
+    flipped(newest / "__0_0.distcp")
+
+    def stop() -> None:
+        when_step_begins(16, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=1")
+        os._exit(0)
+
+    process = fork(stop)
+    process.join(120)
+    assert process.exitcode == 0
+    assert [place.name for place in checkpoint_folders(folder)] == ["step-00000017"]
+    run(words, folder, EVERY_FIVE)
+    assert_same_run(folder, finished)
+
+
+@pytest.mark.parametrize("settings", EITHER_WAY)
+def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
+    words: Path, finished: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    fsync = os.fsync
+
+    def full_at_step_ten(file: int) -> None:
+        if "partial-step-00000010" in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full_at_step_ten)
+        with pytest.raises(UserError) as raised:
+            run(words, tmp_path / "full", *settings)
+    message = str(raised.value)
+    assert "step-00000010: cannot be written" in message
+    assert "No space left on device" in message
+    assert "free some space" in message
+    assert "\n" not in message
+    assert [place.name for place in checkpoint_folders(tmp_path / "full")] == ["step-00000005"]
+    assert not list((tmp_path / "full" / "checkpoints").glob("partial-*"))
+    record = run_record.read(tmp_path / "full")
+    assert record.state == "failed"
+    assert record.segments[0]["ended"] == message
+    run(words, tmp_path / "full", *settings)
+    assert_same_run(tmp_path / "full", finished)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "mend it")]
+)
+def test_a_checkpoint_that_cannot_be_put_into_its_place_is_one_line(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    rename = os.rename
+
+    def refused_at_step_ten(source: Path, place: Path) -> None:
+        if place.name == "step-00000010":
+            raise OSError(number, os.strerror(number))
+        rename(source, place)
+
+    monkeypatch.setattr(os, "rename", refused_at_step_ten)
+    said = rf"step-00000010: cannot be written \(.*{os.strerror(number)}\); {remedy} and start"
+    with pytest.raises(UserError, match=said):
+        run(words, tmp_path, EVERY_FIVE)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+
+
+def test_a_disk_that_is_really_full(words: Path, finished: Path, small_disk: Path) -> None:
+    folder = small_disk / "run"
+    with pytest.raises(UserError) as raised:
+        run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=4")
+    assert "No space left on device" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert checkpoint_folders(folder)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    run(words, folder, EVERY_FIVE)
+    assert_same_run(folder, finished)
+
+
+@pytest.mark.parametrize("settings", EITHER_WAY)
+@pytest.mark.parametrize("kilobytes", [88, 230, 256, 400, 452, 640])
+def test_wherever_a_disk_becomes_full_the_disk_is_named(
+    words: Path, small_disk: Path, kilobytes: int, settings: tuple[str, ...]
+) -> None:
+    """torch's zip writer, refused a write, says `unexpected pos`; a person wants to hear of the
+    disk."""
+    resized = f"remount,size={kilobytes}k"
+    subprocess.run(["mount", "-o", resized, str(small_disk)], check=True)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); free"):
+        run(words, small_disk / "run", *settings, "execution.keep_checkpoints=4")

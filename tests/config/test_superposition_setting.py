@@ -1,0 +1,110 @@
+"""One place knows a setting: its columns, words and order, and what is shared before the switch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tst_study.config.schema import Superposition
+from tst_study.config.superposition_setting import (
+    BASELINE,
+    COLUMNS,
+    DEPARTURES,
+    SuperpositionSetting,
+)
+
+
+def setting(**values: Any) -> SuperpositionSetting:
+    superposition = Superposition(bag_size=4, step_ratio=0.2, **values)
+    return SuperpositionSetting.from_config(
+        {"superposition": superposition.model_dump(mode="json"), "schedule": {"steps": 100}}
+    )
+
+
+DEPARTED = {
+    "mode": "input_only",
+    "loss": "sum_to_one",
+    "weighting": "power_law",
+    "align_bags_to_documents": True,
+    "shuffle_targets": True,
+    "reinitialize_at_switch": True,
+    "optimizer_at_switch": "reset",
+}
+
+
+def test_every_key_of_superposition_but_s_and_r_is_a_departure() -> None:
+    keys = set(Superposition.model_fields) - {"bag_size", "step_ratio", "steps"}
+    of_bags = {one.key.removeprefix("superposition."): one for one in DEPARTURES if one.of_bags}
+    assert set(of_bags) == keys == set(DEPARTED)
+    for key, one in of_bags.items():
+        assert Superposition.model_fields[key].default == one.plain
+
+
+def test_a_smoothed_baseline_is_not_the_baseline() -> None:
+    values = {
+        "superposition": Superposition().model_dump(),
+        "label_smoothing": {"epsilon": 0.25, "first_step": 1, "last_step": 25},
+        "schedule": {"steps": 100},
+    }
+    smoothed = SuperpositionSetting.from_config(values)
+    assert not smoothed.is_baseline
+    assert not smoothed.is_plain
+    assert smoothed.role == "ablation"
+    assert smoothed.name == "label_smoothing"
+    assert smoothed.label == "label smoothing 0.25 in steps 1 to 25"
+    assert SuperpositionSetting.of_row(smoothed.columns()).label == smoothed.label
+    assert smoothed.columns()["mode"] is None
+
+
+def test_weights_that_change_over_the_steps_have_a_label() -> None:
+    falling = SuperpositionSetting.from_config(
+        {
+            "superposition": Superposition(
+                bag_size=2, step_ratio=0.5, weighting=((1.0, 0.5), (1.0, 0.0))
+            ).model_dump(mode="json"),
+            "schedule": {"steps": 100},
+        }
+    )
+    assert falling.label.endswith("weighting 1.0, 0.5 → 1.0, 0.0")
+    assert falling.name == "s2-r0.5-weighting_given"
+    assert SuperpositionSetting.of_row(falling.columns()).label == falling.label
+
+
+def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
+    assert setting().is_plain
+    assert setting().role == "superposition"
+    assert not BASELINE.is_plain
+    values = {"superposition": Superposition(bag_size=8).model_dump(), "schedule": {"steps": 100}}
+    assert SuperpositionSetting.from_config(values) is BASELINE
+
+
+@pytest.mark.parametrize("key", DEPARTED)
+def test_a_departure_has_its_own_label_name_and_role(key: str) -> None:
+    one = setting(**{key: DEPARTED[key]})
+    assert not one.is_plain
+    assert one.role == "ablation"
+    assert one.label != setting().label
+    assert one.name != setting().name
+    assert " " not in one.name
+    assert one.order > setting().order
+    (departure,) = [known for known, _ in one.departures]
+    assert one.is_plain_but(departure.column)
+    shares_trunk = one.trunk_name == setting().trunk_name
+    assert shares_trunk == departure.at_switch
+
+
+def test_columns_and_setting_say_the_same() -> None:
+    for one in (BASELINE, setting(), setting(**DEPARTED | {"mode": "full", "loss": "mce"})):
+        assert tuple(one.columns()) == COLUMNS
+        assert SuperpositionSetting.of_row(one.columns()) == one
+
+
+def test_words() -> None:
+    assert setting().label == "s = 4, r = 0.2"
+    assert setting(mode="output_only").label == "s = 4, r = 0.2, output only"
+    assert setting(reinitialize_at_switch=True).label == "s = 4, r = 0.2, re-initialised"
+    assert setting(optimizer_at_switch="reset").name == "s4-r0.2-optimizer_reset"
+    given = setting(weighting=(1.0, 2.0, 3.0, 4.0))
+    assert given.label == "s = 4, r = 0.2, weighting 1.0, 2.0, 3.0, 4.0"
+    assert given.name == "s4-r0.2-weighting_given"

@@ -1,0 +1,161 @@
+"""Grouped experts are Megatron's sequential ones; what is logged of routing is what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.layouts import assert_close_tensors, gradients_on
+from tests.step_gradients import standing_still
+from tests.tiny_runs import MIXTURE, built, run, tiny
+from tst_study.model.dispatcher import _Combined, _Copied
+from tst_study.model.experts import RoutingLog
+from tst_study.model.grouped_experts import GroupedExperts
+from tst_study.model.model import empty_model
+from tst_study.parallel.process_groups import process_groups
+
+SEQUENTIAL = 'execution.expert_products="sequential"'
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_grouped_experts_compute_what_sequential_ones_do(
+    words: Path, tmp_path: Path, dtype: str
+) -> None:
+    overrides = (*MIXTURE, f"numerics.dtype={dtype}")
+    grouped, sequential = (
+        gradients_on(1, standing_still(words, *overrides, *more), tmp_path / str(len(more)))
+        for more in ((), (SEQUENTIAL,))
+    )
+    for mine, theirs in zip(grouped, sequential, strict=True):
+        assert_close_tensors(mine, theirs, 1e-6 if dtype == "float32" else 2e-2)
+
+
+def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
+    """On processors to the bit what additions one after another give, in both directions."""
+    positions, per_token, width = 50, 6, 8
+    of_copy = torch.randperm(positions * per_token) % positions
+    copies_of = torch.argsort(of_copy, stable=True).view(positions, per_token)
+    rows = torch.randn(positions, width, requires_grad=True)
+    copies = _Copied.apply(rows, of_copy, copies_of)
+    assert torch.equal(copies, rows[of_copy])
+    scales = torch.randn(len(of_copy), width)
+    combined = _Combined.apply(copies * scales, of_copy, copies_of)
+    (combined**2).sum().backward()
+    expected = torch.zeros(positions, width)
+    for place, row in enumerate(of_copy):
+        expected[row] += (copies * scales)[place]
+    assert torch.equal(combined, expected)
+    gradient = torch.zeros(positions, width)
+    for place, row in enumerate(of_copy):
+        gradient[row] += 2 * expected[row] * scales[place]
+    assert torch.equal(rows.grad, gradient)
+
+
+def test_nothing_of_a_layer_with_experts_adds_by_index(
+    words: Path,
+) -> None:
+    """Such additions have no order on a GPU."""
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            if operation._schema.name in ("aten::scatter_add", "aten::scatter_add_"):
+                names.append(operation._schema.name)
+            if operation._schema.name in ("aten::index_add", "aten::index_add_"):
+                names.extend(["aten::index_add"] * (args[0].dim() > 1))  # one index each else
+            return operation(*args, **(kwargs or {}))
+
+    names: list[str] = []
+    with built(tiny(words, *MIXTURE)) as (model, _):
+        layer = model.decoder.layers[0].mlp
+        hidden = torch.randn(8, 2, 16, requires_grad=True)
+        with Noted():
+            layer(hidden)[0].sum().backward()
+    assert names == []
+
+
+def experts_of_first_layer(model: torch.nn.Module) -> GroupedExperts:
+    return next(module for module in model.modules() if isinstance(module, GroupedExperts))
+
+
+@pytest.mark.parametrize("tokens", [[0, 0, 0, 0], [0, 5, 0, 2], [7, 0, 0, 0]], ids=str)
+def test_experts_without_a_position_get_no_gradient(words: Path, tokens: list[int]) -> None:
+    with built(tiny(words, *MIXTURE)) as (model, _):
+        experts = experts_of_first_layer(model)
+        hidden = torch.randn(sum(tokens), 16, requires_grad=True)
+        output, _ = experts(hidden, torch.tensor(tokens), torch.rand(sum(tokens)))
+        assert output.shape == hidden.shape
+        output.sum().backward()  # an expanded gradient: not laid out in rows
+        for weight in (experts.linear_fc1, experts.linear_fc2):
+            assert weight.grad is not None
+            used = [bool(gradient.any()) for gradient in weight.grad]
+            assert used == [count > 0 for count in tokens]
+
+
+def recorded(per_token: int, choices: list[Tensor], logits: list[Tensor]) -> RoutingLog:
+    log = RoutingLog(layers=2, experts=4, per_token=per_token)
+    log.begin_step(12, torch.device("cpu"), recording=True)
+    for layer in (1, 2):
+        for chosen, scores in zip(choices, logits, strict=True):
+            log.add(layer, chosen, scores)
+            log.add_balance(layer, torch.tensor(2.0 * len(scores)))
+    return log
+
+
+def test_loads_entropy_and_losses_are_means_over_positions(words: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = [torch.randn(6, 4, generator=generator) for _ in range(2)]
+    choices = [torch.zeros(6, 4).bool() for _ in range(2)]
+    choices[0][:, 0] = choices[0][:, 1] = choices[1][:, 0] = True  # six of 24 are dropped
+    with built(tiny(words)):  # for the sum over ranks
+        summary = recorded(2, choices, logits).summary(every_expert=True)
+    both = torch.cat(logits).double()
+    probabilities = both.softmax(dim=1)
+    assert summary["router_entropy"] == pytest.approx(
+        float(-(probabilities * probabilities.log()).sum(dim=1).mean()), rel=1e-5
+    )
+    assert summary["z_loss"] == pytest.approx(
+        float(both.logsumexp(dim=1).square().mean()), rel=1e-5
+    )
+    assert summary["balance_loss"] == pytest.approx(2.0)
+    assert summary["dropped"] == pytest.approx(0.25)
+    assert summary["expert_load"] == [pytest.approx([12 / 4.5, 6 / 4.5, 0.0, 0.0], abs=1e-4)] * 2
+    assert summary["load"]["max"] == pytest.approx([12 / 4.5] * 2, abs=1e-4)
+    assert summary["load"]["min"] == [0.0, 0.0]
+
+
+def test_every_row_of_a_mixture_tells_of_its_routing(words: Path, tmp_path: Path) -> None:
+    record = run(words, tmp_path, *MIXTURE, "execution.log_every=3")
+    for row in record.metrics:
+        health = row["moe"]
+        assert health["dropped"] == 0.0
+        assert health["balance_loss"] >= 0.99  # its least value is 1, at even loads
+        assert 0.0 < health["router_entropy"] <= 1.3863  # log 4
+        assert len(health["load"]["max"]) == len(health["load"]["min"]) == 2
+    whole = [row["step"] for row in record.metrics if "expert_load" in row["moe"]]
+    assert whole == [10, 20]  # at the switch and at the end
+    last = torch.tensor(record.metrics[-1]["moe"]["expert_load"])
+    torch.testing.assert_close(last.mean(dim=1), torch.ones(2), rtol=0.0, atol=1e-3)
+
+
+def test_what_is_recorded_changes_no_bit(words: Path, tmp_path: Path) -> None:
+    often, seldom = (
+        run(words, tmp_path / every, *MIXTURE, f"execution.log_every={every}")
+        for every in ("1", "20")
+    )
+    assert often.metrics[-1]["loss"] == seldom.metrics[-1]["loss"]
+    assert often.evals[-1]["nats_per_token"] == seldom.evals[-1]["nats_per_token"]
+
+
+def test_every_weight_is_made_where_it_is_used(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron makes a router's on the CPU, and moves it when hooks hold it already."""
+    config = tiny(words, *MIXTURE)
+    with process_groups(config):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: "meta")
+        model = empty_model(config)
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}

@@ -1,0 +1,129 @@
+"""Every operation with a backward pass of our own is what autograd makes of its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tst_study.model import kernels
+from tst_study.model.cpu_backend import working_on
+from tst_study.model.kernels.grouped_product import grouped_product
+from tst_study.model.kernels.rms_norm import rms_norm
+from tst_study.model.kernels.rotary import RotaryTable, rotate
+from tst_study.model.kernels.swiglu import swiglu
+
+SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
+THETA, EPSILON = 10_000.0, 1e-3
+GROUP_ENDS = torch.tensor([3, 3, 9, 10], dtype=torch.int32)  # the second group is empty
+
+
+def rotation_table() -> Tensor:
+    with working_on(torch.device("cpu")):
+        return RotaryTable(head_size, THETA)(length)
+
+
+def rotated_as_complex_numbers(x: Tensor) -> Tensor:
+    """x (length, batch, heads, head_size), Megatron's order."""
+    first, second = x.permute(1, 2, 0, 3).double().chunk(2, dim=-1)
+    exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), THETA**-exponents)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
+
+
+def product_of_each_group(rows: Tensor, weights: Tensor) -> Tensor:
+    sizes = GROUP_ENDS.diff(prepend=GROUP_ENDS.new_zeros(1)).tolist()
+    groups = zip(rows.split(sizes), weights, strict=True)
+    return torch.cat([group @ weight.T for group, weight in groups])
+
+
+@dataclass(frozen=True)
+class Kernel:
+    kernel: Callable[..., Tensor]
+    formula: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    tolerance: float = 1e-5
+    """In float32; 0 is to the bit, in all types."""
+
+
+KERNELS = {
+    "swiglu": Kernel(
+        swiglu, lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], ((5, 3, 12),), 0.0
+    ),
+    "rms_norm": Kernel(
+        lambda x, weight: rms_norm(x, weight, EPSILON),
+        lambda x, weight: F.rms_norm(x, (48,), weight, EPSILON),
+        ((5, 3, 48), (48,)),
+    ),
+    "rotary": Kernel(
+        lambda x: rotate(x.permute(1, 2, 0, 3), rotation_table()),
+        rotated_as_complex_numbers,
+        ((length, batch, heads, head_size),),
+    ),
+    "grouped_product": Kernel(
+        lambda rows, weights: grouped_product(rows, weights, GROUP_ENDS),
+        product_of_each_group,
+        ((10, 16), (4, 8, 16)),
+    ),
+}
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", KERNELS.values(), ids=KERNELS.keys())
+def test_forward_and_backward_are_autograds(case: Kernel, dtype: torch.dtype) -> None:
+    ours = [random(*shape, dtype=dtype).requires_grad_() for shape in case.shapes]
+    plain = [x.detach().clone().requires_grad_() for x in ours]
+    found, expected = case.kernel(*ours), case.formula(*plain)
+    # As a later operation may leave it: not laid out in rows.
+    gradient = random(*found.shape[::-1], dtype=dtype).permute(*reversed(range(found.dim())))
+    found.backward(gradient)
+    expected.backward(gradient)
+    pairs = [(found, expected), *((x.grad, y.grad) for x, y in zip(ours, plain, strict=True))]
+    tolerance = case.tolerance if dtype == torch.float32 else 2**10 * case.tolerance
+    for mine, theirs in pairs:
+        assert mine is not None
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_every_kernel_is_among_them() -> None:
+    files = Path(kernels.__path__[0]).glob("*.py")
+    assert {file.stem for file in files} - {"__init__"} == KERNELS.keys()
+
+
+def test_a_rotation_lies_head_by_head_and_is_computed_in_float32() -> None:
+    x = random(*SHAPE, dtype=torch.bfloat16)
+    found = rotate(x, rotation_table())
+    assert found.shape == SHAPE
+    assert found.is_contiguous()
+    assert torch.equal(found, rotate(x.float(), rotation_table()).bfloat16())
+
+
+def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As reported of B200 (pytorch issue 172439)."""
+    grouped_mm = F.grouped_mm
+
+    def leaving_garbage(left: Tensor, right: Tensor, *, offs: Tensor) -> Tensor:
+        product = grouped_mm(left, right, offs=offs)
+        if product.dim() == 3:  # one matrix per group: the gradient of the weights
+            product[1] = torch.nan
+        return product
+
+    monkeypatch.setattr(F, "grouped_mm", leaving_garbage)
+    weights = random(len(GROUP_ENDS), 4, 8).requires_grad_()
+    grouped_product(random(int(GROUP_ENDS[-1]), 8), weights, GROUP_ENDS).sum().backward()
+    assert weights.grad is not None
+    assert not weights.grad[1].any()
+    assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()

@@ -1,0 +1,73 @@
+"""The Megatron model is the Llama that its configuration describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.model import plain_llama
+from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, tiny
+from tst_study.cost.compute import count_parameters
+from tst_study.superposition.method import NEXT_TOKEN
+
+SHAPES = {
+    "grouped heads": (),
+    "full heads": ("model.key_value_heads=4",),
+    "one group": ("model.key_value_heads=1", "model.rope_theta=500.0"),
+    "tied embeddings": ("model.tied_embeddings=true",),
+    "normed queries and keys": ("model.qk_norm=true", "model.norm_epsilon=1e-3"),
+    "mixture of experts": MIXTURE,
+}
+shapes = pytest.mark.parametrize("overrides", SHAPES.values(), ids=SHAPES.keys())
+
+
+@shapes
+def test_logits_are_those_of_a_plain_llama(words: Path, overrides: tuple[str, ...]) -> None:
+    config = tiny(words, *overrides, "model.initial_deviation=0.3")  # far from a linear model
+    with built(config) as (model, _):
+        randomize_norms(model)
+        ids = torch.randint(VOCABULARY, (3, 11), generator=torch.Generator().manual_seed(0))
+        weights = plain_llama.copied_weights(model)
+        bags = NEXT_TOKEN.fold(ids)
+        with torch.no_grad():
+            ours = model(bags)
+            plain = plain_llama.logits(weights, config.model, plain_llama.embedded(weights, bags))
+    assert plain.abs().max() > 0.5
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+
+
+@shapes
+def test_there_are_as_many_weights_as_the_costs_count(
+    words: Path, overrides: tuple[str, ...]
+) -> None:
+    config = tiny(words, *overrides)
+    with built(config) as (model, _):
+        assert sum(p.numel() for p in model.parameters()) == count_parameters(config.model).total
+
+
+def test_a_position_sees_nothing_behind_itself(words: Path) -> None:
+    with built(tiny(words)) as (model, _), torch.no_grad():
+        ids = torch.randint(VOCABULARY, (1, 8), generator=torch.Generator().manual_seed(0))
+        changed = ids.clone()
+        changed[0, 5] = (ids[0, 5] + 1) % VOCABULARY
+        before, after = model(NEXT_TOKEN.fold(ids)), model(NEXT_TOKEN.fold(changed))
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(before[:, 5], after[:, 5])
+
+
+def test_initial_weights_depend_on_the_seed_and_spread_as_configured(words: Path) -> None:
+    def weights(*overrides: str) -> dict[str, torch.Tensor]:
+        with built(tiny(words, "model.hidden_size=64", *overrides)) as (model, _):
+            return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    one, again, other = weights(), weights(), weights("seed=1")
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    matrices = [name for name in one if one[name].dim() == 2]
+    assert not any(torch.equal(one[name], other[name]) for name in matrices)
+    for name in matrices:
+        into_the_residual = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
+        expected = 0.02 / 2.0 if into_the_residual else 0.02  # sqrt(2 · 2 layers)
+        assert one[name].std().item() == pytest.approx(expected, rel=0.1)
+    assert all((one[name] == 1.0).all() for name in one if "norm" in name)

@@ -1,0 +1,145 @@
+"""Each phase's loss is the definition's, from the fold of the input to the bag of targets."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.model import plain_llama
+from tests.step_gradients import standing_still, step_gradients
+from tests.superposition.naive import multi_hot_loop
+from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, tiny
+from tst_study.data.run_data import open_stream
+from tst_study.model.model import Targets, superposition_objective
+from tst_study.record.reader import read
+from tst_study.superposition.losses import SET_LOSSES
+from tst_study.superposition.method import NEXT_TOKEN, Objective
+
+MODES = ("full", "input_only", "output_only")
+
+
+def objective_of(words: Path, *overrides: str) -> Objective:
+    return superposition_objective(tiny(words, *overrides).superposition)
+
+
+def weights_of_offsets(config_overrides: tuple[str, ...], bag_size: int) -> list[float]:
+    if "superposition.mode=input_only" in config_overrides:
+        return [1.0] + [0.0] * (bag_size - 1)
+    if "superposition.weighting=power_law" in config_overrides:
+        return [1.0 / i for i in range(1, bag_size + 1)]
+    return [1.0] * bag_size
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *[(f"superposition.mode={mode}",) for mode in MODES],
+        ("superposition.bag_size=3",),
+        ("superposition.weighting=power_law",),
+        ("superposition.mode=output_only", "model.tied_embeddings=true"),
+        ("superposition.bag_size=1",),
+    ],
+    ids=str,
+)
+def test_loss_and_gradients_are_those_of_a_plain_computation(
+    words: Path, overrides: tuple[str, ...]
+) -> None:
+    config = tiny(words, *overrides, "model.initial_deviation=0.2")
+    objective = superposition_objective(config.superposition)
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, 6 * objective.stride)
+    ids = torch.randint(VOCABULARY, shape, generator=generator)
+    labels = torch.randint(VOCABULARY, shape, generator=generator)
+    labels[torch.rand(shape, generator=generator) < 0.2] = -100
+    with built(config) as (model, _):
+        randomize_norms(model)
+        weights = plain_llama.copied_weights(model)
+        loss = model(
+            objective.fold(ids), Targets(labels, objective.count_targets(labels), objective)
+        )
+        loss.backward()
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+    bags = ids.view(3, 6, objective.stride)
+    plain = multi_hot_loop(
+        plain_llama.logits(weights, config.model, plain_llama.embedded(weights, bags)),
+        labels,
+        weights_of_offsets(overrides, objective.bag_size),
+        objective.stride,
+    )
+    plain.backward()
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
+    for name, weight in weights.items():
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_modes_read_and_predict_what_the_paper_says(words: Path) -> None:
+    full, input_only, output_only = (
+        objective_of(words, f"superposition.mode={mode}") for mode in MODES
+    )
+    assert (full.stride, full.bag_size, full.name) == (4, 4, "bag_mce")
+    assert (input_only.stride, input_only.weighting) == (4, "first_token")
+    assert (output_only.stride, output_only.bag_size) == (1, 4)
+    assert {full.name, input_only.name}.isdisjoint({NEXT_TOKEN.name})
+
+
+def test_input_only_predicts_the_token_right_behind_its_bag(words: Path) -> None:
+    objective = objective_of(words, "superposition.mode=input_only")
+    with built(tiny(words)) as (model, _), torch.no_grad():
+        ids = torch.arange(32).view(1, 32)
+        labels = torch.arange(1, 33).view(1, 32)
+        loss = model(
+            objective.fold(ids), Targets(labels, objective.count_targets(labels), objective)
+        )
+        logits = model(objective.fold(ids))[0]  # 8 latent positions
+    expected = F.cross_entropy(logits, torch.arange(4, 33, 4))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_routers_losses_are_means_over_sequences_and_positions(
+    words: Path, tmp_path: Path
+) -> None:
+    """They are in the gradient, not in the loss that is reported."""
+    experts = (
+        'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '
+        '"balance_loss"=0.5, "router_z_loss"=0.1}'
+    )
+    config = standing_still(words, experts, "model.initial_deviation=0.2")
+    gradients = step_gradients(config, tmp_path)[1]
+    ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(1))
+    with built(config) as (model, _):
+        weights = plain_llama.copied_weights(model)
+    of_routers: list[torch.Tensor] = []
+    x = plain_llama.embedded(weights, NEXT_TOKEN.fold(ids))
+    logits = plain_llama.logits(weights, config.model, x, of_routers)
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    (loss + sum(of_routers)).backward()
+    assert read(tmp_path).metrics[1]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, weight in weights.items():
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("overrides", [*[(f"superposition.mode={m}",) for m in MODES], MIXTURE])
+def test_the_first_loss_of_either_phase_is_about_log_v(
+    words: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    """A label axis that is dropped on the way would give log(V)/s."""
+    # The first recovery step sees untrained weights if the superposed one hardly moves them.
+    slow = ("optimizer.learning_rate=1e-9", "schedule.steps=2", "schedule.warmup_steps=0")
+    record = run(words, tmp_path, *overrides, *slow)
+    assert [row["phase"] for row in record.metrics] == ["superposition", "recovery"]
+    for row in record.metrics:
+        assert row["loss"] == pytest.approx(math.log(VOCABULARY), abs=0.05)
+
+
+@pytest.mark.parametrize("kind", SET_LOSSES)
+def test_the_other_bag_losses_train_under_a_name_of_their_own(
+    words: Path, tmp_path: Path, kind: str
+) -> None:
+    record = run(words, tmp_path, f"superposition.loss={kind}")
+    superposed = [row for row in record.metrics if row["phase"] == "superposition"]
+    assert {row["loss_name"] for row in superposed} == {f"bag_{kind}"}
+    assert superposed[-1]["loss"] < superposed[0]["loss"]

@@ -1,0 +1,177 @@
+"""One optimizer step is clipping and AdamW as torch does them, with decay by parameter kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_runs import VOCABULARY, built, tiny
+from tst_study.config.schema import Parallel
+from tst_study.model.initialization import EMBEDDINGS
+from tst_study.model.model import SuperposedGPT, Targets
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.train import _switch
+
+
+@contextmanager
+def optimized(words: Path, *overrides: str) -> Iterator[tuple[SuperposedGPT, ModelOptimizer]]:
+    config = tiny(words, *overrides)
+    with built(config) as (model, _):
+        yield model, ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
+
+
+def fill_gradients(optimizer: ModelOptimizer, seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    optimizer.zero_gradients()
+    for parameter in optimizer.parameters:
+        values = torch.randn(parameter.shape, generator=generator) * scale
+        (parameter * values).sum().backward()
+
+
+def backpropagate(model: SuperposedGPT, optimizer: ModelOptimizer, seed: int) -> None:
+    ids = torch.randint(VOCABULARY, (4, 9), generator=torch.Generator().manual_seed(seed))
+    labels = ids[:, 1:]
+    optimizer.zero_gradients()
+    targets = Targets(labels, NEXT_TOKEN.count_targets(labels))
+    optimizer.model(NEXT_TOKEN.fold(ids[:, :-1]), targets).backward()
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.05, 0.0])
+def test_steps_are_those_of_torchs_adamw_and_clipping(words: Path, clip: float) -> None:
+    rates = [1e-3, 5e-3, 2e-3, 1e-3]
+    with optimized(words, f"optimizer.gradient_clip={clip}") as (model, optimizer):
+        plain = {name: p.detach().clone() for name, p in model.named_parameters()}
+        kept = [p for n, p in plain.items() if p.dim() < 2 or n in EMBEDDINGS]
+        decayed = [p for n, p in plain.items() if p.dim() == 2 and n not in EMBEDDINGS]
+        reference = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}],
+            betas=(0.9, 0.95),
+            eps=1e-8,
+            foreach=False,
+        )
+        for seed, rate in enumerate(rates):
+            backpropagate(model, optimizer, seed)
+            for name, parameter in model.named_parameters():
+                plain[name].grad = parameter.main_grad.clone()
+            norm = torch.nn.utils.clip_grad_norm_(plain.values(), clip or torch.inf)
+            for group in reference.param_groups:
+                group["lr"] = rate
+            reference.step()
+            assert optimizer.step(rate).item() == pytest.approx(norm.item(), rel=1e-6)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), plain[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("decay_embeddings", [False, True])
+def test_norms_never_decay_matrices_do_and_embeddings_by_setting(
+    words: Path, decay_embeddings: bool
+) -> None:
+    setting = f"optimizer.decay_embeddings={str(decay_embeddings).lower()}"
+    with optimized(words, setting, "model.qk_norm=true") as (model, optimizer):
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer.zero_gradients()  # without a gradient only the decay moves a weight
+        optimizer.step(0.5)
+        for name, parameter in model.named_parameters():
+            decays = parameter.dim() == 2 and (decay_embeddings or name not in EMBEDDINGS)
+            expected = before[name] * (1.0 - 0.5 * 0.1) if decays else before[name]
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=0.0)
+
+
+def test_bfloat16_weights_follow_float32_main_parameters(words: Path) -> None:
+    with optimized(words, "numerics.dtype=bfloat16") as (model, optimizer):
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+        assert {main.dtype for main in optimizer.main} == {torch.float32}
+        assert {p.main_grad.dtype for p in optimizer.parameters} == {torch.float32}
+        start = [main.clone() for main in optimizer.main]
+        for _ in range(50):  # steps too small for bfloat16 add up in float32
+            fill_gradients(optimizer, seed=0)
+            optimizer.step(1e-5)
+        moved = [
+            (main - first).abs().mean() for main, first in zip(optimizer.main, start, strict=True)
+        ]
+        assert min(moved) > 3e-4
+        for parameter, main in zip(optimizer.parameters, optimizer.main, strict=True):
+            assert torch.equal(parameter.flatten(), main.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_by_default_the_switch_changes_nothing(words: Path, dtype: str) -> None:
+    with optimized(words, f"numerics.dtype={dtype}") as (model, optimizer):
+        before = state_after_some_steps(optimizer)
+        _switch(tiny(words), model, optimizer)
+        assert_equal(before, state(optimizer))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resetting_the_optimizer_forgets_moments_and_steps_and_keeps_the_weights(
+    words: Path, dtype: str
+) -> None:
+    with optimized(words, f"numerics.dtype={dtype}") as (model, optimizer):
+        before = state_after_some_steps(optimizer)
+        _switch(tiny(words, "superposition.optimizer_at_switch=reset"), model, optimizer)
+        assert not any(optimizer.state_of(main) for main in optimizer.main)
+        assert_equal(before, state(optimizer), only=("model", "main"))
+        fill_gradients(optimizer, seed=9)
+        optimizer.step(1e-3)
+        assert {float(optimizer.state_of(main)["step"]) for main in optimizer.main} == {1.0}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_reinitializing_replaces_embedding_and_head_and_nothing_else(
+    words: Path, dtype: str, tied: str
+) -> None:
+    settings = (f"numerics.dtype={dtype}", f"model.tied_embeddings={tied}")
+    with optimized(words, *settings) as (model, optimizer):
+        first = {name: p.detach().clone() for name, p in model.named_parameters()}
+        before = state_after_some_steps(optimizer)
+        config = tiny(words, *settings, "superposition.reinitialize_at_switch=true")
+        _switch(config, model, optimizer)
+        after = state(optimizer)
+        names = {id(p): name for name, p in model.named_parameters()}
+        for number, parameter in enumerate(optimizer.parameters):
+            name = names[id(parameter)]
+            for part in ("model", "main"):
+                same = torch.equal(before[f"{part}.{number}"], after[f"{part}.{number}"])
+                assert same == (name not in EMBEDDINGS), f"{part} of {name}"
+            if name in EMBEDDINGS:
+                # New, but not the weights that the run began with.
+                assert not torch.equal(parameter, first[name])
+                assert parameter.float().std().item() == pytest.approx(0.02, rel=0.15)
+                assert torch.equal(optimizer.main[number].to(parameter.dtype), parameter.flatten())
+        assert_equal(before, after, only=("exp_avg", "exp_avg_sq", "step"))
+
+
+def state_after_some_steps(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
+    for seed in range(3):
+        fill_gradients(optimizer, seed)
+        optimizer.step(1e-3)
+    return state(optimizer)
+
+
+def state(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
+    found = {}
+    for number, (parameter, main) in enumerate(
+        zip(optimizer.parameters, optimizer.main, strict=True)
+    ):
+        found[f"model.{number}"] = parameter.detach().clone()
+        found[f"main.{number}"] = main.detach().clone()
+        for key, value in optimizer.state_of(main).items():
+            found[f"{key}.{number}"] = value.clone()
+    return found
+
+
+def assert_equal(
+    one: dict[str, torch.Tensor],
+    other: dict[str, torch.Tensor],
+    only: tuple[str, ...] = ("model", "main", "exp_avg", "exp_avg_sq", "step"),
+) -> None:
+    for name, tensor in one.items():
+        if name.split(".")[0] in only:
+            assert torch.equal(tensor, other[name]), name

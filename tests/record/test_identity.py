@@ -1,0 +1,167 @@
+"""What changes the result is the run; nothing else is."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from analysis.tables import source
+from analysis.tables.columns import rows_of
+from analysis.tables.run_folders import of_config
+from tests.examples import example
+from tst_study.config import schema as configuration
+from tst_study.config.identity import digest, fingerprint, identity_form, run_id
+from tst_study.config.schema import AddedLater, Config, from_dict, of_record, to_dict
+from tst_study.errors import UserError
+
+RECORDS = [
+    {**row, "config": json.loads(row["config"]), "data": json.loads(row["data"])}
+    for row in rows_of(source.load(Path(__file__).parents[2] / "docs" / "records"))
+]
+DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}
+
+
+def identity(*overrides: str, data: dict[str, Any] = DATA) -> str:
+    return fingerprint(example(*overrides), data)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.corpora=[{path = 'elsewhere'}]",
+        "data.validation=elsewhere",
+        "execution.threads=2",
+        "execution.micro_batch=4",
+        "execution.parallel.tensor=2",
+        "execution.device=cpu",
+        "execution.log_every=1",
+        "execution.checkpoint_every=7",
+        "name=another",
+        "study=another",
+        "role=ablation",
+        "data_seed=0",
+        # The same 20 superposed steps, said in another way.
+        "superposition={bag_size = 4, steps = 20}",
+    ],
+)
+def test_paths_layout_and_names_are_not_hashed(override: str) -> None:
+    assert identity(override) == identity()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "data_seed=1",
+        "model.layers=3",
+        "superposition.bag_size=5",
+        "superposition.step_ratio=0.3",
+        "superposition.mode=output_only",
+        "superposition.weighting=power_law",
+        "superposition.optimizer_at_switch=reset",
+        "superposition.shuffle_targets=true",
+        "batch.sequence_length=128",
+        "optimizer.learning_rate=1e-3",
+        "schedule.steps=101",
+        "schedule.decay_ratio=0.2",
+        "numerics.dtype=bfloat16",
+    ],
+)
+def test_what_changes_the_result_is_hashed(override: str) -> None:
+    assert identity(override) != identity()
+
+
+def test_other_data_is_another_run() -> None:
+    assert identity(data={**DATA, "tokenizer": "ef"}) != identity()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "superposition={bag_size = 1, step_ratio = 0.5}",
+        "superposition={bag_size = 8}",
+        "superposition={bag_size = 1, weighting = 'power_law', optimizer_at_switch = 'reset'}",
+    ],
+)
+def test_superposition_without_bags_or_steps_is_the_baseline(override: str) -> None:
+    assert identity(override) == identity("superposition={}")
+
+
+def test_a_smoothed_baseline_is_another_run_than_the_baseline() -> None:
+    smoothed = "label_smoothing={epsilon = 0.1, last_step = 20}"
+    assert identity("superposition={}", smoothed) != identity("superposition={}")
+    with pytest.raises(UserError, match=r"label_smoothing\.first_step = 1 lies in the superposed"):
+        identity(smoothed)
+    with pytest.raises(UserError, match=r"label_smoothing\.last_step = 101"):
+        identity("superposition={}", "label_smoothing={epsilon = 0.1, last_step = 101}")
+
+
+def test_identity_never_changes_between_versions() -> None:
+    """Published run folders are found by this digest: a change needs a new schema version."""
+    assert identity()[:16] == "5fdd457934ab6f6e"
+
+
+def test_run_id_is_name_and_eight_digits() -> None:
+    assert run_id(example("name=pair"), identity()) == f"pair-{identity()[:8]}"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"a": {"b": object()}}, [b"x"]])
+def test_a_value_without_a_stable_form_is_an_error(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"not JSON|Out of range"):
+        digest(value)
+
+
+def test_canonical_form_does_not_depend_on_the_order_of_keys() -> None:
+    assert digest({"b": 1, "a": [1.0, None]}) == digest({"a": [1.0, None], "b": 1})
+
+
+def test_there_are_committed_records() -> None:
+    assert len(RECORDS) >= 430
+
+
+@pytest.mark.parametrize("header", RECORDS, ids=lambda row: row["run_id"])
+def test_a_committed_record_keeps_its_id(header: dict[str, Any]) -> None:
+    again = from_dict(of_record(header["config"]))
+    assert fingerprint(again, header["data"]) == header["fingerprint"]
+    assert run_id(again, header["fingerprint"]) == header["run_id"]
+
+
+def test_a_section_that_nobody_thought_of_counts() -> None:
+    values = to_dict(example())
+    assert identity_form({**values, "invented": {"a": 1}}, DATA) != identity_form(values, DATA)
+    assert identity_form({**values, "invented": {"a": 1}}, DATA, ["invented"]) == identity_form(
+        values, DATA, ["invented"]
+    )
+
+
+def test_a_key_added_with_its_default_changes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new version would: one key in an old section, one section that did not exist."""
+    groups = [of_config(header["config"], header["data"]) for header in RECORDS]
+
+    class LaterOptimizer(configuration.Optimizer):
+        kind: Annotated[str, AddedLater("adamw")] = "muon"  # whatever its default is by then
+
+    class Dropout(configuration.Strict):
+        rate: float = 0.0
+
+    class LaterConfig(Config):
+        optimizer: LaterOptimizer
+        dropout: Annotated[Dropout, AddedLater({"rate": 0.0})] = Dropout()
+
+    monkeypatch.setattr("tst_study.config.identity.Config", LaterConfig)
+    monkeypatch.setattr("tst_study.config.schema.Config", LaterConfig)
+    for header, known in zip(RECORDS, groups, strict=True):
+        values = of_record(header["config"])
+        values["optimizer"] = {**values["optimizer"], "kind": "adamw"}
+        later = configuration.from_dict(values)
+        assert "dropout" in to_dict(later)
+        assert fingerprint(later, header["data"]) == header["fingerprint"]
+        new = {**header, "config": to_dict(later)}
+        assert of_config(new["config"], new["data"]) == known
+        values["optimizer"]["kind"] = "muon"
+        other = configuration.from_dict(values)
+        assert fingerprint(other, header["data"]) != header["fingerprint"]

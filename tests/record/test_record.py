@@ -1,0 +1,263 @@
+"""A run folder says the truth about its run, after crashes too."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import example
+from tst_study.errors import UserError
+from tst_study.record import reader as run_record
+from tst_study.record.log import Progress, RunLog, run_log
+from tst_study.record.writer import RunWriter, append_task_results, header_of
+
+DATA = {
+    "corpora": [{"fingerprint": "ab", "weight": 1.0, "tokens": 1000}],
+    "validation": {"fingerprint": "cd", "tokens": 100},
+    "tokenizer": "ef",
+}
+
+
+def open_run(folder: Path, *overrides: str) -> RunWriter:
+    return RunWriter(folder, header_of(example(*overrides), DATA))
+
+
+def launch(folder: Path, resumed_from: int | None, steps: range, loss: float) -> RunWriter:
+    """One launch that logs and evaluates every step; the caller decides how it ends."""
+    writer = open_run(folder)
+    writer.start_segment(resumed_from, {})
+    for step in steps:
+        writer.metrics(metrics(writer.segment, step, loss))
+        writer.evaluation(evaluation(writer.segment, step, loss))
+    writer.close()
+    return writer
+
+
+def metrics(segment: int, step: int, loss: float) -> Any:
+    return {
+        **_counters(segment, step),
+        "bag_size": 4,
+        "loss_name": "mce",
+        "loss": loss,
+        "learning_rate": 1e-3,
+        "gradient_norm": 1.0,
+        "step_seconds": 0.1,
+        "training_seconds": 1.0,
+        "tokens_per_second": 10.0,
+        "mfu": None,
+        "peak_memory": 1,
+    }
+
+
+def evaluation(segment: int, step: int, loss: float) -> Any:
+    return {
+        **_counters(segment, step),
+        "eval_set": "books-cd",
+        "nats_per_token": loss,
+        "bits_per_byte": None,
+        "standard_error": 0.01,
+        "tokens": 100,
+        "annealed": False,
+        "seconds": 0.1,
+        "training_seconds": 1.0,
+    }
+
+
+def _counters(segment: int, step: int) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "step": step,
+        "phase": "recovery",
+        "raw_tokens": step,
+        "latent_tokens": step,
+        "epochs": 0.1,
+        "flops": step,
+    }
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    record = run_record.read(folder)
+    assert [row["step"] for row in record.evals] == [row["step"] for row in record.metrics]
+    return [(row["step"], row["loss"]) for row in record.metrics]
+
+
+def test_rows_beyond_a_resume_point_are_dropped_and_counted(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 8), loss=5.0)  # killed at step 7; its checkpoint was at 4
+    launch(tmp_path, 4, range(5, 7), loss=4.0)
+    assert losses(tmp_path) == [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0), (5, 4.0), (6, 4.0)]
+    assert run_record.read(tmp_path).dropped_rows == 2 * 3
+
+
+def test_a_launch_that_wrote_nothing_still_voids_what_lies_beyond_its_start(
+    tmp_path: Path,
+) -> None:
+    launch(tmp_path, None, range(1, 8), loss=5.0)
+    launch(tmp_path, 4, range(0), loss=4.0)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_restart_without_a_checkpoint_voids_everything(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    launch(tmp_path, None, range(1, 3), loss=4.0)
+    assert losses(tmp_path) == [(1, 4.0), (2, 4.0)]
+
+
+@pytest.mark.parametrize("torn", ['{"segment": 0, "st', '{"segment": 0}', "\x00\x00"])
+def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(
+    tmp_path: Path, torn: str
+) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        with open(tmp_path / name, "a") as file:
+            file.write(torn)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3]
+    launch(tmp_path, 3, range(4, 6), loss=4.0)
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{broken", r"metrics\.jsonl:2: .*JSON"),
+        ('{"segment": 0}', r"metrics\.jsonl:2: step: .*required"),
+        (json.dumps({**metrics(0, 2, 5.0), "los": 1}), r"metrics\.jsonl:2: los: .*not permitted"),
+        (json.dumps(metrics(7, 2, 5.0)), r"metrics\.jsonl:2: segment 7 is out of order"),
+    ],
+)
+def test_broken_line_in_the_middle_names_file_and_line(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    launch(tmp_path, None, range(1, 4), loss=5.0)
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = line
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=complaint):
+        run_record.read(tmp_path)
+
+
+def test_a_launch_without_a_last_word_was_lost(tmp_path: Path) -> None:
+    launch(tmp_path, None, range(1, 2), loss=5.0)
+    writer = launch(tmp_path, 1, range(2, 3), loss=5.0)
+    writer.end_segment("done")
+    writer.close()
+    assert [row["ended"] for row in run_record.read(tmp_path).segments] == ["lost", "done"]
+
+
+def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
+    open_run(tmp_path).close()
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(UserError, match=r"holds run [0-9a-f]{8}, not [0-9a-f]{8} of this config"):
+        open_run(tmp_path, "seed=1")
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_same_run_under_another_layout_is_taken_up(tmp_path: Path) -> None:
+    open_run(tmp_path).close()
+    open_run(tmp_path, "execution.threads=2", "data.corpora=[{path = 'moved'}]").close()
+
+
+def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
+    writer = open_run(tmp_path)
+    writer.status("running", 5, loss=3.0, last_checkpoint=4)
+    writer.status("preempted", 6, "SIGTERM")
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
+    assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
+
+
+def test_a_status_is_json_whatever_became_of_the_loss(tmp_path: Path) -> None:
+    open_run(tmp_path).status("diverged", 5, loss=float("nan"))
+    text = (tmp_path / "status.json").read_text()
+    assert '"loss": null' in text
+    assert "NaN" not in text
+
+
+def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
+    config = example("schedule.stop_after=20")
+    with run_log(config, DATA, tmp_path, writes=True, progress=False) as log:
+        log.start(config, None)
+        for step, left in ((10, None), (20, 0.0)):
+            row = metrics(0, step, 3.0)
+            del row["segment"]
+            log.metrics(row, last=True)
+            status = run_record.read_status(tmp_path)
+            assert status is not None
+            assert status["seconds_left"] == left
+
+
+def test_full_disk_is_one_line_and_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_run(tmp_path)
+    writer.status("running", 5)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"status\.json: cannot be written .*free some space"):
+        writer.status("running", 6)
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert status["step"] == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "status.json"]
+
+
+def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
+    for name in ("b/x", "a"):
+        open_run(tmp_path / name).close()
+    (tmp_path / "b" / "x" / "checkpoints" / "run.json").mkdir(parents=True)
+    assert run_record.find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b" / "x"]
+
+
+def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: Path) -> None:
+    """Losses by position of hundreds of sequences, appended after training."""
+    launch(tmp_path, None, range(1, 3), loss=3.5)
+    values = [[round(0.001 * place, 3) for place in range(9)] for _ in range(2000)]
+    counters = {name: value for name, value in _counters(0, 2).items() if name != "epochs"}
+    whole = {
+        **counters,
+        "annealed": True,
+        "task": "loss_by_position",
+        "data": "books-cd",
+        "metrics": {"nats": 3.0},
+        "samples": 2000,
+        "details": {"values": values},
+        "seconds": 1.0,
+    }
+    append_task_results(tmp_path, [whole])
+    assert (tmp_path / "evals.jsonl").stat().st_size > 2**16
+    found = run_record.last_evaluation(tmp_path)
+    assert found is not None
+    assert (found["step"], found["nats_per_token"]) == (2, 3.5)
+    assert len(run_record.read(tmp_path).tasks) == 1
+
+
+def test_a_failure_of_several_lines_is_one_line_of_the_status(tmp_path: Path) -> None:
+    log = RunLog(open_run(tmp_path), Progress("made", 100, enabled=False))
+    log.failed(ValueError("first\n  second"))
+    status = run_record.read_status(tmp_path)
+    assert status is not None
+    assert status["message"] == "ValueError: first second"
+
+
+def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("tst_study.record.log.time.monotonic", lambda: now)
+    line = Progress("made", 1000, enabled=True)
+    for step in range(1, 31):
+        now = float(step)
+        line.show({**metrics(0, step, 4.5), "step": step})
+    said = capsys.readouterr().out.splitlines()
+    assert [text.split()[:2] for text in said] == [
+        ["made", f"{step}/1,000"] for step in (10, 20, 30)
+    ]
+    assert "4.5000" in said[0]

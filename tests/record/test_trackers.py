@@ -1,0 +1,135 @@
+"""Trackers show every logged row, and none of them can stop a run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_runs import run, tiny
+from tst_study.errors import UserError
+from tst_study.record import reader as run_record
+from tst_study.record import trackers
+from tst_study.record.trackers import Show
+from tst_study.train import train
+
+EVERY = "execution.evaluate_every=10"
+BEHIND_THE_SWITCH = 11
+
+
+def test_tensorboard_shows_each_loss_by_its_name(words: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = run(words, tmp_path / "run", "execution.track=['tensorboard']", EVERY)
+    shown = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    shown.Reload()
+    for name, superposed in (("bag_mce", True), ("next_token", False)):
+        curve = [(one.step, one.value) for one in shown.Scalars(f"training/{name}_loss")]
+        rows = [row for row in record.metrics if (row["step"] < BEHIND_THE_SWITCH) == superposed]
+        assert curve == [(row["step"], pytest.approx(row["loss"])) for row in rows]
+    held_out = [(one.step, one.value) for one in shown.Scalars("held_out/nats_per_token")]
+    assert held_out == [(r["step"], pytest.approx(r["nats_per_token"])) for r in record.evals]
+
+
+def test_weights_and_biases_takes_every_row_offline(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    record = run(words, tmp_path / "run", "execution.track=['wandb']", EVERY)
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    content = file.read_bytes()
+    # Every block of 32 KiB begins with 7 bytes of its own.
+    blocks = (content[at + 7 : at + 2**15] for at in range(0, len(content), 2**15))
+    stored = b"".join(blocks)
+    for row in record.metrics:
+        assert json.dumps(row["loss"]).encode() in stored
+    assert b"held_out/nats_per_token" in stored
+
+
+def test_trackio_takes_every_row(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trackio")
+    monkeypatch.setattr("trackio.utils.TRACKIO_DIR", tmp_path / "trackio")
+    monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
+    record = run(words, tmp_path / "run", "execution.track=['trackio']")
+    (file,) = (tmp_path / "trackio").glob("*.db")
+    with closing(sqlite3.connect(file)) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics ORDER BY step").fetchall()
+    shown = [(step, json.loads(values).get("training/gradient_norm")) for step, values in rows]
+    norms = [one for one in shown if one[1] is not None]
+    assert norms == [(row["step"], row["gradient_norm"]) for row in record.metrics]
+
+
+def test_a_tracker_that_is_not_installed_is_named_before_the_first_step(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"'trackio'.*pip install 'tst-study\[trackio\]'"):
+        run(words, tmp_path / "run", "execution.track=['trackio']")
+    assert run_record.read(tmp_path / "run").metrics == []
+
+
+@pytest.mark.parametrize("dies", ["opening", "showing", "finishing"])
+def test_a_tracker_that_raises_costs_a_line(
+    words: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dies: str,
+) -> None:
+    @contextmanager
+    def tracker(*_: object) -> Iterator[Show]:
+        def show(*_: object) -> None:
+            if dies == "showing":
+                raise ConnectionError("no route")
+
+        if dies == "opening":
+            raise ConnectionError("no route")
+        yield show
+        if dies == "finishing":
+            raise ConnectionError("no route")
+
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", tracker)
+    record = run(words, tmp_path / "run", "execution.track=['tensorboard']")
+    assert (record.state, len(record.metrics)) == ("done", 20)
+    assert capsys.readouterr().err.count("tensorboard: ConnectionError: no route") == 1
+
+
+def test_a_tracker_that_never_answers_holds_nothing_up(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ever = threading.Event()
+
+    @contextmanager
+    def tracker(*_: object) -> Iterator[Show]:
+        ever.wait()
+        yield lambda values, step: None
+
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", tracker)
+    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
+    monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
+    record = run(words, tmp_path / "run", "execution.track=['tensorboard']")
+    ever.set()
+    assert (record.state, len(record.metrics)) == ("done", 20)
+
+
+def test_a_record_from_before_trackers_had_names_is_read(words: Path, tmp_path: Path) -> None:
+    """Its run is taken up again, and serves as a trunk."""
+    trunk = tmp_path / "trunk"
+    run(words, trunk, "schedule.stop_after=10", "role=trunk")
+    header = json.loads((trunk / "run.json").read_bytes())
+    del header["config"]["execution"]["track"]
+    header["config"]["execution"]["tensorboard"] = True
+    (trunk / "run.json").write_text(json.dumps(header))
+    fork = f"execution.fork_from={{folder='{trunk}', step=10}}"
+    branch = run(words, tmp_path / "branch", fork)
+    assert [row["step"] for row in branch.metrics] == list(range(1, 21))
+    train(tiny(words, "schedule.stop_after=10", "role=trunk"), trunk, progress=False)

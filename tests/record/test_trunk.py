@@ -1,0 +1,193 @@
+"""What runs share, they share bit for bit; what they do not, no trunk is offered for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.examples import example
+from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
+from tst_study.checkpoints.trained_run import check_fork
+from tst_study.config.identity import fingerprint, prefix_form, shared_until
+from tst_study.config.schema import Config
+from tst_study.dry_run import check_start
+from tst_study.errors import UserError
+from tst_study.record import reader as run_record
+from tst_study.train import train
+
+DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}
+LOGGED = ("execution.log_every=3", "execution.evaluate_every=4")
+
+
+def prefix(*overrides: str) -> dict[str, object]:
+    return prefix_form(example(*overrides), DATA)
+
+
+def test_all_step_ratios_of_one_bag_size_share_their_superposed_phase() -> None:
+    assert shared_until(example("superposition.step_ratio=0.2")) == 20
+    assert prefix("superposition.step_ratio=0.2") == prefix("superposition.step_ratio=0.5")
+    assert prefix("superposition.optimizer_at_switch=reset") == prefix()
+    assert prefix("superposition.reinitialize_at_switch=true") == prefix()
+
+
+def test_weights_that_change_over_the_phase_are_shared_at_one_length_of_it_alone() -> None:
+    falling = "superposition.weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]"
+    shorter, longer = "superposition.step_ratio=0.2", "superposition.step_ratio=0.5"
+    assert prefix(falling, shorter) != prefix(falling, longer)
+    assert prefix(falling, shorter) == prefix(falling, shorter, "schedule.decay_ratio=0.2")
+
+
+def test_all_lengths_of_one_baseline_share_their_stable_phase() -> None:
+    assert shared_until(example("superposition={}")) == 90
+    assert prefix("superposition={}") == prefix("superposition={}", "schedule.steps=400")
+    assert prefix("superposition={}") == prefix("superposition={bag_size=1, step_ratio=0.3}")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "superposition.bag_size=8",
+        "superposition.mode=output_only",
+        "superposition.weighting=power_law",
+        "superposition={}",
+        "schedule.warmup_steps=6",
+        "optimizer.learning_rate=1e-3",
+        "batch.sequences=8",
+        "numerics.dtype=bfloat16",
+    ],
+)
+def test_other_runs_share_nothing(override: str) -> None:
+    assert prefix(override) != prefix()
+
+
+def test_decay_ends_what_is_shared_and_a_cosine_shares_nothing() -> None:
+    assert shared_until(example("superposition.step_ratio=1.0")) == 90
+    assert shared_until(example("schedule.kind=cosine")) == 0
+
+
+def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
+    def identity(*overrides: str) -> str:
+        return fingerprint(example("schedule.stop_after=15", *overrides), DATA)
+
+    assert identity() == identity("superposition.step_ratio=0.5") == identity("schedule.steps=150")
+    assert identity() != fingerprint(example("schedule.stop_after=14"), DATA)
+    assert identity() != fingerprint(example(), DATA)
+    assert identity() != identity("seed=1")
+
+
+@pytest.fixture(scope="module")
+def trunk(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten steps, of which all are superposed; forks after steps 5 and 10."""
+    folder = tmp_path_factory.mktemp("runs") / "trunk"
+    run(
+        words,
+        folder,
+        "schedule.stop_after=10",
+        "execution.keep_steps=[5, 10]",
+        "execution.checkpoint_every=3",
+        "role=trunk",
+        *LOGGED,
+    )
+    return folder
+
+
+def forked(trunk: Path, step: int) -> str:
+    return f"execution.fork_from={{folder='{trunk}', step={step}}}"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "step", "more"),
+    [
+        (0.5, 10, ()),
+        (0.25, 5, ()),
+        (0.5, 5, ()),  # superposed steps continue after the fork
+        (0.5, 10, ("superposition.optimizer_at_switch=reset",)),
+        (0.5, 10, ("superposition.reinitialize_at_switch=true",)),
+    ],
+)
+def test_a_forked_run_is_the_unforked_one_bit_for_bit(
+    words: Path, trunk: Path, tmp_path: Path, ratio: float, step: int, more: tuple[str, ...]
+) -> None:
+    overrides = (f"superposition.step_ratio={ratio}", *LOGGED, *more)
+    run(words, tmp_path / "unforked", *overrides)
+    record = run(words, tmp_path / "forked", *overrides, forked(trunk, step))
+    assert_same_run(tmp_path / "unforked", tmp_path / "forked")
+    first, second = record.segments
+    assert first["forked_from"]["step"] == step
+    assert first["forked_from"]["run_id"] == run_record.read_header(trunk)["run_id"]
+    assert second["resumed_from"] == step
+
+
+def test_lengths_fork_from_a_stable_phase(words: Path, tmp_path: Path) -> None:
+    baseline = ("superposition={}", *LOGGED)
+    stop = ("schedule.steps=40", "schedule.stop_after=18", "execution.keep_steps=[18]")
+    run(words, tmp_path / "trunk", *baseline, *stop)
+    run(words, tmp_path / "unforked", *baseline)
+    run(words, tmp_path / "forked", *baseline, forked(tmp_path / "trunk", 18))
+    assert_same_run(tmp_path / "unforked", tmp_path / "forked")
+
+
+def test_a_fork_that_is_killed_forks_again(words: Path, trunk: Path, tmp_path: Path) -> None:
+    overrides = (*LOGGED, forked(trunk, 10))
+    config = tiny(words, *overrides)
+
+    def launch() -> None:
+        when_step_begins(15, kill_this_process)
+        train(config, tmp_path / "forked", progress=False)
+
+    fork(launch).join(60)
+    assert run_record.read(tmp_path / "forked").metrics[-1]["step"] == 15
+    run(words, tmp_path / "forked", *overrides)
+    run(words, tmp_path / "unforked", *LOGGED)
+    assert_same_run(tmp_path / "unforked", tmp_path / "forked")
+
+
+def test_a_trunk_keeps_the_checkpoints_that_others_fork_from(trunk: Path) -> None:
+    names = sorted(path.name for path in (trunk / "checkpoints").iterdir())
+    assert names == ["step-00000005", "step-00000006", "step-00000009", "step-00000010"]
+    record = run_record.read(trunk)
+    assert record.state == "done"
+    assert record.status is not None
+    assert (record.status["step"], record.status["steps"]) == (10, 10)
+    assert record.header["flops"]["total"] == record.metrics[-1]["flops"]
+
+
+def test_nothing_forks_from_a_damaged_checkpoint(words: Path, trunk: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(trunk, tmp_path / "damaged")
+    place = damaged / "checkpoints" / "step-00000010"
+    with open(place / "__0_0.distcp", "r+b") as file:
+        file.seek(place.joinpath("__0_0.distcp").stat().st_size // 2)
+        file.write(b"!")
+    with pytest.raises(UserError) as refused:
+        run(words, tmp_path / "run", *LOGGED, forked(damaged, 10))
+    assert str(refused.value) == (
+        f"{place}: cannot be read (__0_0.distcp is not what was written); delete it and start its "
+        "run again, to go on from the one before"
+    )
+
+
+def refusal(words: Path, trunk: Path, step: int, *overrides: str) -> str:
+    header = run_record.read_header(trunk)
+    config: Config = tiny(words, *overrides)
+    with pytest.raises(UserError) as refused:
+        check_fork(config, header["data"], header, step)
+    return str(refused.value)
+
+
+def test_what_is_no_trunk_is_refused(words: Path, trunk: Path, tmp_path: Path) -> None:
+    assert "is not a trunk of this run" in refusal(words, trunk, 5, "seed=1")
+    ratio = "superposition.step_ratio=0.25"
+    assert "the two runs part after step 5" in refusal(words, trunk, 10, ratio)
+    with pytest.raises(UserError, match="has no checkpoint of step 4"):
+        run(words, tmp_path / "run", forked(trunk, 4))
+
+
+def test_a_dry_run_checks_the_fork(words: Path, trunk: Path, tmp_path: Path) -> None:
+    check_start(tiny(words, forked(trunk, 5)), None, 1)
+    with pytest.raises(UserError, match="has no checkpoint of step 4"):
+        check_start(tiny(words, forked(trunk, 4)), None, 1)
+    with pytest.raises(UserError, match="is not a trunk of this run"):
+        check_start(tiny(words, forked(trunk, 5), "seed=1"), tmp_path, 1)

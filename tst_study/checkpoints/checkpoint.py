@@ -1,0 +1,311 @@
+"""Distributed checkpoints: everything that a run needs to go on exactly, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
+
+# isort: split
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.dist_checkpointing.serialization import (
+    get_default_load_sharded_strategy,
+    get_default_save_sharded_strategy,
+)
+from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelLoadStrategyWrapper,
+    FullyParallelSaveStrategyWrapper,
+)
+from torch.distributed.checkpoint.api import CheckpointException
+
+from tst_study.atomic_files import FULL
+from tst_study.checkpoints.pickles import read_description, reason_of
+from tst_study.checkpoints.places import (
+    checkpoint_folder,
+    checkpoint_place,
+    checkpoint_steps,
+    damage,
+    digests_of,
+    write_digests,
+)
+from tst_study.checkpoints.writer import FilesBeingWritten, plan_save
+from tst_study.errors import UserError
+from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.optimizer import ModelOptimizer
+
+PARTIAL = "partial-"
+
+# Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
+FAILURES = (Exception, CheckpointException)
+
+
+class Checkpoints:
+    """The checkpoints of one run folder; `step-N` holds the state after N steps.
+
+    A checkpoint is written beside its place and renamed when it is whole, so a killed launch
+    leaves at most a folder that no one reads and the next save removes. Between `begin` and
+    `finish` training may go on.
+    """
+
+    def __init__(self, run: Path, keep: int, keep_steps: Collection[int] = ()) -> None:
+        """`run`: its folder; `keep`: how many of the last ones stay; `keep_steps` always do."""
+        self.run = run
+        self.folder = checkpoint_folder(run)
+        self.keep = keep
+        self.keep_steps = keep_steps
+        self.damaged: list[str] = []
+        """Those that `load_last` has passed over, and why."""
+        self._begun: tuple[int, FilesBeingWritten] | None = None
+
+    def steps(self) -> list[int]:
+        """Steps with a whole checkpoint, in order."""
+        return checkpoint_steps(self.run)
+
+    def save(
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
+    ) -> None:
+        """`begin` and `finish`."""
+        self.begin(step, model, optimizer, common, while_training=False)
+        self.finish()
+
+    def begin(
+        self,
+        step: int,
+        model: SuperposedGPT,
+        optimizer: ModelOptimizer,
+        common: dict[str, Any],
+        *,
+        while_training: bool,
+    ) -> None:
+        """Plan a save of the state as it is, once the save before is finished; all ranks together.
+
+        `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
+        writes a copy, so that the state may change before `finish`; else `finish` writes.
+        Raises `UserError` where it cannot be written; earlier checkpoints stay.
+        """
+        with self._refused_in_one_line(step) as beside:
+            if dist.get_rank() == 0:
+                for left_by_a_killed_launch in self.folder.glob(f"{PARTIAL}*"):
+                    shutil.rmtree(left_by_a_killed_launch, ignore_errors=True)
+                beside.mkdir(parents=True)
+            dist.barrier()
+            model_state = _weights(model)
+            state = {
+                "model": model_state,
+                "optimizer": optimizer.sharded_state_dict(model_state),
+                "common": {**common, "step": step, "random_state": torch.get_rng_state()},
+            }
+            plan = plan_save(state, beside, _shared_by_data_ranks())
+            self._begun = step, FilesBeingWritten(plan, beside, while_training=while_training)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a thread still writes this rank's files of the save that has begun."""
+        return self._begun is not None and not self._begun[1].done
+
+    def finish(self) -> int | None:
+        """Bring the save that has begun, once it is whole, into its place; all ranks together.
+
+        Returns its step, or None where none has begun. Raises `UserError` where it cannot be
+        written; earlier checkpoints stay.
+        """
+        if self._begun is None:
+            return None
+        (step, files), self._begun = self._begun, None
+        place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
+        with self._refused_in_one_line(step) as beside:
+            digests = _from_all_ranks(files.finish())
+            if first:
+                described = [
+                    path.name for path in beside.iterdir() if not path.name.startswith("__")
+                ]
+                digests.append(digests_of(beside, described))
+                write_digests(beside, {name: one for part in digests for name, one in part.items()})
+                if place.exists():  # a launch that was killed after its rename saves the step again
+                    shutil.rmtree(place)
+                _sync(*beside.iterdir(), beside)
+                os.rename(beside, place)
+                _sync(self.folder)
+                for old in self._not_kept(step):
+                    shutil.rmtree(checkpoint_place(self.run, old))
+        dist.barrier()
+        return step
+
+    def close(self) -> None:
+        """Wait for the thread that writes, if one does; what it has written is not used."""
+        if self._begun is not None:
+            self._begun[1].wait()
+            self._begun = None
+
+    @contextmanager
+    def _refused_in_one_line(self, step: int) -> Iterator[Path]:
+        """Gives the folder in which a save lies until it is whole; a failure removes it."""
+        place = checkpoint_place(self.run, step)
+        beside = self.folder / f"{PARTIAL}{place.name}"
+        try:
+            yield beside
+        except FAILURES as error:
+            reason = _refusal(self.folder) or _reason(error)  # before there is space again
+            if dist.get_rank() == 0:
+                shutil.rmtree(beside, ignore_errors=True)
+            # Of another rank's error, or one of Megatron's threads, there are the words alone.
+            full = any(os.strerror(number) in reason for number in FULL)
+            raise UserError(
+                f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
+                " and start the run again: it resumes from its last checkpoint"
+            ) from error
+
+    def _not_kept(self, step: int) -> list[int]:
+        passing = [there for there in self.steps() if there not in self.keep_steps]
+        # What lies beyond this step was damaged, so that the run went on from before it.
+        beyond = [there for there in passing if there > step]
+        return beyond + passing[: -self.keep - len(beyond)]
+
+    def load_last(self, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any] | None:
+        """Restore model and optimizer in place; returns `common`, or None without a checkpoint.
+
+        A damaged checkpoint is passed over, which is said; the one before it takes its place.
+        Raises `UserError` where all are damaged.
+        """
+        for step in reversed(self.steps()):
+            problem = self._problem(step)
+            if problem is None:
+                if self.damaged and dist.get_rank() == 0:
+                    print(f"{self.damaged[0]}; going on from step {step}", file=sys.stderr)
+                return self._restore(step, model, optimizer)
+            self.damaged.append(f"{checkpoint_place(self.run, step)}: cannot be read ({problem})")
+        if self.damaged:
+            raise UserError(
+                f"{self.damaged[0]}, nor is a checkpoint before it whole; delete {self.folder} to "
+                "train from the first step"
+            )
+        return None
+
+    def load(self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer) -> dict[str, Any]:
+        """Restore the checkpoint after `step` in place; returns its `common`."""
+        problem = self._problem(step)
+        if problem is not None:
+            raise _unreadable(checkpoint_place(self.run, step), problem)
+        return self._restore(step, model, optimizer)
+
+    def load_weights(self, step: int, model: SuperposedGPT) -> None:
+        """Those of the checkpoint after `step`, into a model that is not trained on."""
+        read_description(checkpoint_place(self.run, step))  # refuses code, which Megatron would run
+        self._load(step, {"model": _weights(model)}, model)
+
+    def _problem(self, step: int) -> str | None:
+        """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
+        place = checkpoint_place(self.run, step)
+        found = damage(place, dist.get_rank(), dist.get_world_size())
+        if found is None:
+            try:
+                read_description(place)
+            except UserError as error:
+                found = str(error).removeprefix(f"{place}/")
+        return next(filter(None, _from_all_ranks(found)), None)
+
+    def _restore(
+        self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
+    ) -> dict[str, Any]:
+        model_state = _weights(model)
+        wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
+        state = self._load(step, wanted, model)
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["common"]["random_state"])
+        common: dict[str, Any] = state["common"]
+        return common
+
+    def _load(self, step: int, wanted: dict[str, Any], model: SuperposedGPT) -> dict[str, Any]:
+        """What is wanted of a checkpoint, the model's weights already in their places."""
+        place = checkpoint_place(self.run, step)
+        try:
+            with cuda_means_cpu():  # the exchange between ranks names its device outright
+                state: dict[str, Any] = dist_checkpointing.load(
+                    wanted, str(place), _read_by_data_ranks(place), validate_access_integrity=False
+                )
+        except FAILURES as error:
+            raise _unreadable(place, _reason(error)) from error
+        # Megatron drops the handles of its broadcasts, and over gloo reads what may not have come.
+        # A barrier of the same group waits for all that was begun before it.
+        dist.barrier(parallel_state.get_data_parallel_group())
+        model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
+        return state
+
+
+def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
+    """Data ranks write equal parts of what all of them have; else the first one writes it all."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    strategy = get_default_save_sharded_strategy()
+    return FullyParallelSaveStrategyWrapper(strategy, group)
+
+
+def _read_by_data_ranks(place: Path) -> FullyParallelLoadStrategyWrapper | None:
+    """Data ranks read equal parts of what all of them want, and send them to each other."""
+    group = parallel_state.get_data_parallel_group()
+    if group.size() == 1:
+        return None
+    return FullyParallelLoadStrategyWrapper(get_default_load_sharded_strategy(str(place)), group)
+
+
+def _weights(model: SuperposedGPT) -> ShardedStateDict:
+    """Without the empty extra states that some of Megatron's classes have, and others have not."""
+    state = model.sharded_state_dict()
+    return {name: value for name, value in state.items() if "_extra_state" not in name}
+
+
+def _from_all_ranks(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _unreadable(place: Path, reason: str) -> UserError:
+    return UserError(
+        f"{place}: cannot be read ({reason}); delete it and start its run again, to go on from the "
+        "one before"
+    )
+
+
+def _sync(*paths: Path) -> None:
+    """To the disk, so that a rename never outlives what it names, even when the power goes."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _refusal(folder: Path) -> str | None:
+    """What the disk says to a megabyte more. torch's zip writer, when it is refused a write, often
+    complains of its own state alone."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
+            file.flush()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong at the bottom of it, in one line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return reason_of(error).removeprefix("Worker failure: ")  # Megatron's, of another rank

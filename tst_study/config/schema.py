@@ -1,0 +1,647 @@
+"""What a run is: typed, strict, frozen configuration, read from TOML files and overrides.
+
+A `Config` has two halves. `execution` says how a result is computed and is only recorded; all the
+rest changes the result and makes up the run's identity (`identity.py`).
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, assert_never
+
+import tomli_w
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tst_study.config.keys import problem_of, sections_of
+from tst_study.config.optimizer_kinds import OptimizerName
+from tst_study.config.presets import expand_preset
+from tst_study.errors import UserError
+from tst_study.superposition import (
+    BagLossKind,
+    NamedWeighting,
+    check_loss_kind,
+    offset_weights,
+    weight_rows,
+)
+
+Positive = Annotated[int, Field(ge=1, le=10**12)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
+Recompute = Literal["none", "feed_forward", "layer"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
+NotNegative = Annotated[int, Field(ge=0, le=10**12)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
+NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _fit_for_a_folder(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
+        raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
+    return name
+
+
+def _fit_for_a_path(path: str) -> str:
+    if not path or not path.isprintable():
+        raise ValueError("is not a path: it is empty or holds control characters")
+    return path
+
+
+FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
+PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
+
+
+@dataclass(frozen=True)
+class AddedLater:
+    """Mark of a key that recorded runs do not have: `default` is what they did all the same.
+
+    Whatever the key's default becomes, this value never changes: it keeps their identity.
+    """
+
+    default: Any
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, types are not coerced, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Experts(Strict):
+    """A mixture of experts in place of every feed-forward layer (Qwen3-MoE's kind: no shared
+    expert, softmax router, top-k weights normalised to one)."""
+
+    count: Width
+    """Experts of each layer."""
+    per_token: Width
+    """Experts that each position is sent to."""
+    feed_forward_size: Width
+    """Width of one expert."""
+    balance_loss: NotNegativeFloat = 1e-3
+    """Coefficient of the sequence-wise load-balancing loss (not stated in the paper)."""
+    router_z_loss: NotNegativeFloat = 0.0
+    """Coefficient of the loss that keeps the router's logits small."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.per_token > self.count:
+            raise ValueError(
+                f"per_token = {self.per_token} is more than count = {self.count}: lower per_token"
+            )
+        return self
+
+
+class Model(Strict):
+    """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    """Decoder layers."""
+    hidden_size: Width
+    """Width of the residual stream."""
+    attention_heads: Width
+    """Query heads."""
+    key_value_heads: Width
+    """Key and value heads, which divide the query heads; fewer of them are grouped-query
+    attention."""
+    head_size: Width
+    """Width of one head; even."""
+    feed_forward_size: Width
+    """Width of the SwiGLU layer; not used where `experts` is set."""
+    vocabulary_size: Annotated[int, Field(ge=2, lt=2**31)]
+    """At least as many tokens as the tokenizer has."""
+    tied_embeddings: bool = False
+    """Whether the output head is the input embedding."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised, head by head."""
+    rope_theta: PositiveFloat = 10_000.0
+    """Base of the rotary positions."""
+    norm_epsilon: PositiveFloat = 1e-5
+    """Epsilon of every RMSNorm."""
+    initial_deviation: PositiveFloat = 0.02
+    """Standard deviation of all matrices at the start; projections back into the residual stream
+    use this over sqrt(2 · layers). (The paper states no initialisation.)"""
+    experts: Experts | None = None
+    """A mixture of experts; without it layers are dense."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.attention_heads % self.key_value_heads:
+            raise ValueError(
+                f"attention_heads = {self.attention_heads} is not a multiple of "
+                f"key_value_heads = {self.key_value_heads}"
+            )
+        if self.head_size % 2:
+            raise ValueError(f"head_size = {self.head_size} is odd: rotary positions need pairs")
+        return self
+
+
+class Superposition(Strict):
+    """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
+
+    bag_size: Width = 1
+    """Tokens of a bag, s; 1 is the baseline."""
+    step_ratio: Fraction = 0.0
+    """Superposed share r of the steps; the number of steps is rounded to the nearest."""
+    steps: NotNegative | None = None
+    """Superposed steps given outright, in place of `step_ratio`."""
+    mode: Literal["full", "input_only", "output_only"] = "full"
+    """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
+    loss: BagLossKind = "mce"
+    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""
+    weighting: (
+        NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
+    ) = Field(default="uniform", union_mode="left_to_right")
+    """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers
+    that lie evenly over the superposed steps, with straight lines between them."""
+    align_bags_to_documents: bool = False
+    """Pad documents to whole bags instead of letting a bag straddle two documents."""
+    shuffle_targets: Annotated[bool, AddedLater(False)] = False
+    """Control: every position gets the next bag of another position of the step's batch, drawn anew
+    in each step."""
+    reinitialize_at_switch: bool = False
+    """Ablation (Table 2): new input embedding and output head between the phases."""
+    optimizer_at_switch: Literal["keep", "reset"] = "keep"
+    """Ablation: whether the optimizer's state is forgotten between the phases."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.steps is not None and self.step_ratio:
+            raise ValueError("steps and step_ratio are both set: keep one")
+        if self.mode == "input_only" and self.weighting not in ("uniform", "first_token"):
+            raise ValueError("weighting has no meaning with mode = 'input_only' (one target)")
+        if self.mode == "input_only" and self.loss != "mce":
+            raise ValueError("loss has no meaning with mode = 'input_only' (one target)")
+        if self.mode == "output_only" and self.align_bags_to_documents:
+            raise ValueError(
+                "align_bags_to_documents has no meaning with mode = 'output_only' (tokens in)"
+            )
+        if self.mode == "output_only" and self.shuffle_targets:
+            raise ValueError(
+                "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
+            )
+        check_loss_kind(self.loss, self.weighting)
+        if not isinstance(self.weighting, str):
+            for row in weight_rows(self.weighting) or [()]:
+                offset_weights(row, self.bag_size)  # raises where the lengths differ
+        return self
+
+
+class LabelSmoothing(Strict):
+    """Soft targets in some next-token steps: the next token keeps 1 − epsilon of the weight, and
+    all words of the vocabulary share epsilon evenly."""
+
+    epsilon: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Weight that the vocabulary shares."""
+    first_step: Positive = 1
+    """The first smoothed step; steps are counted from 1, as in the logs."""
+    last_step: Positive
+    """The last smoothed step."""
+
+    def covers(self, step: int) -> bool:
+        """Whether the step after `step` steps is smoothed."""
+        return self.first_step <= step + 1 <= self.last_step
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.last_step < self.first_step:
+            raise ValueError(
+                f"last_step = {self.last_step} lies before first_step = {self.first_step}"
+            )
+        return self
+
+
+class Corpus(Strict):
+    """One prepared folder (`tst-study data prepare`) or one Megatron `.bin/.idx` prefix."""
+
+    path: PathText
+    """The folder, or the prefix without `.bin`."""
+    weight: PositiveFloat = 1.0
+    """Share of the sequences, relative to the other corpora's."""
+
+
+class Data(Strict):
+    """The text that is read, and what is held out of it."""
+
+    corpora: Annotated[tuple[Corpus, ...], Field(min_length=1)]
+    """What is read: one corpus, or a blend of several."""
+    validation: PathText | None = None
+    """Held-out folder or prefix; by default the `validation` split beside the first corpus."""
+    validation_tokens: Positive | None = None
+    """Held-out tokens to evaluate on; by default 131,072, or all where there are fewer."""
+    held_out: Annotated[Literal["spread", "beginning"], AddedLater("beginning")] = "spread"
+    """`spread`: pieces of one sequence, evenly over all documents, with a loss for each document.
+    `beginning`: the first tokens, as runs before this key did."""
+
+    @property
+    def held_out_tokens(self) -> int:
+        return self.validation_tokens or 131_072
+
+
+class Batch(Strict):
+    """A step: `sequences` of `sequence_length` latent positions, in both phases."""
+
+    sequences: Annotated[int, Field(ge=1, lt=2**31)]
+    """Sequences of a step, over all ranks."""
+    sequence_length: Annotated[int, Field(ge=2, le=2**24)]
+    """Latent positions of a sequence, L; a superposed one reads s · L tokens."""
+
+    @property
+    def positions(self) -> int:
+        """Latent positions of a step."""
+        return self.sequences * self.sequence_length
+
+
+class Optimizer(Strict):
+    """The paper's AdamW (decay, clipping and epsilon are not stated there), or another rule."""
+
+    kind: Annotated[OptimizerName, AddedLater("adamw")] = "adamw"
+    """`muon`: Muon for the projections of attention and feed-forward layers, AdamW for the rest."""
+    learning_rate: PositiveFloat
+    """The peak of the schedule."""
+    beta1: Momentum = 0.9
+    """Decay of AdamW's mean of gradients."""
+    beta2: Momentum = 0.95
+    """Decay of AdamW's mean of squared gradients."""
+    epsilon: PositiveFloat = 1e-8
+    """Added to the root of that mean in AdamW's denominator."""
+    momentum: Annotated[Momentum, AddedLater(0.95)] = 0.95
+    """Nesterov momentum of Muon; AdamW's is `beta1`."""
+    weight_decay: NotNegativeFloat = 0.1
+    """Decoupled; times the learning rate."""
+    decay_embeddings: bool = False
+    """Whether input embedding and output head decay too; norms never do."""
+    gradient_clip: NotNegativeFloat = 1.0
+    """Largest global gradient norm; 0 turns clipping off."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind != "muon" and self.momentum != Optimizer.model_fields["momentum"].default:
+            raise ValueError(
+                f"momentum = {self.momentum} has no meaning with kind = {self.kind!r}; set beta1"
+            )
+        return self
+
+
+class Schedule(Strict):
+    """Learning rate over steps; the paper's is warm-up, constant, decay over the last tenth."""
+
+    steps: Positive
+    """Steps of both phases together."""
+    kind: Literal["wsd", "cosine", "constant"] = "wsd"
+    """`wsd`: warm-up, stable rate, decay."""
+    warmup_steps: NotNegative = 0
+    """Steps over which the rate grows from zero."""
+    decay_ratio: Fraction = 0.1
+    """Share of the steps over which `wsd` decays."""
+    decay_shape: Literal["linear", "sqrt"] = "linear"
+    """Shape of the decay of `wsd`."""
+    final_ratio: Fraction = 0.0
+    """Last learning rate over the peak one (`wsd` and `cosine`)."""
+    stop_after: Annotated[Positive | None, AddedLater(None)] = None
+    """A trunk: ends after this step, for other runs to fork from (`tst_study.config.identity`)."""
+
+    @property
+    def last_step(self) -> int:
+        """The last one that is trained."""
+        return self.stop_after or self.steps
+
+    @property
+    def decay_steps(self) -> int:
+        """Of the final decay: all after warm-up for `cosine`, none for `constant`."""
+        match self.kind:
+            case "wsd":
+                return round(self.decay_ratio * self.steps)
+            case "cosine":
+                return self.steps - self.warmup_steps
+            case "constant":
+                return 0
+        assert_never(self.kind)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stop_after is not None and self.stop_after >= self.steps:
+            raise ValueError(
+                f"stop_after = {self.stop_after} does not lie before steps = {self.steps}"
+            )
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps = {self.warmup_steps} leaves nothing of steps = {self.steps}"
+            )
+        if self.warmup_steps > self.steps - self.decay_steps:  # the rate would jump between them
+            raise ValueError(
+                f"warmup_steps = {self.warmup_steps} reaches into the decay, the last "
+                f"{self.decay_steps} of steps = {self.steps}: lower warmup_steps or decay_ratio"
+            )
+        return self
+
+
+class Numerics(Strict):
+    """Number formats, and when a run is given up."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and activations in the model; optimizer and reductions stay in float32."""
+    divergence_loss: PositiveFloat = 100.0
+    """A loss above this many nats, or one that is not finite, ends the run as 'diverged'."""
+
+
+class Parallel(Strict):
+    """How the work is laid out over ranks; data parallelism fills what is left.
+
+    What cannot work is refused by `parallel_layout.check`, which knows the number of ranks.
+    """
+
+    tensor: Positive = 1
+    """Ranks that share each matrix."""
+    sequence_parallel: bool = False
+    """Tensor ranks share the positions between the matrices, too."""
+    pipeline: Positive = 1
+    """Stages of layers, run by Megatron's 1F1B schedule over micro-batches."""
+    expert: Positive = 1
+    """Ranks that share the experts of a layer; taken from the data-parallel ones."""
+    expert_tensor: Positive | None = None
+    """Ranks that share one expert's matrices: by default `tensor` with one expert rank, else 1."""
+    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
+    """How positions travel to their experts."""
+    optimizer: Literal["replicated", "distributed"] = "replicated"
+    """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
+    overlap_gradients: bool = False
+    """Sum gradients over ranks during the backward pass, bucket by bucket."""
+    overlap_weights: bool = False
+    """Send updated weights to all ranks during the next forward pass, in the same buckets: with
+    `overlap_gradients` and a distributed optimizer."""
+
+    @property
+    def expert_tensor_ranks(self) -> int:
+        if self.expert_tensor is not None:
+            return self.expert_tensor
+        return self.tensor if self.expert == 1 else 1
+
+
+class ForkPoint(Strict):
+    """A checkpoint of another run that is, bit for bit, a checkpoint of this one."""
+
+    folder: PathText
+    """The trunk's run folder."""
+    step: Positive
+    """The step after which that checkpoint was written."""
+
+
+class Execution(Strict):
+    """Everything that must not change the result beyond floating-point reordering."""
+
+    micro_batch: Positive | None = None
+    """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
+    parallel: Parallel | Literal["auto"] = Parallel()
+    """`"auto"` picks a layout for the ranks that are there and their memory, and says why."""
+    recompute: Recompute = "none"
+    """What the backward pass computes again instead of keeping it."""
+    expert_products: Literal["grouped", "sequential"] = "grouped"
+    """All experts of a rank in one grouped matrix product, or one after another."""
+    device: DeviceName = "auto"
+    """`auto` takes a GPU where there is one."""
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """CPU threads per rank; by default torch's own choice."""
+    compile: bool | Literal["auto"] = "auto"
+    """torch.compile for the layers: by default on GPUs. On a CPU it needs a C++ compiler, and
+    minutes to pay off."""
+    log_every: Positive = 10
+    """Steps between rows of `metrics.jsonl`."""
+    log_seconds: NotNegativeFloat = 30.0
+    """Seconds without a row after which one is logged all the same; 0: none."""
+    evaluate_every: Positive | None = None
+    """Steps between evaluations; by default only after the last step."""
+    checkpoint_every: Positive | None = None
+    """Steps between checkpoints; by default only after the last step, and by the clock."""
+    checkpoint_minutes: NotNegativeFloat = 30.0
+    """Minutes without a checkpoint after which one is written all the same; 0: none."""
+    asynchronous_checkpoints: bool | Literal["auto"] = "auto"
+    """Train on while a checkpoint is written, from a copy in the host's memory: by default on GPUs.
+    The next save, and the end of the run, wait for it."""
+    keep_checkpoints: Positive = 2
+    """How many of the last ones stay on disk."""
+    keep_steps: tuple[Positive, ...] = ()
+    """Steps after which a checkpoint is written and never removed: where others fork off."""
+    fork_from: ForkPoint | None = None
+    """Where a run without a checkpoint of its own begins, instead of at its first step."""
+    track: tuple[TrackerName, ...] = ()
+    """Who else is shown every logged row; each is an extra of the package. Copies only: the run
+    folder stays the truth, and a tracker that fails does not stop a run."""
+    start_timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 1800
+    """How long ranks wait for each other up to the end of the first step, which reads a checkpoint
+    and compiles, before they give up."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**7)] = 600
+    """The same from then on."""
+
+    def compiles(self, *, on_gpu: bool) -> bool:
+        """Whether layers are compiled on such a device."""
+        return on_gpu if self.compile == "auto" else self.compile
+
+    def trains_while_saving(self, *, on_gpu: bool) -> bool:
+        """Whether steps go on while a checkpoint is written."""
+        asked = self.asynchronous_checkpoints
+        return on_gpu if asked == "auto" else asked
+
+
+class Config(Strict):
+    """One training run, whole."""
+
+    study: FolderName = "single"
+    """The folder in `runs/` that holds the run's own."""
+    name: FolderName = "run"
+    """How the run's own folder begins."""
+    role: Literal["baseline", "superposition", "ablation", "pilot", "trunk"] = "superposition"
+    """What the run is for, in tables and figures."""
+    seed: Seed = 0
+    """Seed of the initial weights; arms of a pair share them."""
+    data_seed: Annotated[Seed | None, AddedLater(None)] = None
+    """Seed of the order in which text is read; by default `seed`."""
+    model: Model
+    superposition: Superposition = Superposition()
+    label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
+    """By default none."""
+    data: Data
+    batch: Batch
+    optimizer: Optimizer
+    schedule: Schedule
+    numerics: Numerics = Numerics()
+    execution: Execution = Execution()
+
+    @property
+    def order_seed(self) -> int:
+        """Of the order in which text is read."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def executed(self, **changes: object) -> Self:
+        """With other keys of `execution`: the same run, computed in another way."""
+        execution = self.execution.model_copy(update=changes)
+        return self.model_copy(update={"execution": execution})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        superposed = self.superposition.steps
+        if superposed is not None and superposed > self.schedule.steps:
+            raise ValueError(
+                f"superposition.steps = {superposed} is more than schedule.steps = "
+                f"{self.schedule.steps}"
+            )
+        bags, steps = self.superposition.bag_size > 1, self.schedule.steps
+        ratio = self.superposition.step_ratio
+        if bags and ratio and round(ratio * steps) == 0:
+            raise ValueError(
+                f"superposition.step_ratio = {ratio:g} of schedule.steps = {steps} is less than "
+                "one step: raise it, or leave superposition out for the baseline"
+            )
+        smoothing = self.label_smoothing
+        if smoothing is not None and smoothing.last_step > steps:
+            raise ValueError(
+                f"label_smoothing.last_step = {smoothing.last_step} is more than schedule.steps = "
+                f"{steps}"
+            )
+        bagged = (round(ratio * steps) if superposed is None else superposed) if bags else 0
+        if smoothing is not None and smoothing.first_step <= bagged:
+            raise ValueError(
+                f"label_smoothing.first_step = {smoothing.first_step} lies in the superposed "
+                f"phase, whose targets are bags: begin after step {bagged}"
+            )
+        parallel = self.execution.parallel
+        for key in ("expert", "expert_tensor") if self.model.experts is None else ():
+            size = getattr(parallel, key, None) or 1  # "auto" has none
+            if size > 1:
+                raise ValueError(f"execution.parallel.{key} = {size} needs a model with experts")
+        last_kept = max(self.execution.keep_steps, default=0)
+        if last_kept > self.schedule.last_step:
+            raise ValueError(
+                f"execution.keep_steps = {last_kept} lies beyond the last step, "
+                f"{self.schedule.last_step}"
+            )
+        micro = self.execution.micro_batch
+        if micro is not None and self.batch.sequences % micro:
+            raise ValueError(
+                f"batch.sequences = {self.batch.sequences} does not divide by "
+                f"execution.micro_batch = {micro}"
+            )
+        return self
+
+
+def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
+    """A validated `Config`; `model = {preset = "270m", …}` starts from a named shape.
+
+    Raises `UserError`, one line that names the key, the value and what is wrong with it.
+    """
+    values = {**values}
+    if isinstance(values.get("model"), Mapping):
+        values["model"] = expand_preset(values["model"], source)
+    try:
+        # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
+        return Config.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise UserError(f"{source}: {problem_of(Config, error)}") from None
+    except TypeError:
+        odd = ((k, v) for k, v in _leaves(values) if not isinstance(v, str | int | float | None))
+        key, value = next(odd, ("a key", "its name"))
+        raise UserError(
+            f"{source}: {key}: {value}: no key takes a {type(value).__name__}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source}: a value has no JSON form: {error}") from None
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested tables and lists."""
+    if isinstance(value, Mapping | list | tuple):
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
+    else:
+        yield key, value
+
+
+def of_record(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recorded config as its run had them: keys that came later as their
+    `AddedLater` marks say, whatever the defaults are by now. Keys that are no more are left out of
+    `execution`, and elsewhere where the run did not set them."""
+    return _recorded(config, Config, watched=False)
+
+
+def _recorded(values: Mapping[str, Any], kind: type[BaseModel], *, watched: bool) -> dict[str, Any]:
+    """A section of it; `watched`: whether it is of `execution`, which changes no result."""
+    fields = kind.model_fields
+    kept = {k: v for k, v in values.items() if k in fields or not (watched or v is None)}
+    for key, field in fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, AddedLater):
+                kept.setdefault(key, mark.default)
+    for key, section in sections_of(kind).items():
+        if isinstance(kept.get(key), Mapping):
+            kept[key] = _recorded(kept[key], section, watched=watched or section is Execution)
+    return kept
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises `UserError`."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def _read_recorded(path: Path) -> dict[str, Any]:
+    try:
+        return of_record(json.loads(path.read_bytes())["config"])
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a run.json") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a run.json ({error!r}); restore it") from None
+
+
+def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file or a run's `run.json`, and apply overrides such as `seed=3`, in order.
+
+    An override's value is TOML (`true`, `3`, `2e-3`, `"text"`, `[1, 2]`); what is not valid TOML
+    is taken as a string. Raises `UserError`.
+    """
+    values = {}
+    if path is not None:
+        values = _read_recorded(Path(path)) if Path(path).suffix == ".json" else read_toml(path)
+    for override in overrides:
+        apply_override(values, override)
+    return from_dict(values, source=str(path) if path is not None else "--set")
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Set one dotted key in nested dictionaries, in place; `UserError` if it has no `=`."""
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise UserError(f"--set {override}: write it as section.key=value")
+    try:
+        given = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        given = {"value": text}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--set {key}=…: not valid TOML: {error}") from None
+    if len(given) > 1:
+        raise UserError(f"--set {key}=…: {text!r} is more than one value; give one --set for each")
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        inner = values.get(section)
+        # A copy, so that the caller's nested dictionaries are never shared between configs.
+        values[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        values = values[section]
+    values[last] = given["value"]
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain JSON values of every key, defaults included: what a run record stores."""
+    return config.model_dump(mode="json")
+
+
+def to_toml(config: Config) -> str:
+    """TOML that `load` reads back to the same config: every key, defaults included, but for those
+    that are not set (None, which TOML lacks)."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,127 @@
+"""All experts of a rank in one grouped matrix product, without TransformerEngine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.mapping import (
+    ReplicaId,
+    ShardedStateDict,
+    ShardedTensor,
+    ShardedTensorFactory,
+)
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from tst_study.model.kernels.grouped_product import grouped_product
+from tst_study.model.kernels.swiglu import swiglu
+
+
+class GroupedExperts(MegatronModule):
+    """SwiGLU experts whose matrices are stacked; equal to Megatron's SequentialMLP.
+
+    In a checkpoint they have the names and shapes of sequential experts, so either kind, on any
+    number of expert ranks, continues from the other's checkpoints.
+    """
+
+    def __init__(
+        self,
+        experts: int,
+        config: TransformerConfig,
+        submodules: None = None,
+        pg_collection: ProcessGroupCollection | None = None,
+        **unused: Any,
+    ) -> None:
+        """`experts`: how many of them this rank holds."""
+        super().__init__(config)
+        assert pg_collection is not None
+        self.groups = pg_collection
+        width = config.moe_ffn_hidden_size // pg_collection.expt_tp.size()
+        self.linear_fc1 = self._stacked(experts, 2 * width, config.hidden_size)
+        self.linear_fc2 = self._stacked(experts, config.hidden_size, width)
+
+    def _stacked(self, *shape: int) -> torch.nn.Parameter:
+        data = torch.empty(
+            shape, device=torch.cuda.current_device(), dtype=self.config.params_dtype
+        )
+        parameter = torch.nn.Parameter(data)
+        # For Megatron: reduced over the ranks that hold the same experts, split over tensor ranks.
+        config = self.config
+        like_the_rest = (
+            config.expert_model_parallel_size == 1
+            and config.expert_tensor_parallel_size == config.tensor_model_parallel_size
+        )
+        parameter.allreduce = like_the_rest  # type: ignore[attr-defined]
+        parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+        return parameter
+
+    def forward(
+        self, hidden: Tensor, tokens_per_expert: Tensor, probabilities: Tensor
+    ) -> tuple[Tensor, None]:
+        """hidden (n, d), sorted by expert; tokens_per_expert (experts,); probabilities (n,)."""
+        counts = tokens_per_expert.to(hidden.device, non_blocking=True)
+        ends = counts.cumsum(0).to(torch.int32)
+        inner = swiglu(grouped_product(hidden, self.linear_fc1, ends))
+        weighted = (inner * probabilities.unsqueeze(1)).to(inner.dtype)
+        return grouped_product(weighted, self.linear_fc2, ends), None
+
+    def sharded_state_dict(
+        self,
+        prefix: str = "",
+        sharded_offsets: tuple[tuple[int, int, int], ...] = (),
+        metadata: dict[str, Any] | None = None,
+    ) -> ShardedStateDict:
+        return {
+            f"{prefix}{name}": self._factory(prefix, name, parts, axis, sharded_offsets)
+            for name, parts, axis in (("linear_fc1", 2, 0), ("linear_fc2", 1, 1))
+        }
+
+    def _factory(
+        self,
+        prefix: str,
+        name: str,
+        parts: int,
+        split_axis: int,
+        layer: tuple[tuple[int, int, int], ...],
+    ) -> ShardedTensorFactory:
+        """Splits the stack into experts, and each into `parts` (gate and up) along `split_axis`,
+        the axis that tensor ranks share."""
+        parameter: Tensor = getattr(self, name)
+        held, leading = parameter.shape[0], len(layer) + 1
+        expert_rank, expert_ranks = self.groups.ep.rank(), self.groups.ep.size()
+        rank, ranks = self.groups.expt_tp.rank(), self.groups.expt_tp.size()
+
+        def build(
+            key: str, data: Tensor, replica: ReplicaId, flattened: slice | None
+        ) -> list[ShardedTensor]:
+            return [
+                ShardedTensor.from_rank_offsets(
+                    key,
+                    piece,
+                    *layer,
+                    (leading - 1, expert_rank * held + number, expert_ranks * held),
+                    (leading + split_axis, part * ranks + rank, parts * ranks),
+                    replica_id=replica,
+                    prepend_axis_num=leading,
+                )
+                for number, expert in enumerate(data)
+                for part, piece in enumerate(expert.chunk(parts, dim=split_axis))
+            ]
+
+        def merge(pieces: list[Tensor]) -> Tensor:
+            experts = [
+                torch.cat(pieces[start : start + parts], dim=split_axis)
+                for start in range(0, len(pieces), parts)
+            ]
+            return torch.stack(experts)
+
+        return ShardedTensorFactory(
+            f"{prefix}experts.{name}.weight",
+            parameter,
+            build,
+            merge,
+            replica_id=(0, 0, self.groups.expt_dp.rank()),
+        )

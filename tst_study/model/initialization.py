@@ -1,0 +1,67 @@
+"""Weights of this rank's part of a model, by their global names, whatever the parallel layout.
+
+Every weight of the whole model is drawn from a generator seeded by its name, and a rank that holds
+a slice draws the whole and keeps its slice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+
+from tst_study.config.schema import Model
+
+# Written into the residual stream: their variance adds up over layers.
+RESIDUAL_PROJECTIONS = ("self_attention.linear_proj.weight", "linear_fc2.weight")
+EMBEDDINGS = ("embedding.word_embeddings.weight", "output_layer.weight")
+
+
+def initialize(
+    model: torch.nn.Module,
+    config: Model,
+    seed: int,
+    only: Callable[[str], bool] = lambda name: True,
+) -> None:
+    """Fill the weights of this rank in place; `only` picks parameters by global name."""
+    residual_deviation = config.initial_deviation / math.sqrt(2 * config.layers)
+    with torch.no_grad():
+        for shard in shards(model):
+            if not only(shard.key):
+                continue
+            if "norm" in shard.key:
+                shard.data.fill_(1.0)
+                continue
+            residual = shard.key.endswith(RESIDUAL_PROJECTIONS)
+            _draw(shard, residual_deviation if residual else config.initial_deviation, seed)
+
+
+def shards(model: torch.nn.Module) -> Iterator[ShardedTensor]:
+    """This rank's slices with their global names and offsets; their data are the parameters."""
+    sharded = model.sharded_state_dict()  # type: ignore[operator]
+    # A factory splits one parameter into what is sharded by itself (gate and up of SwiGLU).
+    dict_list_map_inplace(
+        lambda x: x.build() if isinstance(x, ShardedTensorFactory) else x, sharded
+    )
+    for value in nested_values(sharded):
+        if isinstance(value, ShardedTensor) and value.data is not None:
+            yield value
+
+
+def _draw(shard: ShardedTensor, deviation: float, seed: int) -> None:
+    # Layers and experts are leading axes of the global shape: each has its own generator, so that
+    # a rank draws no more than the whole of the matrices that it holds a part of.
+    axes = shard.prepend_axis_num
+    indices = ".".join(str(offset) for offset in shard.global_offset[:axes])
+    digest = hashlib.sha256(f"{seed}/{shard.key}/{indices}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    whole = torch.empty(shard.global_shape[axes:]).normal_(0.0, deviation, generator=generator)
+    for axis, (offset, size) in enumerate(
+        zip(shard.global_offset[axes:], shard.data.shape, strict=True)
+    ):
+        whole = whole.narrow(axis, offset, size)
+    shard.data.copy_(whole.to(shard.data.dtype))

@@ -1,0 +1,214 @@
+"""One optimizer step around any update rule: reduce, clip, update, write back; and checkpoints.
+
+Megatron's own path without TransformerEngine costs three to four times a fused torch step (one
+host synchronisation per parameter in its gradient norm); this is the same arithmetic in a handful
+of kernels. Data-parallel ranks either all keep the whole optimizer state, or each its share of
+Megatron's buffers (`optimizer_shards.py`); checkpoints are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
+from torch import Tensor
+
+from tst_study.config.schema import Optimizer
+from tst_study.parallel.gradient_buffers import GradientBuffers
+from tst_study.parallel.muon import projections_of
+from tst_study.parallel.optimizer_shards import parts_of, shards_of_buffers
+from tst_study.parallel.update_rules import RULES, STATES, STEP, MainWeight
+
+
+class ModelOptimizer:
+    """Float32 main weights of a model, and the rule that updates them from its gradients."""
+
+    def __init__(self, model: GradientBuffers, config: Optimizer) -> None:
+        self.model = model
+        self.config = config
+        self.is_distributed = model.ddp_config.use_distributed_optimizer
+        named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+        decays = {p: _decays(name, p, config) for name, p in named}
+        named.sort(key=lambda entry: not decays[entry[1]])  # the norm's last bit depends on it
+        self.parameters: list[Tensor] = [p for _, p in named]
+        # What this rank updates of each parameter, as a range of its numbers in a row.
+        self._ranges = shards_of_buffers(model) if self.is_distributed else {}
+        self.main = [
+            local if local.dtype == torch.float32 else local.float()
+            for local in self.local([p.detach() for p in self.parameters])
+        ]
+        self._weights_of_norms = torch.tensor(
+            [_weight_of_norm(p, self.is_distributed) for p in self.parameters],
+            device=self.main[0].device,
+        )
+        self.steps_taken = 0
+        weights = [
+            MainWeight(main, decays[p], projections_of(name, p.shape, model.config))
+            for main, (name, p) in zip(self.main, named, strict=True)
+        ]
+        self._optimizers = RULES[config.kind](weights, config)
+        self._optimizer_of = {
+            main: optimizer
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for main in group["params"]
+        }
+
+    def local(self, tensors: list[Tensor]) -> list[Tensor]:
+        """This rank's share of one tensor per parameter, as views of numbers in a row."""
+        return [self._share(p, x) for p, x in zip(self.parameters, tensors, strict=True)]
+
+    def _share(self, parameter: Tensor, tensor: Tensor) -> Tensor:
+        row = tensor.view(-1)
+        return row[self._ranges[parameter]] if self.is_distributed else row
+
+    def zero_gradients(self) -> None:
+        self.model.zero_grad_buffer()
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> Tensor:
+        """Update the weights from the gradient buffers; returns the global norm before clipping."""
+        self.model.fill_unwritten()
+        if dist.get_world_size() > 1:  # alone, it would copy every gradient through gloo
+            finalize_model_grads([self.model])
+        gradients = self.local([p.main_grad for p in self.parameters])  # type: ignore[attr-defined]
+        norm = self._norm(gradients)
+        if self.config.gradient_clip > 0:
+            factor = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, factor)
+        for main, gradient in zip(self.main, gradients, strict=True):
+            main.grad = gradient
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
+        self.steps_taken += 1
+        for main in self.main:
+            main.grad = None
+        self.copy_to_model()
+        return norm
+
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        """Global 2-norm, every weight of the whole model counted once."""
+        norms = torch.stack(torch._foreach_norm(gradients))
+        if dist.get_world_size() == 1:
+            return torch.linalg.vector_norm(norms)
+        square = (norms.square() * self._weights_of_norms).sum()
+        dist.all_reduce(square)
+        return square.sqrt()
+
+    @torch.no_grad()
+    def copy_to_model(self) -> None:
+        """Write main weights into the model, where they are not the same numbers, and to the ranks
+        that do not have them."""
+        if self.parameters[0].dtype != torch.float32:
+            torch._foreach_copy_(self.local([p.detach() for p in self.parameters]), self.main)
+        if self.is_distributed:
+            self.model.start_param_sync()
+
+    @torch.no_grad()
+    def copy_from_model(self) -> None:
+        """Take new weights of the model over into the main weights."""
+        self.model.await_weights()
+        weights = self.local([p.detach() for p in self.parameters])
+        for weight, main in zip(weights, self.main, strict=True):
+            # Where the model's weight is not new, the main one keeps the digits it has more.
+            main.copy_(torch.where(main.to(weight.dtype) == weight, main, weight.float()))
+
+    def reset(self) -> None:
+        """Forget all moments and the step count, as a new optimizer would (an ablation)."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        self.steps_taken = 0
+
+    def state_of(self, main: Tensor) -> dict[str, Tensor]:
+        """What the update rule keeps of a main weight; empty before its first step."""
+        state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
+        return state
+
+    def sharded_state_dict(self, model_state: ShardedStateDict) -> dict[str, Any]:
+        """The state as Megatron's distributed checkpoints want it, for saving and for loading.
+
+        Each rank's own part in place, and nothing is gathered; by the names, shapes and offsets of
+        the weights, so that any layout can read it.
+        """
+        self.model.await_weights()
+        of_parameter = get_param_id_to_sharded_param_map(model_state, self.parameters)
+        sharded = {p: of_parameter[number] for number, p in enumerate(self.parameters)}
+        return {
+            # AdamW counts steps per parameter; they all agree, so one number is stored.
+            "steps_taken": float(self.steps_taken),
+            "tensors": {
+                name: [
+                    part
+                    for p, mine in local.items()
+                    for part in parts_of(p, sharded[p], mine, f"optimizer.{name}", self._range(p))
+                ]
+                for name, local in self._stored().items()
+            },
+        }
+
+    def _range(self, parameter: Tensor) -> slice | None:
+        return self._ranges[parameter] if self.is_distributed else None
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `sharded_state_dict` gave, filled in. What this rank has read is in its place
+        already; what came from other ranks is not."""
+        for name, local in self._stored().items():
+            parts = iter(state["tensors"][name])
+            for mine in local.values():
+                filled = 0
+                while filled < mine.numel():
+                    part = next(parts).view(-1)
+                    mine[filled : filled + part.numel()].copy_(part)
+                    filled += part.numel()
+        self.steps_taken = int(state["steps_taken"])
+        for main in self.main:
+            if STEP in self.state_of(main):
+                self.state_of(main)[STEP].fill_(self.steps_taken)
+
+    def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
+        """All that a checkpoint holds but the model's weights: this rank's shares by name and
+        parameter, zeros where no step has been taken yet."""
+        stored: dict[str, dict[Tensor, Tensor]] = {}
+        for parameter, main in zip(self.parameters, self.main, strict=True):
+            optimizer = self._optimizer_of[main]
+            for name in STATES[type(optimizer)]:
+                # A count each: fused AdamW counts in place, and a shared one would run ahead.
+                zeros = main.new_zeros(() if name == STEP else main.shape)
+                value = optimizer.state[main].setdefault(name, zeros)
+                if name != STEP:
+                    stored.setdefault(name, {})[parameter] = value
+        if any(p.dtype != torch.float32 for p in self.parameters):
+            stored["main"] = dict(zip(self.parameters, self.main, strict=True))
+        return stored
+
+
+def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
+    """Weight decay by kind: matrices yes, norms never, embeddings and head by a setting."""
+    if parameter.dim() < 2:
+        return False
+    is_embedding = "word_embeddings" in name or "output_layer" in name
+    return config.decay_embeddings or not is_embedding
+
+
+def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
+    """How much of its square a rank adds, so that over all ranks every weight counts once."""
+    of_experts = not getattr(parameter, "allreduce", True)
+    if not param_is_not_shared(parameter):  # the head's copy of a tied embedding, on another stage
+        return 0.0
+    if not of_experts and not param_is_not_tensor_parallel_duplicate(parameter):
+        return 0.0
+    if is_distributed:
+        return 1.0
+    if of_experts:
+        return 1.0 / parallel_state.get_expert_data_parallel_world_size()
+    return 1.0 / parallel_state.get_data_parallel_world_size()

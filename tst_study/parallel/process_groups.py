@@ -1,0 +1,224 @@
+"""torch.distributed and Megatron's process groups, alike for one process and for many."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import psutil
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch._C._distributed_c10d import HashStore
+
+from tst_study.config.schema import Config, Execution, Parallel
+from tst_study.cost.auto_layout import resolve
+from tst_study.cost.parallel_layout import check, layout_of
+from tst_study.errors import UserError
+from tst_study.model.cpu_backend import working_on
+from tst_study.process.rank_environment import rank_variable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands: which device, and which slice of the batch."""
+
+    rank: int
+    world_size: int
+    data_rank: int
+    data_size: int
+    device: torch.device
+    has_loss: bool = True
+    """Whether this is a rank of the last pipeline stage, which alone sees the loss."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum_over_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over data-parallel ranks, in place; every rank gets it."""
+        if self.data_size > 1:
+            dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
+        return tensor
+
+    def sum_over_batch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over data-parallel ranks and pipeline stages, in place; stages that are not the
+        last have added zeros."""
+        self.sum_over_data(tensor)
+        if parallel_state.get_pipeline_model_parallel_world_size() > 1:
+            dist.all_reduce(tensor, group=parallel_state.get_pipeline_model_parallel_group())
+        return tensor
+
+    def largest(self, numbers: list[int]) -> list[int]:
+        """The largest value of each number over all ranks."""
+        if self.world_size == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        largest: list[int] = tensor.tolist()
+        return largest
+
+    def from_first(self, read: Callable[[], T]) -> T:
+        """What the first rank reads, sent to all; so is the `UserError` that it meets."""
+        if self.world_size == 1:
+            return read()
+        sent: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                sent[0] = read()
+            except UserError as error:
+                sent[1] = error
+        dist.broadcast_object_list(sent, src=0, device=self.device)
+        if sent[1] is not None:
+            raise sent[1]
+        value: T = sent[0]
+        return value
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Set how long ranks wait for each other, in every group, from now on; all ranks call it.
+
+        By names that torch keeps to itself: it has no public ones for groups that are there.
+        """
+        self.barrier()  # none may still be waiting for a slow one
+        for group in dist.distributed_c10d._world.pg_map:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+@contextmanager
+def process_groups(config: Config) -> Iterator[Ranks]:
+    """Set up the groups of `execution.parallel`, and take them down at the end.
+
+    Ranks come from the environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: what
+    torchrun sets); without it, this process is the only one. A default process group that is there
+    already is used and left alone.
+
+    Raises `UserError` for a layout that cannot work, or a device that is not there.
+    """
+    device = choose_device(config.execution)
+    mine = not dist.is_initialized()
+    if mine:
+        _join(device, timedelta(seconds=config.execution.start_timeout_seconds))
+    try:
+        with working_on(device):
+            check(config, dist.get_world_size())
+            _divide(layout_of(config), device, config.execution.start_timeout_seconds)
+            yield Ranks(
+                rank=dist.get_rank(),
+                world_size=dist.get_world_size(),
+                data_rank=parallel_state.get_data_parallel_rank(),
+                data_size=parallel_state.get_data_parallel_world_size(),
+                device=device,
+                has_loss=parallel_state.is_pipeline_last_stage(),
+            )
+    except BaseException:
+        # NCCL would wait here for ranks that wait for this one in a collective; this process' end
+        # frees what it holds, and comes with its error.
+        mine = mine and device.type != "cuda"
+        raise
+    finally:
+        parallel_state.destroy_model_parallel()
+        # Megatron holds on to some groups; freed after a fork, they would hang the process.
+        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
+        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+        if mine:
+            dist.destroy_process_group()
+            gc.collect()  # models are reference cycles that hold groups and so their threads
+
+
+def with_layout(config: Config) -> tuple[Config, str]:
+    """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
+    ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
+    device = choose_device(config.execution)
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        choice = resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
+    else:
+        here = rank_variable("LOCAL_WORLD_SIZE", ranks)
+        choice = resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
+    return choice.config, choice.reason
+
+
+def _divide(parallel: Parallel, device: torch.device, timeout_seconds: float) -> None:
+    """Divide the world into Megatron's groups."""
+    with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=parallel.tensor,
+            pipeline_model_parallel_size=parallel.pipeline,
+            expert_model_parallel_size=parallel.expert,
+            expert_tensor_parallel_size=parallel.expert_tensor_ranks,
+            distributed_timeout_minutes=timeout_seconds / 60,
+            create_gloo_process_groups=False,  # second copies, which nothing here uses
+        )
+
+
+@contextmanager
+def _groups_shared_by_ranks() -> Iterator[None]:
+    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
+
+    It makes some 20 groups, most of them of the same ranks. With gloo each has a thread that wakes
+    a hundred times a second and two more, which a small model's training feels; nccl wants
+    communicators of their own for what overlaps.
+    """
+    original = parallel_state.create_group
+    groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
+
+    def create_group(ranks: list[int], **settings: Any) -> Any:
+        key = tuple(ranks)
+        if key not in groups:
+            groups[key] = original(ranks, **settings)
+        return groups[key]
+
+    parallel_state.create_group = create_group
+    try:
+        yield
+    finally:
+        parallel_state.create_group = original
+
+
+def choose_device(execution: Execution) -> torch.device:
+    """This rank's device; a run on processors asks CUDA nothing.
+
+    Raises `UserError` where a GPU is asked for and none is there, or ranks would have to share one.
+    """
+    there = torch.cuda.device_count() if execution.device != "cpu" else 0
+    if not there:
+        if execution.device == "cuda":
+            raise UserError(
+                "execution.device = 'cuda': no GPU here, or torch does not see it: look at the "
+                "driver, at torch's build and at how a container is told of GPUs (--nv); to train "
+                "on processors, say 'cpu'"
+            )
+        return torch.device("cpu")
+    rank = rank_variable("LOCAL_RANK")
+    ranks = rank_variable("LOCAL_WORLD_SIZE")
+    # Slurm may show each of its tasks the one GPU that is the task's own, and call all of them 0.
+    if there < ranks and not (there == 1 and "SLURM_PROCID" in os.environ):
+        raise UserError(
+            f"{ranks} ranks on this node, but GPUs: {there}; start as many ranks as there are "
+            "GPUs, or set execution.device to 'cpu'"
+        )
+    device = torch.device("cuda", rank % there)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _join(device: torch.device, timeout: timedelta) -> None:
+    settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    if device.type == "cuda":
+        # Without `device_id`: with it NCCL makes every group's communicator at once, thousands of
+        # them over 512 ranks, most of which send nothing.
+        settings["backend"] = "nccl"
+    if rank_variable("WORLD_SIZE") == 1:
+        # No port is opened: nothing can collide with other runs on this machine.
+        settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(**settings)

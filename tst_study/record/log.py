@@ -1,0 +1,176 @@
+"""What a launch tells while it trains: rows, status, the live line, trackers. Rank 0's task."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rich import progress as rich
+
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config
+from tst_study.errors import UserError, one_line
+from tst_study.record.launch_facts import launch_facts
+from tst_study.record.reader import State, read
+from tst_study.record.trackers import Trackers
+from tst_study.record.writer import RunWriter, header_of
+
+HEARTBEAT_SECONDS = 2.0
+LINE_SECONDS = 10.0
+"""Between the lines of a launch that has no terminal."""
+
+
+class Progress(rich.Progress):
+    """The live line of one run; where there is no terminal, a line every ten seconds."""
+
+    def __init__(self, name: str, steps: int, *, phases: bool = True, enabled: bool) -> None:
+        """`phases`: whether it has more than one, so that there is something to say of them."""
+        super().__init__(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            rich.TextColumn("{task.fields[facts]}"),
+            rich.TimeRemainingColumn(),
+            disable=not enabled,
+        )
+        self._steps, self._phases = steps, phases
+        self._line = self.add_task(name, total=steps, facts="")
+        self._first: tuple[int, float] | None = None
+        self._name, self._plain = name, enabled and not self.console.is_terminal
+        self._said = time.monotonic()
+
+    def evaluating(self, tokens: int, of: int) -> str:
+        """Draw how far an evaluation is; returns the same in words."""
+        facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
+        self.update(self._line, facts=facts)
+        return facts
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """Draw what an evaluation has found, by a row of `Evaluation`."""
+        facts = f"held-out loss {row['nats_per_token']:.4f} over all {row['tokens']:,} tokens"
+        self.update(self._line, facts=facts)
+
+    def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
+        step, now = row["step"], time.perf_counter()
+        first, began = self._first = self._first or (step, now)
+        seconds_per_step = (now - began) / (step - first) if step > first else None
+        phase = row["phase"] if self._phases else ""
+        facts = [phase] if phase else []
+        facts.append(f"{row['loss_name']} {row['loss']:.4f}")
+        facts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        if "compile_seconds" in row:
+            facts.append(f"compiled in {row['compile_seconds']:.0f} s")
+        self.update(self._line, completed=step, facts="  ".join(facts))
+        if self._plain and time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            print(f"{self._name} {step:,}/{self._steps:,}", *facts, sep="  ", flush=True)
+        return {
+            **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
+            "phase": phase,
+            "seconds_left": seconds_per_step and seconds_per_step * (self._steps - step),
+        }
+
+
+class RunLog:
+    """On ranks without a writer every call does nothing."""
+
+    def __init__(self, writer: RunWriter | None, line: Progress) -> None:
+        self._writer = writer
+        self._line = line
+        self._trackers: Trackers | None = None
+        self._last_heartbeat = float("-inf")
+
+    def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
+        """A new segment of the run."""
+        if self._writer is None:
+            return
+        self._writer.start_segment(
+            resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
+        )
+        self._writer.status("running", resumed_from or 0)
+        track = config.execution.track
+        self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
+
+    def forked(self, config: Config, trunk: Path, step: int) -> None:
+        """Copy the trunk's rows into a segment of their own: the run's record is then whole."""
+        if self._writer is not None:
+            self._writer.take_over(read(trunk), step, config.execution)
+
+    def metrics(self, row: dict[str, Any], *, last: bool) -> None:
+        if self._writer is None:
+            return
+        self._writer.metrics({"segment": self._writer.segment, **row})
+        self._track("training", row)
+        now = self._line.show(row)
+        if last or self._beats():
+            self._writer.status("running", **now)
+
+    def evaluating(self, step: int, tokens: int, of: int) -> None:
+        if self._writer is not None:
+            said = self._line.evaluating(tokens, of)
+            if self._beats():
+                self._writer.status("running", step, said)
+
+    def _beats(self) -> bool:
+        now = time.monotonic()
+        due = now - self._last_heartbeat >= HEARTBEAT_SECONDS
+        self._last_heartbeat = now if due else self._last_heartbeat
+        return due
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        if self._writer is None:
+            return
+        self._writer.evaluation({"segment": self._writer.segment, **row})
+        self._line.evaluated(row)
+        self._track("held_out", row)
+
+    def checkpoint(self, step: int, saved: int) -> None:
+        """The checkpoint after step `saved` is whole, `step` being the last that was trained."""
+        if self._writer is not None:
+            self._writer.status("running", step, last_checkpoint=saved)
+
+    def end(self, state: State, step: int, message: str = "") -> None:
+        if self._writer is not None:
+            self._writer.status(state, step, message, seconds_left=None)
+            self._writer.end_segment(message or state)
+
+    def failed(self, error: BaseException) -> None:
+        if self._writer is None:
+            return
+        with suppress(UserError):  # on a full disk `error` says more than these would
+            self._writer.status("failed", self._writer.last_step, one_line(error))
+            self._writer.end_segment(one_line(error))
+
+    def _track(self, kind: str, row: Mapping[str, Any]) -> None:
+        if self._trackers is not None:
+            self._trackers.row(kind, row)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._trackers is not None:
+            self._trackers.close()
+
+
+@contextmanager
+def run_log(
+    config: Config, data: dict[str, Any], folder: Path, *, writes: bool, progress: bool
+) -> Iterator[RunLog]:
+    """The log of one launch. A failure inside the block is recorded and raised again.
+
+    Raises `UserError` where `folder` holds another run.
+    """
+    writer = RunWriter(folder, header_of(config, data)) if writes else None
+    phases = plan_phases(config).superposed_steps > 0
+    shown = progress and writes
+    with Progress(config.name, config.schedule.last_step, phases=phases, enabled=shown) as line:
+        log = RunLog(writer, line)
+        try:
+            yield log
+        except BaseException as error:
+            log.failed(error)
+            raise
+        finally:
+            log.close()

@@ -1,0 +1,465 @@
+"""The run folder: schema and tolerant reader; `run/writer.py` writes it. The whole truth about a
+run.
+
+| file | holds |
+| --- | --- |
+| `run.json` | written once: identity, resolved config, parameters, FLOPs, plan, data |
+| `segments.jsonl` | per launch one row when it starts and one when it ends |
+| `metrics.jsonl`, `evals.jsonl` | rows of training and of evaluation, each with all counters |
+|  | (and, in the second, what `tst-study evaluate` measured) |
+| `status.json` | state, heartbeat, last checkpoint |
+
+A killed launch leaves at most a torn last line, and rows beyond its last checkpoint; the next
+launch writes those steps again. Hence the reader's rules: for a step written twice the later
+segment wins; rows beyond a resume point are dropped; a torn last line is tolerated. Anything else
+is an error that names file and line.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, cast
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import from_json
+from typing_extensions import TypedDict
+
+from tst_study.config.identity import SCHEMA_VERSION
+from tst_study.config.schema import from_dict, of_record
+from tst_study.errors import UserError, first_problem
+
+State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
+FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
+
+_STRICT = ConfigDict(extra="forbid")
+SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
+"""How every `run.json` begins."""
+
+
+class _Plan(TypedDict):
+    """`configuration.phase_plan.PhasePlan`, and what it adds up to."""
+
+    steps: int
+    superposed_steps: int
+    bag_size: int
+    bags_as_input: bool
+    sequences: int
+    sequence_length: int
+    step_ratio: float
+    data_multiplier: float
+
+
+class _CorpusFacts(TypedDict):
+    fingerprint: str
+    tokens: int
+
+
+class _DataFacts(TypedDict):
+    """What readers need of `data.run_data.fingerprints`."""
+
+    corpora: list[_CorpusFacts]
+    tokenizer: str | None
+
+
+_DATA = TypeAdapter(_DataFacts)
+
+
+def _described(data: dict[str, Any]) -> dict[str, Any]:
+    _DATA.validate_python(data)  # for its errors: what it does not know stays as it is
+    return data
+
+
+def _has(*keys: str) -> AfterValidator:
+    def check(values: dict[str, int]) -> dict[str, int]:
+        missing = [key for key in keys if key not in values]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        return values
+
+    return AfterValidator(check)
+
+
+@with_config(_STRICT)
+class RunHeader(TypedDict):
+    """`run.json`: what the run is, known before its first step."""
+
+    schema_version: int
+    run_id: str
+    fingerprint: str
+    study: str
+    name: str
+    role: str
+    config: dict[str, Any]
+    """Resolved config, every key (`config.to_dict`)."""
+    parameters: Annotated[dict[str, int], _has("total", "active")]
+    flops: Annotated[dict[str, int], _has("per_step")]
+    """`cost.compute.Flops`: per step, per phase, total."""
+    plan: _Plan
+    raw_tokens: int
+    latent_tokens: int
+    data: Annotated[dict[str, Any], AfterValidator(_described)]
+    """Fingerprints of corpora, tokenizer and evaluation set."""
+    unique_raw_tokens: int
+    """Tokens in the training corpora: more raw tokens than these means repeated data."""
+
+
+class _Counters(TypedDict):
+    """What a row of any log begins with: what has been done after `step` steps."""
+
+    segment: int
+    step: int
+    phase: Literal["superposition", "recovery"]
+    raw_tokens: int
+    latent_tokens: int
+    flops: int
+
+
+@with_config(_STRICT)
+class Metrics(_Counters):
+    """A row of `metrics.jsonl`."""
+
+    bag_size: int
+    loss_name: str
+    """`next_token`, or the bag loss by its name: the two are never the same quantity."""
+    loss: float | None
+    """Nats, mean over all micro-batches and ranks of this step; None where it is not a number."""
+    epochs: float
+    learning_rate: float
+    gradient_norm: float | None
+    """Before clipping; None where it is not a number."""
+    step_seconds: float
+    """Mean over the steps since the row before."""
+    training_seconds: float
+    """Since the run began, over all its launches, without evaluation, checkpoints, compiling."""
+    compile_seconds: NotRequired[float]
+    """In which layers were compiled since the row before; no part of the seconds above."""
+    tokens_per_second: float
+    """Raw tokens."""
+    mfu: float | None
+    peak_memory: int
+    """Bytes: allocated on the GPU, or resident on a CPU."""
+    moe: NotRequired[dict[str, Any]]
+    """Health of a mixture of experts in this step: `RoutingLog.summary` says what."""
+
+
+@with_config(_STRICT)
+class Evaluation(_Counters):
+    """A row of `evals.jsonl`: next-token loss on held-out text."""
+
+    epochs: float
+    eval_set: str
+    """Name and fingerprint of the held-out tokens; only equal ones may be compared."""
+    nats_per_token: float
+    bits_per_byte: float | None
+    """None where the corpus has no bytes (generated words)."""
+    standard_error: float
+    """Of nats per token, over held-out sequences."""
+    tokens: int
+    document_losses: NotRequired[list[float] | None]
+    """Nats per token of each held-out document, in their order; None where pieces straddle them."""
+    document_tokens: NotRequired[list[int] | None]
+    annealed: bool
+    seconds: float
+    training_seconds: float
+
+
+@with_config(_STRICT)
+class TaskResult(_Counters):
+    """A row of `evals.jsonl` that names a task: what `tst-study evaluate` measured on a checkpoint.
+
+    The loss by which methods are compared is `Evaluation`. Of one step, task and data the last row
+    wins.
+    """
+
+    annealed: bool
+    task: str
+    """`held_out`, `loss_by_position`, …, or a downstream task by its lm-eval name."""
+    data: str
+    """What it was measured on: name and fingerprint. Only equal ones may be compared."""
+    metrics: dict[str, float | None]
+    """By name; `…_stderr` beside each that has a standard error. Accuracies are fractions."""
+    samples: int
+    """Independent units behind the standard errors: documents, sequences or questions."""
+    details: dict[str, Any]
+    """Versions, settings, and values by position or by sequence."""
+    seconds: float
+
+
+class Status(TypedDict):
+    """`status.json`, replaced whole at every change."""
+
+    state: State
+    step: int
+    steps: int
+    heartbeat: float
+    """Seconds since the epoch."""
+    last_checkpoint: int | None
+    message: str
+    phase: NotRequired[str]
+    loss: NotRequired[float | None]
+    """None where it is not a number."""
+    tokens_per_second: NotRequired[float | None]
+    seconds_left: NotRequired[float | None]
+    process: NotRequired[int]
+
+
+class _SegmentRow(TypedDict):
+    """What the reader needs of a row of `segments.jsonl`; its facts are for people."""
+
+    segment: Annotated[int, Field(ge=0, strict=True)]
+    resumed_from: NotRequired[Annotated[int, Field(ge=0, strict=True)] | None]
+
+
+_HEADER = TypeAdapter(RunHeader)
+_STATUS = TypeAdapter(Status)
+_SEGMENT_ROW = TypeAdapter(_SegmentRow)
+_METRICS = TypeAdapter(Metrics)
+EVALUATION_ROW: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        Annotated[Evaluation, Tag("held-out loss")] | Annotated[TaskResult, Tag("task")],
+        Discriminator(
+            lambda row: "task" if isinstance(row, dict) and "task" in row else "held-out loss"
+        ),
+    ]
+)
+
+
+@dataclass
+class RunRecord:
+    """A run folder as read: rows of steps that count, each step once, in order."""
+
+    folder: Path
+    header: RunHeader
+    segments: list[dict[str, Any]]
+    metrics: list[Metrics]
+    evals: list[Evaluation]
+    status: Status | None
+    dropped_rows: int = 0
+    """Rows that a later segment wrote again or that lay beyond a resume point."""
+    tasks: list[TaskResult] = field(default_factory=list)
+    """What was measured on its checkpoints after training."""
+
+    @property
+    def run_id(self) -> str:
+        return self.header["run_id"]
+
+    @property
+    def state(self) -> str:
+        return self.status["state"] if self.status else "queued"
+
+
+def read(folder: str | Path) -> RunRecord:
+    """Read a run folder. Raises `UserError` that names file and line for anything out of order."""
+    folder = Path(folder)
+    header = read_header(folder)
+    segments = read_segments(folder)
+    starts = _starts(segments)
+    metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
+    evals, dropped_evals = _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)
+    return RunRecord(
+        folder=folder,
+        header=header,
+        segments=segments,
+        metrics=metrics,
+        evals=[row for row in evals if "task" not in row],
+        status=read_status(folder),
+        dropped_rows=dropped_metrics + dropped_evals,
+        tasks=[row for row in evals if "task" in row],
+    )
+
+
+def read_evaluations(folder: str | Path) -> list[Evaluation]:
+    """`read(folder).evals` without the rest. Raises `UserError`."""
+    starts = _starts(read_segments(Path(folder)))
+    rows = _rows(Path(folder) / "evals.jsonl", EVALUATION_ROW, starts)[0]
+    return [row for row in rows if "task" not in row]
+
+
+def last_evaluation(folder: str | Path) -> Evaluation | None:
+    """The last held-out loss, read from the end of the file alone: for screens that look at
+    thousands of runs."""
+    try:
+        with open(Path(folder) / "evals.jsonl", "rb") as file:
+            # Far enough back for what may follow it: a row with values by position is long.
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**20))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError):  # torn, at either end
+            row = json.loads(line)
+            if "nats_per_token" in row:
+                return cast(Evaluation, row)
+    return None
+
+
+def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, float | None]]:
+    """Name, value and standard error (where there is one) of what was measured of a task."""
+    for name, value in metrics.items():
+        if value is not None and not name.endswith("_stderr"):
+            yield name, value, metrics.get(f"{name}_stderr")
+
+
+def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    return {row["segment"]: row["resumed_from"] or 0 for row in segments}
+
+
+def read_header(folder: str | Path) -> RunHeader:
+    """`run.json`, whose config is one that can be trained. Raises `UserError`."""
+    path = Path(folder) / "run.json"
+    with _damage_named(path):
+        try:
+            values = from_json(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path}: missing; {folder} is not a run folder") from None
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if version not in (SCHEMA_VERSION, None):
+            raise UserError(
+                f"{path}: schema_version = {version!r}, but this version of tst_study knows "
+                f"{SCHEMA_VERSION}; use the version that wrote it"
+            )
+        header = _HEADER.validate_python(values)
+    from_dict(of_record(header["config"]), f"{path}: config")
+    return header
+
+
+def read_status(folder: str | Path) -> Status | None:
+    """The run's own word on its state, or None before it said any.
+
+    Raises `UserError` where it is damaged, or the record is of another version's schema.
+    """
+    path = Path(folder) / "status.json"
+    with _damage_named(path):
+        try:
+            status: Status = from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        _STATUS.validate_python(status)  # for its errors: what it does not know stays as it is
+    if not _is_of_this_schema(Path(folder) / "run.json"):
+        read_header(folder)  # raises and says which
+    return status
+
+
+def _is_of_this_schema(path: Path) -> bool:
+    """By the first bytes of a `run.json`, which thousands of runs are asked for at a time; True
+    where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return SCHEMA_MARK in file.read(64)
+    except OSError:
+        return True
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_problem(error)}; the file is damaged") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); the file is damaged") from None
+
+
+def is_over(folder: str | Path) -> bool:
+    """Whether the run says that it has come to its end: done or diverged."""
+    status = read_status(folder)
+    return status is not None and status["state"] in FINAL_STATES
+
+
+def find_run_folders(root: str | Path) -> list[Path]:
+    """All run folders at or below `root`, sorted; nothing inside a run folder is searched."""
+    found: list[Path] = []
+    for path, folders, files in os.walk(root):
+        if "run.json" in files:
+            found.append(Path(path))
+            folders.clear()
+    return sorted(found)
+
+
+def check_same_run(folder: Path, fingerprint: str) -> None:
+    """Raises `UserError` where a folder holds another run."""
+    if (folder / "run.json").is_file():
+        there = read_header(folder)["fingerprint"]
+        if there != fingerprint:
+            raise UserError(
+                f"{folder}: holds run {there[:8]}, not {fingerprint[:8]} of this config; name "
+                "another folder or restore the config"
+            )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered whole lines of a log; a torn last one is left out."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    whole, _, _torn = content.rpartition(b"\n")
+    if whole:
+        yield from enumerate(whole.split(b"\n"), start=1)
+
+
+def read_segments(folder: Path) -> list[dict[str, Any]]:
+    """A row for each launch, in order. Raises `UserError`."""
+    path = folder / "segments.jsonl"
+    segments: dict[int, dict[str, Any]] = {}
+    for number, line in _lines(path):
+        try:
+            row = from_json(line)
+            _SEGMENT_ROW.validate_python(row)
+            if "resumed_from" in row:
+                segments[row["segment"]] = {**row, "end": None, "ended": "lost"}
+            else:
+                segments[row["segment"]].update(row)
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {first_problem(error)}; not a segment row") from None
+        except KeyError as error:
+            raise UserError(f"{path}:{number}: segment {error} ends, but never began") from None
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not a segment row ({error})") from None
+    return [segments[number] for number in sorted(segments)]
+
+
+def _rows(path: Path, schema: TypeAdapter[Any], starts: Mapping[int, int]) -> tuple[list[Any], int]:
+    """Rows that count, in order of steps, and the number of rows that do not.
+
+    A launch begins where its checkpoint was: what earlier launches wrote beyond that step is void,
+    even where the later one was killed before it wrote a row of its own.
+    """
+    limits: dict[int, float] = {}
+    limit = float("inf")
+    for segment in sorted(starts, reverse=True):
+        limits[segment] = limit
+        limit = min(limit, starts[segment])
+    kept: dict[Any, Any] = {}
+    segment, dropped = -1, 0
+    for number, line in _lines(path):
+        try:
+            row = schema.validate_json(line)
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {first_problem(error)}") from None
+        if row["segment"] < segment or row["segment"] not in limits:
+            raise UserError(f"{path}:{number}: segment {row['segment']} is out of order")
+        segment = row["segment"]
+        key = (row["step"], row.get("eval_set"), row.get("task"), row.get("data"))
+        # A task measured again replaces its row; nothing is lost.
+        if row["step"] > limits[segment] or (key in kept and "task" not in row):
+            dropped += 1
+        if row["step"] <= limits[segment]:
+            kept[key] = row
+    return [kept[key] for key in sorted(kept, key=lambda key: key[0])], dropped

@@ -1,0 +1,207 @@
+"""Writes a run folder; `tst_study.record.reader` has the schema and the rules."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, cast
+
+from tst_study.atomic_files import disk_errors_named, write_json
+from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
+from tst_study.config.phase_plan import plan_phases
+from tst_study.config.schema import Config, Execution, to_dict
+from tst_study.cost.compute import count_flops, count_parameters
+from tst_study.errors import UserError
+from tst_study.record.reader import (
+    EVALUATION_ROW,
+    RunHeader,
+    RunRecord,
+    State,
+    Status,
+    check_same_run,
+    read_segments,
+    read_status,
+)
+
+
+def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
+    """Everything about a run that is known before its first step.
+
+    `data`: what `data.run_data.fingerprints` returns.
+    """
+    plan = plan_phases(config)
+    end = config.schedule.last_step
+    identity = fingerprint(config, data)
+    sums = {"step_ratio": plan.step_ratio, "data_multiplier": plan.data_multiplier}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id(config, identity),
+        "fingerprint": identity,
+        "study": config.study,
+        "name": config.name,
+        "role": config.role,
+        "config": to_dict(config),
+        "parameters": asdict(count_parameters(config.model)),
+        "flops": asdict(count_flops(config)),
+        "plan": cast(Any, asdict(plan) | sums),
+        "raw_tokens": plan.raw_tokens(end),
+        "latent_tokens": plan.latent_tokens(end),
+        "data": data,
+        "unique_raw_tokens": sum(corpus["tokens"] for corpus in data["corpora"]),
+    }
+
+
+class RunWriter:
+    """Writes one launch (segment) of a run; only rank 0 has one."""
+
+    def __init__(self, folder: str | Path, header: RunHeader) -> None:
+        """Creates the folder, or checks that the one there is of the same run."""
+        self.folder = Path(folder)
+        self.header = header
+        stop_after = header["config"]["schedule"].get("stop_after")
+        self._steps: int = stop_after or header["plan"]["steps"]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        check_same_run(self.folder, header["fingerprint"])
+        if not (self.folder / "run.json").is_file():
+            write_json(self.folder / "run.json", header)
+        self.segment = 0
+        self._segment_open = False
+        self._files: dict[str, IO[bytes]] = {}
+        self._status: Status | None = read_status(self.folder)
+
+    def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
+        """Open a new segment; returns its number. `facts`: command, host, devices, versions, …"""
+        earlier = read_segments(self.folder)
+        self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
+        row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
+        self._append("segments.jsonl", row)
+        self._segment_open = True
+        return self.segment
+
+    def end_segment(self, why: str) -> None:
+        """Close the segment; a launch that failed before it opened one has no row to close."""
+        if not self._segment_open:
+            return
+        self._segment_open = False
+        self._append("segments.jsonl", {"segment": self.segment, "end": time.time(), "ended": why})
+
+    def take_over(self, trunk: RunRecord, step: int, execution: Execution) -> None:
+        """Copy a trunk's rows up to the step of the fork, as a segment that says whose they are.
+
+        Only rows that this run would have written itself: the trunk also logs where it ends.
+        """
+        source = {"run_id": trunk.run_id, "fingerprint": trunk.header["fingerprint"], "step": step}
+        earlier = read_segments(self.folder)
+        if any(row.get("forked_from") == source and row["end"] for row in earlier):
+            return  # an earlier launch that never reached a checkpoint
+        segment = self.start_segment(None, {"forked_from": source})
+        switch = self.header["plan"]["superposed_steps"]
+        for row in trunk.metrics:
+            if row["step"] <= step and (
+                row["step"] % execution.log_every == 0 or row["step"] == switch
+            ):
+                self.metrics({**row, "segment": segment})
+        for done in trunk.evals:
+            if done["step"] <= step and done["step"] % (execution.evaluate_every or step + 1) == 0:
+                self.evaluation({**done, "segment": segment})
+        self.end_segment("forked")
+
+    def metrics(self, row: Mapping[str, Any]) -> None:
+        """Append a row with the keys of `Metrics`; the reader checks them."""
+        self._append("metrics.jsonl", row)
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """Append a row with the keys of `Evaluation`; the reader checks them."""
+        self._append("evals.jsonl", row)
+
+    def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
+        """Replace `status.json`; what is not given keeps its last value."""
+        own = {"step": step, "process": os.getpid(), **more}
+        self._status = _replace_status(
+            self.folder, self._status, state, message, self._steps, **own
+        )
+
+    @property
+    def last_step(self) -> int:
+        """The step that the last status named."""
+        return self._status["step"] if self._status else 0
+
+    def close(self) -> None:
+        for file in self._files.values():
+            with suppress(OSError):  # of a row that a full disk has refused already, which was said
+                file.close()
+        self._files.clear()
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with disk_errors_named(self.folder / name):
+            if name not in self._files:
+                self._files[name] = _open_for_append(self.folder / name)
+            self._files[name].write(line_of(row).encode())
+            self._files[name].flush()
+
+
+def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
+
+    Whoever calls holds the run (`run.lock`). Raises `UserError` where it was never launched, a row
+    lacks something, or the disk is full.
+    """
+    path, segments = Path(folder) / "evals.jsonl", read_segments(Path(folder))
+    if not segments:
+        raise UserError(f"{folder}: was never launched; there is nothing to add results to")
+    whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
+    for row in whole:
+        EVALUATION_ROW.validate_python(row)
+    lines = "".join(map(line_of, whole))
+    with disk_errors_named(path), _open_for_append(path) as file:
+        file.write(lines.encode())
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """JSON has neither infinity nor NaN: both become null."""
+    try:
+        text = json.dumps(row, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(row), separators=(",", ":"), allow_nan=False)
+    return text + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _open_for_append(path: Path) -> IO[bytes]:
+    """Append to a log; the torn last line that a killed launch may have left is cut off first."""
+    file = open(path, "ab+")  # noqa: SIM115 - stays open for the launch
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(max(0, end - 2**20))
+        tail = file.read()
+        if not tail.endswith(b"\n"):
+            keep = end - len(tail) + tail.rfind(b"\n") + 1
+            file.truncate(keep)
+            file.seek(keep)
+    return file
+
+
+def mark(folder: Path, config: Config, state: State, message: str) -> None:
+    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
+    _replace_status(folder, read_status(folder), state, message, config.schedule.last_step)
+
+
+def _replace_status(
+    folder: Path, before: Status | None, state: State, message: str, steps: int, **more: Any
+) -> Status:
+    """Write `status.json`, and return it; what is not given keeps its value from before."""
+    now = {"state": state, "heartbeat": time.time(), "message": message, **more}
+    status = {"step": 0, "last_checkpoint": None, **(before or {}), "steps": steps, **now}
+    write_json(folder / "status.json", _finite(status))
+    return cast(Status, status)
