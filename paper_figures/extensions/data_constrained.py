@@ -69,6 +69,7 @@ def _figure(data: pd.DataFrame) -> Figure:
     high = 1000 * float(data["gain"].max())
     scale = (max(min(1000 * float(data["gain"].min()), 0.0), -high), high)
     widths = [2.0 + cells["unique_tokens"].nunique() for _, cells in panels]
+    widths = [max(width, 0.65 * max(widths)) for width in widths]
     drawn, (row,) = new_figure(PAGE, 3.0, len(panels), width_ratios=widths)
     for axes, (title, cells) in zip(row, panels, strict=True):
         image = _draw(axes, cells, scale)
