@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.tables.columns import rows_of
-from tst_study.units import big
+from tst_study.text import big
 
 
 def group_label(runs: pd.DataFrame) -> str:

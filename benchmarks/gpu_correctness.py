@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
-from tst_study.model.kernels.grouped_product import grouped_product
+from tst_study.model.kernels import grouped_product
 from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss

@@ -23,7 +23,7 @@ from benchmarks.measuring import interleaved_seconds, machine_facts, median_rati
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
 from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
-from tst_study.process.memory_reuse import keep_freed_memory
+from tst_study.process.host import keep_freed_memory
 
 OURS, SUPERPOSED, PLAIN = "tst_study", "tst_study, superposed", "plain PyTorch"
 MOST_OF_SUPERPOSED = 1.10

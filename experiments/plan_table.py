@@ -20,7 +20,7 @@ from tst_study.cost.memory import estimate_memory
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
-from tst_study.units import big, duration, memory_size, shortened
+from tst_study.text import big, duration, memory_size, shortened
 
 HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()

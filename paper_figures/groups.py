@@ -16,7 +16,7 @@ from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
 from analysis.wording import number, told_apart
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.units import big
+from tst_study.text import big
 
 TOLERANCE = 0.1
 """Grouped heads make a model smaller by a twentieth; it is the same model to the paper."""

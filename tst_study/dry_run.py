@@ -18,7 +18,7 @@ from tst_study.data.run_data import fingerprints, open_stream
 from tst_study.data.token_stream import TokenStream
 from tst_study.record import reader as run_record
 from tst_study.record.reader import check_same_run
-from tst_study.units import duration, memory_size
+from tst_study.text import duration, memory_size
 
 WARM_UP, TIMED = 3, 9
 

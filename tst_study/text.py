@@ -1,4 +1,6 @@
-"""Text of files and arguments: whether it can be stored, and how others may be shown it."""
+"""Text that can be stored and shown safely; times and sizes as people read them."""
+
+import math
 
 
 def is_whole(text: str) -> bool:
@@ -24,3 +26,36 @@ def in_markdown(text: str) -> str:
 def in_csv(text: str) -> str:
     """As a cell of a CSV file: a spreadsheet would take some texts for formulas and run them."""
     return f"'{text}" if len(text) > 1 and text[0] in "=+-@\t\r" else text
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `12.3 min`, `7.5 h`; a dash for what is not known."""
+    if seconds is None or math.isnan(seconds):
+        return "–"
+    if seconds < 100:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def big(value: float) -> str:
+    """1,234 → 1.23k, with three digits."""
+    value = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def shortened(name: str, width: int) -> str:
+    """A name too long for its column loses its middle: what differs between runs is at its ends."""
+    if len(name) <= width:
+        return name
+    end = 2 * (width - 1) // 3
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
+
+
+def memory_size(size: float) -> str:
+    """`79.6 GB`, `34 MB`: of 10^9 and 10^6 bytes, as memory of GPUs is sold."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

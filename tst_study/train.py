@@ -45,7 +45,7 @@ from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.process_groups import Ranks, choose_device, process_groups, with_layout
 from tst_study.parallel.timed_events import TimedEvents
-from tst_study.process.memory_reuse import keep_freed_memory
+from tst_study.process.host import keep_freed_memory
 from tst_study.process.read_ahead import ReadAhead
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest, listening

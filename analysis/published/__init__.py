@@ -1,4 +1,4 @@
-"""The paper's numbers: files (`README.md` says how each was obtained), readers, set-ups, runs.
+"""The paper's numbers: files (`README.md` says how each was obtained), readers with the set-ups, runs.
 
 Published losses are final training losses, smoothed by an unknown amount, of one run each: an
 evaluation set of their own (`as_runs.EVAL_SET`), never to be put beside held-out loss.
@@ -6,6 +6,8 @@ evaluation set of their own (`as_runs.EVAL_SET`), never to be put beside held-ou
 
 from analysis.published.as_runs import runs
 from analysis.published.files import (
+    LEARNING_RATE,
+    PARAMS,
     TASKS,
     curves,
     downstream_grid,
@@ -13,8 +15,8 @@ from analysis.published.files import (
     headline_runs,
     loss_grid,
     mutual_information,
+    step_flops,
 )
-from analysis.published.setups import LEARNING_RATE, PARAMS, step_flops
 
 __all__ = [
     "LEARNING_RATE",

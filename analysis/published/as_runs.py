@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.published.files import headline_runs, loss_grid
-from analysis.published.setups import GPUS, LEARNING_RATE, batch, model
+from analysis.published.files import GPUS, LEARNING_RATE, batch, headline_runs, loss_grid, model
 from analysis.tables.columns import RUN_COLUMNS, SHAPE, finished, rows_of
 from tst_study.cost.compute import count_parameters, flops_per_position
 

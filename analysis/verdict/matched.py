@@ -27,7 +27,7 @@ from analysis.verdict.length_curve import speed_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
-from tst_study.units import big
+from tst_study.text import big
 
 EQUAL_FLOPS, EQUAL_DATA, EQUAL_LOSS = "equal FLOPs", "equal data", "equal loss"
 TOLERANCE = 0.005

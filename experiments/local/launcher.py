@@ -23,7 +23,7 @@ from experiments.run_process import cancel_mark, log_path
 from experiments.state.status import jobs_if_known, row, rows_of
 from experiments.study import Study
 from tst_study.record import lock as run_lock
-from tst_study.units import duration
+from tst_study.text import duration
 
 GPUS = Path("/dev")
 """Where their drivers show them; asked without torch."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
 from experiments.state.status import StatusRow, row, table
-from tst_study.units import duration
+from tst_study.text import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""

@@ -27,7 +27,7 @@ from experiments.plan.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, write_config
 from experiments.study import Study
 from tst_study.config.schema import Config
-from tst_study.process.cores import cores
+from tst_study.process.host import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.record import lock as run_lock

@@ -25,8 +25,7 @@ from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.text import printable
-from tst_study.units import duration, shortened
+from tst_study.text import duration, printable, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -18,7 +18,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, PAGE, new_figure
-from tst_study.units import big
+from tst_study.text import big
 
 LETTERS = {"baseline": "B", "full": "F", "input_only": "I", "output_only": "O"}
 DATA = ["panel", "unique_tokens", "steps", "epochs", "winner", "s", "r", "gain", "low", "high"]

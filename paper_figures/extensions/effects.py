@@ -15,7 +15,7 @@ from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_figure
-from tst_study.units import big
+from tst_study.text import big
 
 SHOWS = "no run is repeated with another seed"
 MOST = 60

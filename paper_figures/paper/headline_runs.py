@@ -16,7 +16,7 @@ from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
-from tst_study.units import big
+from tst_study.text import big
 
 MFU = 0.4
 """At which the cost model's hours are given."""

@@ -24,7 +24,7 @@ from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.units import big
+from tst_study.text import big
 
 MOST = 6
 """Settings of one panel."""

@@ -15,7 +15,7 @@ from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, grid_over_s_and_r, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.units import big
+from tst_study.text import big
 
 
 @figure(

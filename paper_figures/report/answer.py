@@ -9,7 +9,7 @@ from analysis.tables.columns import rows_of
 from analysis.wording import gain_sentence, number, signed, told_apart
 from paper_figures.groups import Group, all_groups, span
 from paper_figures.report.html_parts import paragraph, text
-from tst_study.units import big, duration
+from tst_study.text import big, duration
 
 ASKED = (
     "Asked: does training that first reads bags of s tokens for a share r of its steps end with a "

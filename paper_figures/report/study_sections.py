@@ -13,7 +13,7 @@ from paper_figures.report.html_parts import paragraph, table, text
 from paper_figures.study.headline_table import CAPTION, grid, headline_data
 from paper_figures.table import Entry, Grid, Row, gain_entry, number_as, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.units import duration
+from tst_study.text import duration
 
 
 def verdicts(summary: Summary) -> str:

@@ -14,7 +14,7 @@ from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.units import big, duration
+from tst_study.text import big, duration
 
 CAPTION = (
     "Means over seeds; ± is the standard deviation over seeds. Time is training alone, on the "

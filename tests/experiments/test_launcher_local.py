@@ -43,7 +43,7 @@ from tst_study.config.schema import Config, to_toml
 from tst_study.config.schema import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
-from tst_study.process.cores import cores
+from tst_study.process.host import cores
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 

@@ -27,7 +27,7 @@ from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.units import big, duration, shortened
+from tst_study.text import big, duration, shortened
 
 
 def test_a_run_that_says_it_runs_while_no_process_does_is_interrupted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tst_study.atomic_files import write_json
-from tst_study.process.cores import cores
+from tst_study.process.host import cores
 
 PREFIX = "step-"
 DIGESTS = "digests.json"

@@ -16,7 +16,7 @@ from tst_study.cost.devices import device_named
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import data_ranks, divisors, layout_of, layout_problem
 from tst_study.errors import UserError
-from tst_study.units import memory_size
+from tst_study.text import memory_size
 
 USABLE = 0.9
 """Of a device's memory: the rest is for the libraries, fragments and communication."""

@@ -1,6 +1,6 @@
 """The model, of Megatron-Core's layers; importing this package prepares megatron.core.
 
-kernels/ → layers.py, experts.py → model.py → initialization.py
+kernels.py → layers.py, experts.py → model.py → initialization.py
 cpu_backend.py: what a run on processors needs; imported first, no effect on a GPU
 """
 

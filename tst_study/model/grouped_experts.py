@@ -16,8 +16,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels.grouped_product import grouped_product
-from tst_study.model.kernels.swiglu import swiglu
+from tst_study.model.kernels import grouped_product, swiglu
 
 
 class GroupedExperts(MegatronModule):

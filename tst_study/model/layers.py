@@ -32,9 +32,7 @@ from torch import Tensor
 
 from tst_study.model.experts import Router
 from tst_study.model.grouped_experts import GroupedExperts
-from tst_study.model.kernels.rms_norm import rms_norm
-from tst_study.model.kernels.rotary import rotate
-from tst_study.model.kernels.swiglu import swiglu
+from tst_study.model.kernels import rms_norm, rotate, swiglu
 from tst_study.model.recomputation import Recomputable, RecomputableLayer
 
 

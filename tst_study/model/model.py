@@ -29,7 +29,7 @@ from tst_study.model.arriving_weights import AwaitsWeights
 from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.dispatcher import wait_less_for_sizes
 from tst_study.model.initialization import initialize
-from tst_study.model.kernels.rotary import RotaryTable
+from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import block_specification, layer_specification
 from tst_study.model.recomputation import keep_less_for_backward
 from tst_study.superposition import (

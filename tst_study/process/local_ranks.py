@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from tst_study.process.cores import cores
+from tst_study.process.host import cores
 from tst_study.process.rank_environment import rank_variables
 from tst_study.process.stop_request import signals_handled
 

@@ -17,7 +17,7 @@ from analysis.fits.scaling.scaling_laws import Base
 from analysis.fits.solver.shared_errors import Spread
 from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
-from tst_study.units import big
+from tst_study.text import big
 
 CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""

@@ -14,7 +14,7 @@ from analysis.fits.law.rows import published_rows
 from analysis.fits.law.superposition_law import fit_law
 from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
-from tst_study.units import big
+from tst_study.text import big
 
 CHOSEN_FROM = 0.5
 """The r up to which anybody would look for the best one; beyond, the debt is large and errors with

@@ -18,7 +18,7 @@ from analysis.verdict.comparison import pair_key
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
-from tst_study.units import big
+from tst_study.text import big
 
 TOKENS_PER_STEP = 2**21
 """Latent tokens of a step of the published grids."""

@@ -19,7 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tst_study.data.manifest import folder_manifest
 from tst_study.errors import UserError, first_line
-from tst_study.process.cores import cores
+from tst_study.process.host import cores
 
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")

@@ -1,10 +1,18 @@
-"""Keep freed memory in the process, where the C library would give it back after every step."""
+"""What the process asks of its machine: cores to work with, and memory that stays with it."""
 
 import ctypes
+import os
 
 # Parameters of glibc's mallopt(3).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
+
+
+def cores() -> int:
+    """Those that this process may use (not those of a node that a job has a part of)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:

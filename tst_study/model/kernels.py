@@ -1,0 +1,170 @@
+"""Operations of a layer with a backward pass of our own, each where autograd's walks over memory
+more often or refuses: RMSNorm, the rotary embedding, SwiGLU, and one product per group of rows for
+the experts of a rank. Every one is held to autograd by `tests/model/test_kernels.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float | None) -> Tensor:
+    """x (…, d), weight (d,) -> (…, d): x over its root mean square, times weight."""
+    if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling():
+        return F.rms_norm(x, weight.shape, weight, epsilon)
+    result: Tensor = _RMSNorm.apply(x, weight, epsilon)
+    return result
+
+
+class _RMSNorm(torch.autograd.Function):
+    """On a CPU torch's norm is a chain of small operations, whose backward pass walks over memory
+    twice as often as this one; on a GPU it is one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = size.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        normalized = x * scale
+        ctx.save_for_backward(normalized, weight, scale)
+        return normalized * weight
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,), (normalized, weight, scale) = gradients, ctx.saved_tensors
+        product = gradient * normalized
+        # What moves a row along itself does not change its norm of one.
+        along = (product @ weight).div_(-normalized.shape[-1]).unsqueeze(-1)
+        of_x = (gradient * weight).addcmul_(normalized, along).mul_(scale)
+        return of_x, product.flatten(0, -2).sum(0), None
+
+
+class RotaryTable(torch.nn.Module):
+    """Cosines and sines of the rotary angles, made once per sequence length.
+
+    In the place of Megatron's RotaryEmbedding, which leaves their computation to every layer.
+    """
+
+    def __init__(self, head_size: int, theta: float) -> None:
+        super().__init__()
+        self.head_size, self.theta = head_size, theta
+        self._tables: dict[tuple[int, torch.device], Tensor] = {}
+
+    def get_rotary_seq_len(
+        self, context: Any, block: Any, hidden: Tensor | None, config: TransformerConfig, *more: Any
+    ) -> int:
+        """Positions of a whole sequence, of which this rank's input may be a part."""
+        hidden = hidden if hidden is not None else block.input_tensor
+        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        return hidden.shape[0] * parts
+
+    def forward(self, length: int, **unused: Any) -> Tensor:
+        """(2, l, head_size) float32: cosines, and sines that are negative in the first half."""
+        device = torch.device(torch.cuda.current_device())
+        if (length, device) not in self._tables:
+            exponents = torch.arange(0, self.head_size, 2, dtype=torch.float32) / self.head_size
+            angles = torch.outer(torch.arange(length).float(), self.theta**-exponents)
+            cosines, sines = angles.cos(), angles.sin()
+            table = torch.stack([torch.cat([cosines, cosines], 1), torch.cat([-sines, sines], 1)])
+            self._tables[length, device] = table.to(device)
+        return self._tables[length, device]
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotary position embedding in Llama's layout: pairs are a half of the head size apart.
+
+    x (b, heads, l, head_size), in any memory order; table as `RotaryTable` makes it. Computed in
+    float32 where x is not. The result lies in memory head by head, which attention reads faster
+    than Megatron's order (l, b, heads, head_size).
+    """
+    if torch.compiler.is_compiling():  # which fuses this, forward and backward
+        return _rotated(x, table[0], table[1])
+    result: Tensor = _Rotation.apply(x, table)
+    return result
+
+
+class _Rotation(torch.autograd.Function):
+    """The gradient is turned back by the same angle, in as few passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(table)
+        return _rotated(x, table[0], table[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (table,) = ctx.saved_tensors
+        return _rotated(gradients[0], table[0], -table[1]), None
+
+
+def _rotated(x: Tensor, cosines: Tensor, signed_sines: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat([second, first], dim=-1).to(cosines.dtype)
+    return turned.mul_(signed_sines).addcmul_(x, cosines).to(x.dtype)
+
+
+def swiglu(gate_and_up: Tensor) -> Tensor:
+    """(…, 2·f), gate before up -> (…, f): SiLU of gate, times up. To the bit what the formula
+    gives, forward and backward."""
+    if torch.compiler.is_compiling():  # which fuses the formula, and can't see through `out=`
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    result: Tensor = _SwiGLU.apply(gate_and_up)
+    return result
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_and_up: Tensor) -> Tensor:
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        activated = F.silu(gate)
+        # A GPU has more arithmetic to spare than memory, a CPU more memory.
+        ctx.save_for_backward(gate_and_up, *([] if gate.is_cuda else [activated]))
+        return activated * up
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gate_and_up, *kept = ctx.saved_tensors
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        activated = kept[0] if kept else F.silu(gate)
+        both = torch.empty_like(gate_and_up)
+        of_gate, of_up = both.chunk(2, dim=-1)
+        torch.ops.aten.silu_backward.grad_input(gradients[0] * up, gate, grad_input=of_gate)
+        torch.mul(gradients[0], activated, out=of_up)
+        return both
+
+
+def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """rows (n, in) of consecutive groups that end at `ends` (groups,) int32, weights
+    (groups, out, in) -> (n, out)."""
+    if rows.shape[0] == 0:  # the grouped kernel takes no empty input
+        return rows @ weights.sum(dim=0).T
+    product: Tensor = _GroupedProduct.apply(rows, weights, ends)
+    return product
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights, ends)
+        return F.grouped_mm(rows.contiguous(), weights.transpose(1, 2), offs=ends)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, weights, ends = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        of_rows = F.grouped_mm(gradient, weights, offs=ends)
+        of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
+        # On some GPUs the kernel leaves a group without rows whatever its memory held before.
+        empty = torch.diff(ends, prepend=ends.new_zeros(1)) == 0
+        of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
+        return of_rows, of_weights, None
