@@ -1,4 +1,4 @@
-"""The paper's numbers: files (`README.md` says how each was obtained), readers with the set-ups, runs.
+"""The paper's numbers: files (`README.md` says how each was obtained), set-ups, readers, runs.
 
 Published losses are final training losses, smoothed by an unknown amount, of one run each: an
 evaluation set of their own (`as_runs.EVAL_SET`), never to be put beside held-out loss.

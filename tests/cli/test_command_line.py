@@ -355,13 +355,14 @@ def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
     assert shown.stdout.splitlines()[0] == "runs: 1 failed"
 
 
-def test_answers_lie_beside_their_runs(tmp_path: Path) -> None:
-    """Not in the `runs/` of wherever the command was typed."""
+def test_an_answer_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
     write_run(tmp_path / "named" / "study", made_config(0), 3.5)
-    shown = tst_study("analyse", "--runs", "named/study", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert (tmp_path / "named" / "study" / "analysis" / "comparison.json").exists()
-    assert not (tmp_path / "runs").exists()
+    before = set(tmp_path.rglob("*"))
+    for to in ([], ["--to", "answer.json"]):
+        shown = tst_study("analyse", "--runs", "named/study", *to, cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        new = {path.name for path in set(tmp_path.rglob("*")) - before}
+        assert new == set(to[1:])
 
 
 def test_one_run_trains_and_another_is_refused_its_folder(

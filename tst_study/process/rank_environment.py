@@ -16,9 +16,9 @@ ON_GPUS = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     # A collective that never ends tells nobody its name: each rank keeps its last ones, and writes
     # them to a file of its node when the watchdog ends it.
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/nccl_trace_rank_",
+    "TORCH_FR_DUMP_TEMP_FILE": "/tmp/nccl_trace_rank_",
 }
 """Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
 FIRST_PORT, PORTS = 20_000, 10_000
