@@ -357,12 +357,12 @@ def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
 
 def test_an_answer_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
     write_run(tmp_path / "named" / "study", made_config(0), 3.5)
-    before = set(tmp_path.rglob("*"))
+    before = set(tmp_path.rglob("*.json"))
     for to in ([], ["--to", "answer.json"]):
         shown = tst_study("analyse", "--runs", "named/study", *to, cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
-        new = {path.name for path in set(tmp_path.rglob("*")) - before}
-        assert new == set(to[1:])
+        new = set(tmp_path.rglob("*.json")) - before
+        assert new == {tmp_path / name for name in to[1:]}
 
 
 def test_one_run_trains_and_another_is_refused_its_folder(
