@@ -39,20 +39,28 @@ def import_(
     ] = "nats",
 ) -> None:
     """Turn logs of other trainers into an archive."""
-    from analysis.tables.archive import add_to_archive
+    from analysis.tables.archive import add_to_archive, read_archive
     from analysis.tables.imports import import_logs, pairs, write_template
+    from analysis.wording import number
     from tst_study.errors import UserError
 
     if (to is None) is (template is None):
         raise UserError("import: give either --to ARCHIVE or --template FILE")
     columns = pairs(column, "--column")
     if template is not None:
-        print(f"{template}: {write_template(template, sources, columns)} runs; fill in and --facts")
+        count = write_template(template, sources, columns)
+        print(f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts")
     if to is not None:
         found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
         for line in found.messages:
             print(line)
-        print(f"{to}: {len(add_to_archive(to, found.tables))} runs")
+        there = len(read_archive(to).runs) if (to / "runs.parquet").is_file() else 0
+        written = len(add_to_archive(to, found.tables))
+        kept = len(read_archive(to).runs) - written
+        print(
+            f"{to}: {number(written, 'run')} written"
+            + f", {there - kept} of them in place of earlier ones, {kept} kept" * bool(there)
+        )
 
 
 @verb(

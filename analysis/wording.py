@@ -48,15 +48,23 @@ def told_apart_by_set_up(
 
 
 def group_details(runs: pd.DataFrame) -> str:
-    """Model and batch of a comparison group, for a caption."""
+    """Model and batch of a comparison group, for a caption: as much of them as is known."""
     first = runs.iloc[0]
-    experts = "" if pd.isna(first["experts"]) else f", {int(first['experts'])} experts"
-    return (
-        f"{big(first['parameters'])} parameters ({number(first['layers'], 'layer')}, hidden size "
-        f"{first['hidden_size']}{experts}, vocabulary {first['vocabulary_size']:,}), "
-        f"{first['steps']:,} steps of {first['sequences']} × {first['sequence_length']} latent "
-        "tokens"
-    )
+    known = first.notna()
+    shape = []
+    if known["layers"]:
+        shape.append(number(first["layers"], "layer"))
+    if known["hidden_size"]:
+        shape.append(f"hidden size {first['hidden_size']}")
+    if known["experts"]:
+        shape.append(f"{int(first['experts'])} experts")
+    if known["vocabulary_size"]:
+        shape.append(f"vocabulary {first['vocabulary_size']:,}")
+    said = f"{big(first['parameters'])} parameters" + f" ({', '.join(shape)})" * bool(shape)
+    said += f", {first['steps']:,} steps"
+    if known["sequences"] and known["sequence_length"]:
+        said += f" of {first['sequences']} × {first['sequence_length']} latent tokens"
+    return said
 
 
 def gain(row: Mapping[str, Any], digits: int = 3) -> str:

@@ -104,7 +104,10 @@ def mean_curve(summary: Summary, label: str, runs: pd.DataFrame) -> pd.DataFrame
         for (folder, _, _), rows in mine.groupby(["folder", "phase", "loss_name"], sort=True)
     ]
     tables = []
-    for quantity, rows in pd.concat([held_out, *parts]).groupby("quantity", sort=True):
+    logged = [rows for rows in (held_out, *parts) if len(rows)]
+    if not logged:
+        return pd.DataFrame(columns=list(COLUMNS))
+    for quantity, rows in pd.concat(logged).groupby("quantity", sort=True):
         by_run = rows.pivot_table(index="step", columns="folder", values="loss")
         whole = by_run.interpolate("index", limit_area="inside").T
         spread = {"loss": whole.mean(), "low": whole.min(), "high": whole.max()}

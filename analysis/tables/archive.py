@@ -101,7 +101,7 @@ def add_to_archive(folder: Path, tables: Tables) -> list[str]:
         if there.is_file() and (folder / f"{name}.parquet").is_file():
             old = _read(folder / f"{name}.parquet", name)
             kept = [run not in ids.values() for run in old["run_id"].to_pylist()]
-            part = pa.concat_tables([old.filter(pa.array(kept)), part])
+            part = pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), part])
         by = [("run_id", "ascending")] + [("step", "ascending")] * (name != "runs")
         order = pc.sort_indices(part, sort_keys=by)
         with written_atomically(folder / f"{name}.parquet") as file:

@@ -157,6 +157,7 @@ def import_logs(
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     rows, curves, evaluations, messages = [], [], [], []
+    without, early = [], []
     for run in runs:
         known = _facts(run, {**run.facts, **given, **own.get(run.name, {})})
         points = [_converted(run.name, row, known, unit) for row in run.rows.values()]
@@ -168,12 +169,28 @@ def import_logs(
         if run.twice:
             messages.append(f"{run.name}: {len(run.twice)} steps written twice; the later counts")
         if not held_out:
-            messages.append(f"{run.name}: no held-out loss; name it with --column nats_per_token=…")
+            without.append(run.name)
+        if rows[-1]["step"] == rows[-1]["steps"] - 1:
+            early.append(run.name)
+    if without:
+        messages.append(
+            f"no held-out loss in {_listed(without)}: nothing can be compared without one at the "
+            "last step; name it with --column nats_per_token=…"
+        )
+    if early:
+        messages.append(
+            f"one step is missing at the end of {_listed(early)}: where steps are counted from 0, "
+            "log step + 1"
+        )
     if BASELINE not in {row["arm"] for row in rows}:
         messages.append("no run is of the arm 'baseline', which the others are held against")
     return Imported(
         Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS)), tuple(messages)
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def write_template(path: Path, sources: Iterable[str], columns: Mapping[str, str]) -> int:

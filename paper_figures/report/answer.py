@@ -114,10 +114,11 @@ def limits(summary: Summary) -> list[str]:
         "Equal FLOPs is not equal text: superposition read up to "
         f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
         _rates(summary),
-        f"Some runs read their text more than once, up to {most:.3g} times."
-        if most > 1
-        else "No run read any text twice.",
     ]
+    if most > 1:
+        said.append(f"Some runs read their text more than once, up to {most:.3g} times.")
+    elif runs["epochs"].notna().all():
+        said.append("No run read any text twice.")
     if runs["optimal_nats_per_token"].notna().any():
         said.append(
             "The generated language has a slow topic by construction, which is what bags can "
@@ -143,10 +144,15 @@ def _rates(summary: Summary) -> str:
 def _text(summary: Summary) -> str:
     names = sorted(set(summary.comparison.table["corpus"]))
     error = summary.comparison.eligible["standard_error"].median()
-    return (
+    said = (
         f"Each result is of one corpus and one held-out text ({', '.join(names)}). The intervals "
-        "are over seeds; they do not cover other texts. (One evaluation has a standard error of "
-        f"about {error:.3f} nats over its sequences, most of it common to both arms.)"
+        "are over seeds; they do not cover other texts."
+    )
+    if pd.isna(error):
+        return said
+    return (
+        f"{said} (One evaluation has a standard error of about {error:.3f} nats over its "
+        "sequences, most of it common to both arms.)"
     )
 
 

@@ -296,6 +296,35 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
     assert "muon" in (tmp_path / "report" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("keys", [("loss", "nats_per_token"), ("nats_per_token",)])
+def test_superposed_runs_of_a_foreign_trainer_get_a_report(
+    keys: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of the model only its number of parameters is known; training losses may be missing."""
+    archive = tmp_path / "archive"
+    known = {key: value for key, value in FACTS.items() if key != "arm"}
+    arms = {"baseline": {"arm": "baseline"}, "tst": {"bag_size": "4", "step_ratio": "0.5"}}
+    for seed in range(3):
+        for arm, facts in arms.items():
+            gain = 0.1 + 0.01 * seed if arm == "tst" else 0.0
+            rows = [{"step": s} | dict.fromkeys(keys, loss(s) - gain) for s in STEPS]
+            log = written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
+            found = import_logs([str(log)], known | facts | {"seed": str(seed)})
+            add_to_archive(archive, found.tables)
+    build(archive, tmp_path / "report", only=["report"])
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "s = 4, r = 0.5" in page
+    assert "nan" not in page.lower().split()
+
+
+def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": loss(step)} for step in range(30)]
+    log = written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows)))
+    said = import_logs([str(log)], FACTS).messages
+    assert any("no held-out loss in run" in line and "--column" in line for line in said)
+    assert any("at the end of run" in line and "step + 1" in line for line in said)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [("nowhere", "nowhere"), ("empty", "empty"), ("broken", r"metrics.jsonl, line 1")],

@@ -198,7 +198,7 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
 def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: Path) -> None:
     """The checkout is edited while the job waits: the job never sees it."""
     submit_from(checkout, tmp_path / "runs", "a")
-    (checkout / "tst_study" / "run" / "lock.py").write_text("raise ImportError('edited')")
+    (checkout / "tst_study" / "record" / "lock.py").write_text("raise ImportError('edited')")
     wait_for_end(tmp_path / "runs")
     assert state(tmp_path / "runs", "a") == "done"
     (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments
