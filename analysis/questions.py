@@ -80,9 +80,12 @@ def ask(
         raise UserError(f"{question} compares the paper with itself: give --published")
     if table is not None:
         frame, inputs = read_frame(table), fingerprint_of_file(table)
-        if question == "chinchilla":
-            return chinchilla_answer(checked(frame), inputs)
-        return of_runs(tables_of(frame), inputs, **more)
+        try:
+            if question == "chinchilla":
+                return chinchilla_answer(checked(frame), inputs)
+            return of_runs(tables_of(frame), inputs, **more)
+        except UserError as error:
+            raise UserError(f"{table}: {error}") from None
     source = read_tables(runs or ())
     if source.runs.empty:
         raise UserError(source.problems[0])

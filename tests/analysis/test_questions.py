@@ -37,6 +37,27 @@ def test_each_question_is_answered_of_runs_and_written_with_its_inputs(
     assert written["tables"] or written["sentences"]
 
 
+@pytest.mark.parametrize("question", ["comparison", "compute", "chinchilla", "law"])
+@pytest.mark.parametrize(
+    ("header", "row", "named"),
+    [
+        ("params,tokens,loss", "1e6,1e8,3", "'run'"),
+        ("run,params,tokens,loss", "a,1e400,1e8,3", "'params'"),
+        ("run,params,tokens,loss,bag_size,step_ratio,seed", "a,1e300,1e300,3,1,0,0", "flops"),
+    ],
+)
+def test_a_table_that_lacks_or_overflows_a_column_is_named_with_it(
+    question: str, header: str, row: str, named: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{header}\n{row}\n")
+    with pytest.raises(UserError) as found:
+        ask(question, table=table)
+    (line,) = str(found.value).splitlines()
+    assert str(table) in line
+    assert named in line
+
+
 OF_RUNS = {"chinchilla"}
 """The paper's numbers answer none of these."""
 

@@ -40,6 +40,7 @@ ARGUMENTS = [
     (["train", "run.toml", "--folder", "file/x"], "file/x/job: Not a directory"),
     (["train", "run.toml", "--folder", LONG], "File name too long; name another place"),
     (["train", "run.toml", "--folder", "/proc/x"], "/proc/x: No such file or directory"),
+    (["train", "run.toml", "--folder", "/sys/x"], "/sys/x: Operation not permitted; ask its owner"),
     (["plan"], "Missing argument 'STUDY'"),
     (["plan", ""], "study '' is not known; there are: laptop"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
