@@ -54,12 +54,13 @@ def import_(
         found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
         for line in found.messages:
             print(line)
-        there = len(read_archive(to).runs) if (to / "runs.parquet").is_file() else 0
-        written = len(add_to_archive(to, found.tables))
-        kept = len(read_archive(to).runs) - written
+        there = list(read_archive(to).runs["run_id"]) if (to / "runs.parquet").is_file() else []
+        written = add_to_archive(to, found.tables)
+        kept = set(there).difference(written)
         print(
-            f"{to}: {number(written, 'run')} written"
-            + f", {there - kept} of them in place of earlier ones, {kept} kept" * bool(there)
+            f"{to}: {number(len(written), 'run')} written"
+            + f", {len(there) - len(kept)} of them in place of earlier ones, {len(kept)} kept"
+            * bool(there)
         )
 
 

@@ -70,13 +70,11 @@ def estimates(
     if method == "simultaneous":
         parts = _connected([contrasts[place] for place in able], able)
     for part in parts:
-        own = [contrasts[place] for place in part]
-        # Arms whose seeds do not connect are judged contrast by contrast.
-        groups = [part] if _design(losses, own).estimable else [[place] for place in part]
-        for group in groups:
-            for place, interval in zip(
-                group, _intervals(losses, [contrasts[one] for one in group], allowed), strict=True
-            ):
+        designed = [(part, *_design(losses, [contrasts[place] for place in part]))]
+        if not designed[0][1].estimable:  # arms whose seeds do not connect
+            designed = [([place], *_design(losses, [contrasts[place]])) for place in part]
+        for group, design, values in designed:
+            for place, interval in zip(group, _intervals(design, values, allowed), strict=True):
                 found[place] = Estimate(**{**asdict(found[place]), **interval})
     return found
 
@@ -114,30 +112,23 @@ def _connected(contrasts: Sequence[tuple[str, str]], places: list[int]) -> list[
     return [[places[i] for i in np.flatnonzero(part == one)] for one in np.unique(part)]
 
 
-def _design(losses: Losses, contrasts: Sequence[tuple[str, str]]) -> Design:
-    table = _of_arms(losses, contrasts)
-    rows = np.zeros((len(contrasts), table.shape[1]))
-    for row, (arm, against) in zip(rows, contrasts, strict=True):
-        row[table.columns.get_loc(against)], row[table.columns.get_loc(arm)] = 1, -1
-    seed, arm_of = np.nonzero(table.notna().to_numpy())
-    return Design(arm_of, seed, rows, blocks=True, own=True)
-
-
-def _of_arms(losses: Losses, contrasts: Sequence[tuple[str, str]]) -> pd.DataFrame:
-    """Losses by seed and arm; a seed that one arm alone has tells nothing."""
+def _design(losses: Losses, contrasts: Sequence[tuple[str, str]]) -> tuple[Design, np.ndarray]:
+    """And its losses; a seed that one arm alone has tells nothing."""
     arms = dict.fromkeys(arm for contrast in contrasts for arm in contrast)
     table = pd.concat([losses[arm] for arm in arms], axis=1)
     table.columns = pd.Index(list(arms))
-    return table[table.notna().sum(axis=1) > 1]
+    table = table[table.notna().sum(axis=1) > 1]
+    rows = np.zeros((len(contrasts), table.shape[1]))
+    for row, (arm, against) in zip(rows, contrasts, strict=True):
+        row[table.columns.get_loc(against)], row[table.columns.get_loc(arm)] = 1, -1
+    values = table.to_numpy(float)
+    seed, arm_of = np.nonzero(~np.isnan(values))
+    return Design(arm_of, seed, rows, blocks=True, own=True), values[seed, arm_of]
 
 
-def _intervals(
-    losses: Losses, contrasts: Sequence[tuple[str, str]], allowed: int
-) -> list[dict[str, Any]]:
-    table = _of_arms(losses, contrasts).to_numpy(float)
-    values = table[~np.isnan(table)]
-    gains, errors, freedoms, correlation = _design(losses, contrasts).estimates(values)
-    share = len(contrasts) / allowed
+def _intervals(design: Design, losses: np.ndarray, allowed: int) -> list[dict[str, Any]]:
+    gains, errors, freedoms, correlation = design.estimates(losses)
+    share = len(design.contrasts) / allowed
     found = []
     for gain, error, freedom in zip(gains, errors, freedoms, strict=True):
         half = critical(correlation, float(freedom), 1 - (1 - LEVEL) * share)
@@ -172,16 +163,18 @@ class Cell:
     run_ids: tuple[str, ...]
 
 
-COLUMNS: tuple[str, ...] = (
-    "heading",
-    "family",
-    "question",
-    "primary",
-    "method",
-    "registered",
+COLUMNS: tuple[str, ...] = ("heading", "family", "question", "primary", "method", "registered")
+COLUMNS += (
     "against_loss",
+    "loss",
+    "seeds",
+    "comparisons",
+    "gain",
+    "deviation",
+    "low",
+    "high",
+    "p_adjusted",
 )
-COLUMNS += ("loss", "seeds", "comparisons", "gain", "deviation", "low", "high", "p_adjusted")
 COLUMNS += ("smallest_detectable", "verdict", "diverged", "diverged_against", "predicted")
 COLUMNS += ("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids")
 
