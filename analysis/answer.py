@@ -16,6 +16,7 @@ from analysis.checks import is_number
 from analysis.tables.columns import rows_of
 from analysis.wording import left_out
 from tst_study.atomic_files import write_json
+from tst_study.text import aligned
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,8 @@ def table_lines(table: pd.DataFrame) -> list[str]:
                 for name, value in row.items()
             ]
         )
-    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
-    right = [all(_is_number(value) for value in table.iloc[:, i]) for i in range(len(widths))]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+    columns = range(len(table.columns))
+    return aligned(cells, {i for i in columns if all(map(_is_number, table.iloc[:, i]))})
 
 
 _ESTIMATES: tuple[str, ...] = ("best", "gain", "multiplier", "factor", "difference")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.tables.columns import rows_of
-from tst_study.text import big
+from tst_study.text import aligned, big, listed
 
 
 def group_label(runs: pd.DataFrame) -> str:
@@ -141,11 +141,8 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     for heading, words, cells in verdict_parts(verdicts):
         lines += [] if heading in lines else ["", heading]
         lines.append(f"  {', '.join(words)}")
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for row in cells:
-            after = [f"chosen afterwards: {row[-1]}"] if row[-1] else []
-            known = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-            lines.append("  ".join(("   ", *known, *after)).rstrip())
+        rows = [[*row, f"chosen afterwards: {after}" if after else ""] for *row, after in cells]
+        lines += [f"     {line}" for line in aligned(rows)]
     return lines[1:]
 
 
@@ -184,8 +181,7 @@ def left_out(excluded: pd.DataFrame) -> list[str]:
     lines = []
     for reason, rows in excluded.groupby("reason", sort=False):
         names = [str(name) for name in rows["run_id"]]
-        more = f" and {len(names) - FEW_NAMES:,} more" if len(names) > FEW_NAMES else ""
-        lines.append(f"Left out: {', '.join(names[:FEW_NAMES])}{more}: {reason}.")
+        lines.append(f"Left out: {listed(names, FEW_NAMES)}: {reason}.")
     if len(lines) > FEW_REASONS:
         rest = f"Left out for other reasons: {len(lines) - FEW_REASONS:,} lines more, in the JSON."
         lines = [*lines[:FEW_REASONS], rest]

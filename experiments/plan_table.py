@@ -20,7 +20,7 @@ from tst_study.cost.memory import estimate_memory
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
-from tst_study.text import big, duration, memory_size, shortened
+from tst_study.text import aligned, big, duration, memory_size, shortened
 
 HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
 OURS = Prices()
@@ -142,15 +142,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """The first and the last column to the left, numbers to the right."""
     beside = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
     rows = [[shortened(row[0], max(24, width - beside)), *row[1:]] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
-        )
-        + f"  {row[-1]}"
-        for row in rows
-    ]
+    return aligned(rows, right=range(1, len(rows[0]) - 1))
 
 
 def _sums(

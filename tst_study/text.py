@@ -1,6 +1,7 @@
 """Text that can be stored and shown safely; times and sizes as people read them."""
 
 import math
+from collections.abc import Container, Sequence
 
 
 def is_whole(text: str) -> bool:
@@ -59,3 +60,21 @@ def shortened(name: str, width: int) -> str:
 def memory_size(size: float) -> str:
     """`79.6 GB`, `34 MB`: of 10^9 and 10^6 bytes, as memory of GPUs is sold."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: so many of them by name."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """A line for each row, its columns two spaces apart; those in places `right` end alike."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -21,8 +21,10 @@ from analysis.tables.columns import CURVES, EVALUATIONS, Tables, finished, typed
 from analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
+from tst_study.config.phase_plan import superposed_steps
 from tst_study.config.superposition_setting import DEPARTURES
 from tst_study.errors import UserError, first_problem, one_of
+from tst_study.text import listed
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -53,6 +55,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 """By column, the names that known programs give it; the first that a log has counts."""
 _LOSSES = ("nats_per_token", "bits_per_byte")
 BASELINE = "baseline"
+FEW = 3
+"""Runs that a message names."""
 
 
 class Facts(BaseModel):
@@ -106,7 +110,7 @@ class Facts(BaseModel):
 
     @property
     def superposed_steps(self) -> int:
-        return round(self.step_ratio * self.steps) if self.bag_size > 1 else 0
+        return superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
 
     def raw_tokens(self, step: int) -> int:
         return self.tokens_per_step * (
@@ -174,23 +178,19 @@ def import_logs(
             early.append(run.name)
     if without:
         messages.append(
-            f"no held-out loss in {_listed(without)}: nothing can be compared without one at the "
-            "last step; name it with --column nats_per_token=…"
+            f"no held-out loss in {listed(without, FEW)}: nothing can be compared without one at "
+            "the last step; name it with --column nats_per_token=…"
         )
     if early:
         messages.append(
-            f"one step is missing at the end of {_listed(early)}: where steps are counted from 0, "
-            "log step + 1"
+            f"one step is missing at the end of {listed(early, FEW)}: where steps are counted from "
+            "0, log step + 1"
         )
     if BASELINE not in {row["arm"] for row in rows}:
         messages.append("no run is of the arm 'baseline', which the others are held against")
     return Imported(
         Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS)), tuple(messages)
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def write_template(path: Path, sources: Iterable[str], columns: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from tst_study.config.schema import Config
 from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import check
 from tst_study.errors import UserError
+from tst_study.text import listed
 
 AllocationOf = Callable[[PlannedRun], Allocation]
 """What a run would get."""
@@ -34,7 +35,7 @@ def problems(runs: Iterable[PlannedRun], allocation: AllocationOf) -> list[str]:
             resolved(run.config, given)
         except UserError as error:
             found[f"on {given.ranks} ranks: {error}"].append(run.run_id)
-    return [f"{_named(names)} cannot be trained {why}" for why, names in found.items()]
+    return [f"{listed(names, 1)} cannot be trained {why}" for why, names in found.items()]
 
 
 def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
@@ -42,7 +43,3 @@ def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
     lines = problems(runs, allocation)
     if lines:
         raise UserError(lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)")
-
-
-def _named(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

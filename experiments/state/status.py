@@ -25,7 +25,7 @@ from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.text import duration, printable, shortened
+from tst_study.text import aligned, duration, printable, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,8 +46,8 @@ COLORS = {
 
 ENDLESS = 10_000
 """Columns of a screen that is none: a file or a pipe gets whole lines."""
-LEFT = 8
-"""Columns before the job's: numbers, to the right."""
+NUMBERS = range(2, 8)
+"""Columns that end alike."""
 BESIDE_THE_NAME = 72
 """Columns of the other cells of a running run."""
 QUIET_SECONDS = 60.0
@@ -296,7 +296,7 @@ def check_is_one_study(root: Path) -> None:
 
 
 def jobs_if_known(root: Path) -> dict[str, Job]:
-    """None, which is said, where nobody answers for them."""
+    """Those of a folder's runs; without any, which is said, where nobody answers for them."""
     try:
         return jobs_of(root)
     except UserError as error:
@@ -380,15 +380,7 @@ def cells(rows: Sequence[StatusRow]) -> list[list[str]]:
 
 def plain(rows: Sequence[StatusRow]) -> list[str]:
     """Lines of a file or a pipe."""
-    shown = cells(rows)
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if 2 <= place < LEFT else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
+    return aligned(cells(rows), NUMBERS)
 
 
 def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
@@ -408,7 +400,7 @@ def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
         last = place == len(heads) - 1
         shown.add_column(
             head,
-            justify="right" if 2 <= place < LEFT else "left",
+            justify="right" if place in NUMBERS else "left",
             no_wrap=not last,
             overflow="fold" if last else "ellipsis",
         )
