@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -119,7 +119,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
         words = [] if heading == family else [str(family)]
-        words += [number(first["seeds"], "seed"), METHODS[first["method"]]]
+        words += [span(rows["seeds"], "seed"), METHODS[first["method"]]]
         several = int(rows["comparisons"].max())
         words += [f"intervals hold for all {several} together"] if several > 1 else []
         commits = sorted({one[:7] for one in rows["registered"] if one and pd.notna(one)})
@@ -168,6 +168,12 @@ def signed(value: float, digits: int = 3) -> str:
 
 def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def span(counts: Iterable[int], noun: str) -> str:
+    """`3 seeds`, `1 to 3 seeds`."""
+    least, most = min(counts), max(counts)
+    return number(most, noun) if least == most else f"{least:,} to {number(most, noun)}"
 
 
 FEW_REASONS, FEW_NAMES = 8, 4

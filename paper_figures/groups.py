@@ -14,7 +14,7 @@ from analysis import published
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
-from analysis.wording import number, told_apart
+from analysis.wording import span, told_apart
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -173,12 +173,6 @@ def all_groups(summary: Summary) -> list[Group]:
     """All that may be compared, in order of name."""
     table = summary.comparison.table
     return [Group(summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
-
-
-def span(counts: Iterable[int], noun: str) -> str:
-    """`3 seeds`, `1 to 3 seeds`."""
-    least, most = min(counts), max(counts)
-    return number(most, noun) if least == most else f"{least:,} to {number(most, noun)}"
 
 
 def folders_of(found: Iterable[Group]) -> tuple[str, ...]:

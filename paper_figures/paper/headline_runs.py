@@ -8,8 +8,8 @@ import pandas as pd
 from analysis import published
 from analysis.summary import counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
-from analysis.wording import gain, number
-from paper_figures.groups import Group, folders_of, span
+from analysis.wording import gain, number, span
+from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, judged
 from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources

@@ -6,8 +6,8 @@ import pandas as pd
 
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
-from analysis.wording import gain_sentence, number, signed, told_apart
-from paper_figures.groups import Group, all_groups, span
+from analysis.wording import gain_sentence, number, signed, span, told_apart
+from paper_figures.groups import Group, all_groups
 from paper_figures.report.html_parts import paragraph, text
 from tst_study.text import big, duration
 

@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.verdict.comparison import SAME_BUT_LENGTH
-from analysis.wording import gain, group_details, told_apart
+from analysis.wording import gain, group_details, span, told_apart
 from paper_figures.curves import said
 from paper_figures.drawing import DOTTED, key_above, level_line, log_axis, side_by_side
-from paper_figures.groups import Group, file_part, span
+from paper_figures.groups import Group, file_part
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.registration import figure, submit
