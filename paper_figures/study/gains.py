@@ -22,9 +22,9 @@ from paper_figures.style import COLUMN, PAGE, Mark, new_figure
 
 READING = (
     "Baseline minus superposition, held-out next-token loss, paired by seed: right of zero, "
-    "superposition is better. Bars: 95% t-interval over seeds; short ticks: single seeds. A filled "
-    "mark has an interval that excludes zero; a hollow one shows no difference, and without a bar "
-    "it is one seed and no claim."
+    "superposition is better. Bars: the 95% interval of its verdict; short ticks: single seeds. A "
+    "filled mark has an interval that excludes zero; a hollow one shows no difference, and without "
+    "a bar it is one seed and no claim."
 )
 MOST_ROWS = 6
 """Settings per corpus in the overview."""
