@@ -24,8 +24,8 @@ def verdicts(summary: Summary) -> str:
         if heading != said:
             parts.append(f"<h3>{text(heading)}</h3>\n")
         said = heading
-        titles = ("question", "gain", "verdict", "chosen afterwards")
-        titles = titles if any(row[-1] for row in cells) else titles[:-1]
+        all_titles = ("question", "gain", "verdict", "chosen afterwards")
+        titles = all_titles if any(row[-1] for row in cells) else all_titles[:-1]
         rows = tuple(tuple(map(Entry, row[: len(titles)])) for row in cells)
         parts.append(paragraph(", ".join(words), "note"))
         parts.append(table(Grid("", titles, rows), f"verdicts-{place}", "Verdicts"))
