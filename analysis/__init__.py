@@ -3,8 +3,7 @@
 `tables/` reads runs from wherever they were trained;
 `verdict/` says who won, `fits/` what follows at other sizes; both answer the `questions`;
 `published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
-of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`, and `runs_of` for
-everything that compares runs.
+of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`.
 """
 
 from importlib import import_module
@@ -13,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from analysis.fits.law.superposition_law import fit_superposition_law
     from analysis.fits.scaling.frames import fit_chinchilla, fit_power_law
-    from analysis.tables.table_of_runs import runs_of
 
 _HOME = {
     "fit_chinchilla": "fits.scaling.frames",
     "fit_power_law": "fits.scaling.frames",
     "fit_superposition_law": "fits.law.superposition_law",
-    "runs_of": "tables.table_of_runs",
 }
-__all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law", "runs_of"]
+__all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law"]
 
 
 def __getattr__(name: str) -> Any:

@@ -82,9 +82,6 @@ def analyse(
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
-    table: Annotated[
-        Path | None, typer.Option(help="CSV or parquet of runs trained elsewhere.")
-    ] = None,
     at: Annotated[
         str | None, typer.Option(metavar="PARAMS,TOKENS", help="Where `law` is to recommend.")
     ] = None,
@@ -102,9 +99,7 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(
-        question, runs, of_published=published, table=table, at=at, tokens=tokens, form=form
-    )
+    answer = ask(question, runs, of_published=published, at=at, tokens=tokens, form=form)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
     else:

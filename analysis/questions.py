@@ -22,7 +22,6 @@ from analysis.summary import summarise
 from analysis.tables.columns import Tables
 from analysis.tables.eligible import eligible
 from analysis.tables.source import read_tables
-from analysis.tables.table_of_runs import checked, fingerprint_of_file, read_frame, tables_of
 from analysis.verdict.comparison import compare
 from analysis.verdict.matched import matched_answer
 from tst_study.errors import UserError, one_of
@@ -35,14 +34,13 @@ def ask(
     runs: Path | None = None,
     *,
     of_published: bool = False,
-    table: Path | None = None,
     at: str | None = None,
     tokens: Path | None = None,
     form: str | None = None,
 ) -> Answer:
-    """Answer one of `QUESTIONS` of run folders, of the published numbers, or of a `table` of runs
-    trained elsewhere (`schema`). `at`: params,tokens for which `law` is to recommend. `form`: of
-    the curves whose minima `compute` seeks.
+    """Answer one of `QUESTIONS` of `runs` (run folders, archives) or of the published numbers.
+    `at`: params,tokens for which `law` is to recommend. `form`: of the curves whose minima
+    `compute` seeks.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
@@ -54,8 +52,8 @@ def ask(
     if form is not None and question != "compute":
         raise UserError(f"--form: not used by {question}; only by compute")
     if question == "mutual-information":
-        if runs is not None or table is not None:
-            raise UserError(f"{question}: uses neither --runs nor --table")
+        if runs is not None:
+            raise UserError(f"{question}: does not use --runs")
         if (tokens is None) is not of_published:
             raise UserError(
                 f"{question}: name either --tokens PREFIX of a token file or --published"
@@ -63,30 +61,20 @@ def ask(
         return mutual_information_answer(tokens)
     if tokens is not None:
         raise UserError(f"--tokens: not used by {question}; only by mutual-information")
-    if (runs is not None) + of_published + (table is not None) > 1:
-        raise UserError("--runs, --table and --published: keep one")
+    if runs is not None and of_published:
+        raise UserError("--runs and --published: keep one")
     more: dict[str, Any] = {} if at is None else {"target": _target(at)}
     if form is not None:
         more["form"] = form
     if of_published:
         if isinstance(of_paper, str):
-            raise UserError(f"{question} needs --runs or --table: {of_paper}")
+            raise UserError(f"{question} needs --runs: {of_paper}")
         return of_paper(**more)
-    if runs is None and table is None:
-        raise UserError(
-            f"{question}: name --runs DIR, --table FILE, or --published for the paper's numbers"
-        )
+    if runs is None:
+        raise UserError(f"{question}: name --runs DIR, or --published for the paper's numbers")
     if of_runs is None:
         raise UserError(f"{question} compares the paper with itself: give --published")
-    if table is not None:
-        frame, inputs = read_frame(table), fingerprint_of_file(table)
-        try:
-            if question == "chinchilla":
-                return chinchilla_answer(checked(frame), inputs)
-            return of_runs(tables_of(frame), inputs, **more)
-        except UserError as error:
-            raise UserError(f"{table}: {error}") from None
-    source = read_tables(runs or ())
+    source = read_tables(runs)
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))

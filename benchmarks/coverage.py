@@ -23,7 +23,7 @@ from analysis.fits.scaling.chinchilla import envelope, exponents, isoflop, param
 from analysis.fits.scaling.compute_multiplier import compute_multiplier
 from analysis.fits.scaling.scaling_laws import Base
 from analysis.fits.solver import bootstrap
-from analysis.tables.table_of_runs import runs_of
+from analysis.tables.columns import finished
 from analysis.verdict.comparison import compare
 from analysis.verdict.length_curve import speed_up
 from tst_study.errors import UserError
@@ -214,10 +214,15 @@ def gains(random: Random, seeds: int, settings: int, gain: float) -> pd.DataFram
         luck = LUCK * random.standard_normal()
         for bag in range(1, settings + 2):
             loss = 3.3 - (gain if bag > 1 else 0) + luck + 0.004 * random.standard_normal()
-            row = {"run": f"s{bag}-seed{seed}", "params": 1e6, "tokens": 1000.0, "steps": 1000}
-            row |= {"bag_size": bag, "step_ratio": 0.3 if bag > 1 else 0.0}
-            rows.append({**row, "seed": seed, "loss": loss})
-    return runs_of(pd.DataFrame(rows))
+            superposed = 300 * (bag > 1)
+            own = {"bag_size": bag, "superposed_steps": superposed, "step_ratio": superposed / 1000}
+            known = {"seed": seed, "nats_per_token": loss, "annealed": True, "learning_rate": 1e-3}
+            known |= dict.fromkeys(("group", "family", "corpus", "eval_set"), "made")
+            known |= dict.fromkeys(("run_id", "folder", "fingerprint"), f"s{bag}-seed{seed}")
+            tokens = {"raw_tokens": 1000 + superposed * (bag - 1), "latent_tokens": 1000}
+            rows.append(finished(1000, own, **known, **tokens, parameters=1, flops=6000))
+    table = pd.DataFrame(rows)
+    return table.astype(dict.fromkeys(("training_seconds", "device_count"), float))
 
 
 def _gains(settings: int, best: bool = False) -> Callable[[Random, int], Iterator[Shown]]:

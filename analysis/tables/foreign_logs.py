@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.checks import is_number
+from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 
 STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")
@@ -278,13 +279,18 @@ def _printed(log: Log) -> Iterator[Log]:
 
 
 def _table(log: Log) -> Iterator[Log]:
-    """A CSV or parquet file with a column of steps; of several runs where a column names them."""
+    """A CSV or parquet file with a column of steps; of several runs where a column names them, and
+    of nothing but their ends where it has final losses and each run's number of steps."""
     table = pd.read_parquet(log.place) if log.place.suffix == ".parquet" else pd.read_csv(log.place)
     step = next((name for name in STEP if name in table), None)
+    if step is None and "steps" in table and "nats_per_token" in table:
+        table["step"] = table[step := "steps"]
     if step is None:  # a table of something else
         return
     run, key = (next((n for n in names if n in table), None) for names in (_RUN, _KEY))
-    table = table.rename(columns={step: "step"}).dropna(subset=["step"])
+    if step != "steps":
+        table = table.rename(columns={step: "step"})
+    table = table.dropna(subset=["step"])
     if run is None and any(" - " in str(name) for name in table):
         parts = [
             (name, table[["step", column]].dropna().rename(columns={column: key_of}))
@@ -301,7 +307,8 @@ def _table(log: Log) -> Iterator[Log]:
             rows = [{"step": s, k: v} for s, k, v in own[["step", key, "value"]].to_numpy()]
         else:
             rows = [row.dropna().to_dict() for _, row in own.iterrows()]
-        yield Log(name, log.place, [point for row in rows for point in _of_row(row)])
+        facts = next(rows_of(own.loc[:, own.nunique() == 1].dropna()), {})
+        yield Log(name, log.place, [point for row in rows for point in _of_row(row)], facts)
 
 
 def read_facts(path: Path) -> dict[str, dict[str, str]]:

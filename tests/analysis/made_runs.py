@@ -8,6 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from analysis.tables.archive import add_to_archive
+from analysis.tables.imports import import_logs
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, from_dict, to_dict
@@ -194,3 +198,16 @@ def write_study(root: Path) -> Path:
                 bits_per_byte=False,
             )
     return study
+
+
+def imported(folder: Path, runs: pd.DataFrame) -> Path:
+    """An archive of runs that were trained elsewhere and stand in one table: params, tokens, loss,
+    steps, bag_size, step_ratio and, where it is there, seed."""
+    rows = runs.assign(seed=runs.get("seed", 0), run=[f"run {i}" for i in range(len(runs))])
+    rows["tokens_per_step"] = (rows.pop("tokens") / rows["steps"]).round().astype(int)
+    rows["parameters"] = rows.pop("params").round().astype(int)
+    rows = rows.rename(columns={"loss": "nats_per_token"}).assign(annealed=True, learning_rate=1e-3)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows.assign(corpus="text", eval_set="held out").to_csv(folder / "table.csv", index=False)
+    add_to_archive(folder / "archive", import_logs([str(folder / "table.csv")], {}).tables)
+    return folder / "archive"

@@ -21,6 +21,7 @@ from analysis.tables.imports import import_logs, write_template
 from analysis.tables.source import read_tables
 from analysis.verdict.comparison import compare
 from paper_figures.build import build
+from tests.analysis.made_runs import imported
 from tst_study.errors import UserError
 
 STEPS = (10, 20, 30)
@@ -294,6 +295,27 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         ask("bag-size", tmp_path / "archive")
     build(tmp_path / "archive", tmp_path / "report", only=["report"])
     assert "muon" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_one_table_of_final_losses_is_compared_fitted_and_matched(tmp_path: Path) -> None:
+    """Every fact is a column: nothing is asked beside it."""
+    random, rows = np.random.default_rng(0), []
+    for seed in range(3):
+        for bag in (1, 2, 4, 6, 8, 12):
+            gain = 0.05 - 0.02 * np.log(bag / 5) ** 2 if bag > 1 else 0.0
+            row = {"loss": 3.2 - gain + 0.01 * seed + 0.001 * random.standard_normal()}
+            row |= {"params": 2.7e8, "tokens": 4.2e10, "steps": 20_000, "seed": seed}
+            rows.append({**row, "bag_size": bag, "step_ratio": 0.3 * (bag > 1)})
+    archive = imported(tmp_path, pd.DataFrame(rows))
+    table = ask("comparison", archive).tables["Verdicts"]
+    assert (len(table), set(table["seeds"])) == (5, {3})
+    assert (table["gain"] > 0).all()
+    assert any("best" in one for one in ask("bag-size", archive).tables.values())
+    assert ask("matched", archive).tables
+    unnamed = imported(tmp_path / "unnamed", pd.DataFrame(rows).drop(columns="seed"))
+    found = compare(read_tables(unnamed).runs)
+    assert found.table.empty
+    assert found.excluded["reason"].str.contains("say by seed").all()
 
 
 @pytest.mark.parametrize("keys", [("loss", "nats_per_token"), ("nats_per_token",)])

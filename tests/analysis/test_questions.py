@@ -37,27 +37,6 @@ def test_each_question_is_answered_of_runs_and_written_with_its_inputs(
     assert written["tables"] or written["sentences"]
 
 
-@pytest.mark.parametrize("question", ["comparison", "compute", "chinchilla", "law"])
-@pytest.mark.parametrize(
-    ("header", "row", "named"),
-    [
-        ("params,tokens,loss", "1e6,1e8,3", "'run'"),
-        ("run,params,tokens,loss", "a,1e400,1e8,3", "'params'"),
-        ("run,params,tokens,loss,bag_size,step_ratio,seed", "a,1e300,1e300,3,1,0,0", "flops"),
-    ],
-)
-def test_a_table_that_lacks_or_overflows_a_column_is_named_with_it(
-    question: str, header: str, row: str, named: str, tmp_path: Path
-) -> None:
-    table = tmp_path / "runs.csv"
-    table.write_text(f"{header}\n{row}\n")
-    with pytest.raises(UserError) as found:
-        ask(question, table=table)
-    (line,) = str(found.value).splitlines()
-    assert str(table) in line
-    assert named in line
-
-
 OF_RUNS = {"chinchilla"}
 """The paper's numbers answer none of these."""
 
@@ -74,15 +53,14 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
     ("question", "options", "complaint"),
     [
         ("bagsize", {}, "did you mean 'bag-size'?"),
-        ("law", {}, "name --runs DIR, --table FILE, or --published"),
+        ("law", {}, "name --runs DIR, or --published"),
         ("law", {"of_published": True, "at": "270M"}, "--at '270M': give params,tokens"),
         ("matched", {"of_published": True, "at": "1,2"}, "only by law"),
-        ("chinchilla", {"of_published": True}, "needs --runs or --table"),
-        ("chinchilla", {"table": Path("no.csv")}, "no.csv: no such file"),
+        ("chinchilla", {"of_published": True}, "needs --runs"),
         ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
         ("law", {"tokens": Path("x")}, "only by mutual-information"),
         ("mutual-information", {}, "name either --tokens PREFIX"),
-        ("mutual-information", {"runs": Path("x"), "of_published": True}, "uses neither --runs"),
+        ("mutual-information", {"runs": Path("x"), "of_published": True}, "does not use --runs"),
         (
             "mutual-information",
             {"tokens": Path("x"), "of_published": True},

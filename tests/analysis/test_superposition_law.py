@@ -16,6 +16,7 @@ from analysis.fits.law.held_out import Split, held_out, predictions, splits
 from analysis.fits.law.rows import effective_targets, published_rows
 from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from analysis.questions import ask
+from tests.analysis.made_runs import imported
 from tst_study.errors import UserError
 
 SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21
@@ -126,8 +127,8 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
 ) -> None:
     bags = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
     rows = made(law, 0.001, params=[2e8], tokens=[4e10], bags=bags).assign(steps=20_000)
-    rows.rename_axis("run").reset_index().to_csv(tmp_path / "grid.csv", index=False)
-    answer = ask("law", table=tmp_path / "grid.csv", at="2e8,4e10")
+    archive = imported(tmp_path, rows)
+    answer = ask("law", archive, at="2e8,4e10")
     tables = {name.partition(". ")[2]: table for name, table in answer.tables.items()}
     errors = tables["Errors on held-out gains, nats (root mean square)"].set_index("split")
     assert errors.loc["leave one s out", "law"] < errors.loc["leave one s out", "copied"]
@@ -137,7 +138,7 @@ def test_the_question_fits_judges_and_recommends_and_refuses_outside(
     said = " ".join(answer.sentences)
     assert "Held: size, one model size." in said
     assert "copying the nearest runs" in said
-    outside = ask("law", table=tmp_path / "grid.csv", at="9e9,4e10")
+    outside = ask("law", archive, at="9e9,4e10")
     assert "9e+09 parameters: outside what the law was fitted to (2e+08)" in outside.sentences[-1]
 
 

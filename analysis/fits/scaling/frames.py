@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import table_lines
-from analysis.checks import Floats, positive
+from analysis.checks import Floats, needs_columns, positive
 from analysis.fits.scaling.chinchilla import allocation, annealed_points, parametric, points_of
 from analysis.fits.scaling.power_law import fit_power_law as fit_power_law_of
 from analysis.fits.scaling.scaling_laws import chinchilla, power_law
 from analysis.fits.solver import Bootstrap, Fit, Formula, bootstrap
 from analysis.fits.solver.uncertainty import LEAST_CLUSTERS
 from analysis.tables.eligible import eligible
-from analysis.tables.table_of_runs import with_tokens
+from tst_study.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,20 @@ def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     kept, _ = eligible(frame)
     return points_of(kept[kept["method"] == "baseline"])
+
+
+def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
+    """The frame with tokens and flops, either from the other by C = 6 N D."""
+    if "tokens" not in frame and "flops" not in frame:
+        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
+    known = "tokens" if "tokens" in frame else "flops"
+    positive(frame, ("params", known, *others), "frame")
+    if "flops" not in frame:
+        return frame.assign(flops=6.0 * frame["params"] * frame["tokens"])
+    if "tokens" not in frame:
+        return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
+    needs_columns(frame, ("flops",), "frame")
+    return frame
 
 
 def _printed(parameter: str, values: Floats) -> Floats:
