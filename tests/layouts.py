@@ -10,13 +10,25 @@ from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_p
 from torch import Tensor
 
 from tests.distributed import run_ranks
+from tests.tiny_runs import tiny
 from tst_study.config.schema import Config
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.parallel.optimizer_shards import parts_of
 from tst_study.train import train
 
+# One superposed and one recovery step that leave the weights where they are.
+STANDING_STILL = (
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "optimizer.learning_rate=1e-30",
+    "optimizer.gradient_clip=0.0",
+)
 Shards = list[tuple[str, tuple[int, ...], tuple[int, ...], Tensor]]
 """Global name, global shape, offset in it, and what this rank has of it."""
+
+
+def standing_still(corpus: Path, *overrides: str) -> Config:
+    return tiny(corpus, *overrides, *STANDING_STILL)
 
 
 def gradients_of_run(config: Config, folder: Path) -> list[Shards]:

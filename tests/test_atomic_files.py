@@ -4,44 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from pathlib import Path
 
 import pytest
 
-from analysis.answer import Answer
 from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
 from tst_study.errors import UserError
-
-
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path) -> None:
-    path.symlink_to("/dev/null")
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-@pytest.mark.parametrize("make", [fifo, device, folder, loop])
-def test_what_is_no_ordinary_file_is_refused_and_left_alone(tmp_path: Path, make) -> None:
-    """As the target of `tst-study analyse --to`, for one."""
-    target = tmp_path / "answer.json"
-    make(target)
-    before = target.lstat()
-    with pytest.raises(UserError, match=r"answer\.json: ") as raised:
-        Answer("q", {}, (), {}).write_json(target)
-    assert "\n" not in str(raised.value)
-    assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert [path.name for path in tmp_path.iterdir()] == ["answer.json"]
 
 
 def test_through_a_link_the_file_behind_it_is_written(tmp_path: Path) -> None:

@@ -134,38 +134,18 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted"),
+    ("prose", "count"),
     [
-        (r"0\.25 it gains", ("primary", "s = 4, r = 0.25 at 20,000 steps")),
-        ("same loss after", "equal loss"),
-        ("as much text it loses, by", ("equal data", "s = 4, r = 0.25 at 20,000 steps")),
-        ("The gain falls by", "doubling of s"),
-        ("r = 0.6 loses by", ("step ratios", "s = 4, r = 0.6")),
-        ("New ones at the switch cost", ("parts", "s = 4, r = 0.25, re-initialised")),
-        (r"larger model loses\*\*, by", ("sizes", "laptop-128")),
-        ("superposition wins, by", ("little text", "s = 4, r = 0.25")),
-        (
-            "at s = 16.. loses to the baseline by",
-            ("Also seen", "s = 16, r = 0.25, output only, books-bpe1024, 20,000 steps"),
-        ),
-        ("QK norm changes the gain by", "what QK norm does to the gain"),
-        ("loses:.. by", "short prose, 1500"),
-        ("at 1,500 steps and", "short prose, 3000"),
-        (r"without QK norm \(by", "what QK norm does to the baseline"),
-        ("The gain there is", "gate with QK norm"),
+        (README.partition("## Try it")[0], 6),
+        (re.sub(r"<!-- verdicts -->.*<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 14),
     ],
+    ids=["README", "findings"],
 )
-def test_findings_state(before: str, wanted: str | tuple[str, str]) -> None:
-    found = known()[wanted] if isinstance(wanted, str) else verdict(*wanted)
-    stated = said(f"{before} {INTERVAL}", FINDINGS)
-    assert stated in as_stated(found, stated)
-
-
-def test_every_interval_on_readme_is_one_that_was_computed() -> None:
+def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
     rows = of("campaign").verdicts.to_dict("records")
     every = [*known().values(), *((row["gain"], row["low"], row["high"]) for row in rows)]
-    found = [list(one.groups()) for one in re.finditer(INTERVAL, README.partition("## Try it")[0])]
-    assert len(found) == 6
+    found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
+    assert len(found) == count
     for stated in found:
         assert any(stated in as_stated(one, stated) for one in every), stated
 

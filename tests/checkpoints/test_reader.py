@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +58,16 @@ def test_it_reads_what_megatron_reads(trained: Path) -> None:
 def test_a_flipped_bit_keeps_a_model_from_being_used(trained: Path, tmp_path: Path) -> None:
     """By `export` and `evaluate`, which both begin here; torch itself would not notice."""
     folder = shutil.copytree(trained, tmp_path / "run")
+    (folder / "checkpoints" / "step-²").mkdir()  # a digit to `isdigit`, and no number to `int`
     place = checkpoint_folders(folder)[-1]
     content = bytearray((place / "__0_0.distcp").read_bytes())
     content[len(content) // 2] ^= 1
     (place / "__0_0.distcp").write_bytes(content)
     with pytest.raises(UserError) as raised:
         open_run(folder)
-    assert str(raised.value).startswith(
-        f"{place}: cannot be used (__0_0.distcp is not what was written); name another --step "
-        "(there are: 2)"
-    )
+    said = str(raised.value)
+    assert said.startswith(f"{place}: ")
+    assert all(part in said for part in ("__0_0.distcp", "--step", "there are: 2"))
     assert open_run(folder, 2).step == 2
 
 
@@ -125,6 +126,9 @@ def test_every_layout_holds_the_same_tensors(
         assert torch.equal(found, expected), name
 
 
+Poison = Callable[[Path, Path], None]
+
+
 class Hostile:
     """What a pickle can do to whoever loads it."""
 
@@ -133,16 +137,6 @@ class Hostile:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.mark),)
-
-
-WHERE = {
-    "poison_description": ".metadata: it would run ",
-    "poison_common": "damaged, or not to be trusted",
-    "poison_tensor": "damaged, or not to be trusted",
-    "poison_common_state": "damaged, or not to be trusted",
-    "lead_out_of_the_folder": "which is not a file of this folder; it is refused",
-    "add_an_object": ".metadata: object is not a tensor",
-}
 
 
 def poison_description(place: Path, mark: Path) -> None:
@@ -176,8 +170,7 @@ def _point_to_poison(place: Path, metadata: Metadata, index: MetadataIndex, mark
     there = next(iter(metadata.storage_data.values()))
     changes = {"relative_path": "poison", "offset": 0, "length": len(content.getvalue())}
     metadata.storage_data[index] = dataclasses.replace(there, **changes)
-    with open(place / ".metadata", "wb") as file:
-        pickle.dump(metadata, file)
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
 def lead_out_of_the_folder(place: Path, mark: Path) -> None:
@@ -185,47 +178,42 @@ def lead_out_of_the_folder(place: Path, mark: Path) -> None:
     for index, stored in metadata.storage_data.items():
         path = f"../../checkpoints/{place.name}/{stored.relative_path}"
         metadata.storage_data[index] = dataclasses.replace(stored, relative_path=path)
-    with open(place / ".metadata", "wb") as file:
-        pickle.dump(metadata, file)
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
 def add_an_object(place: Path, mark: Path) -> None:
     metadata = FileSystemReader(place).read_metadata()
     metadata.state_dict_metadata["object"] = BytesStorageMetadata()
-    with open(place / ".metadata", "wb") as file:
-        pickle.dump(metadata, file)
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
 POISONS = {
-    function.__name__: function
-    for function in (
-        poison_description,
-        poison_common,
-        poison_tensor,
-        poison_common_state,
-        lead_out_of_the_folder,
-        add_an_object,
-    )
+    poison_description: ".metadata: it would run ",
+    poison_common: "damaged, or not to be trusted",
+    poison_tensor: "damaged, or not to be trusted",
+    poison_common_state: "damaged, or not to be trusted",
+    lead_out_of_the_folder: "is not a file of this folder",
+    add_an_object: ".metadata: object is",
 }
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
 @pytest.mark.parametrize("forged", [False, True], ids=["without digests", "digests forged"])
 def test_a_hostile_checkpoint_is_refused_in_one_line(
-    trained: Path, words: Path, tmp_path: Path, poison: str, forged: bool
+    trained: Path, words: Path, tmp_path: Path, poison: Poison, forged: bool
 ) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "checkpoints" / "step-00000004").rename(tmp_path / "newer")
     mark = tmp_path / "executed"
     place = checkpoint_folders(folder)[-1]
-    POISONS[poison](place, mark)
+    poison(place, mark)
     (place / DIGESTS).unlink()
     if forged:
         write_digests(place, digests_of(place, os.listdir(place)))
     with pytest.raises(UserError) as raised:  # resuming reads all of a checkpoint
         run(words, folder, "schedule.steps=4", "execution.checkpoint_every=2")
     assert "step-00000002: cannot be read" in str(raised.value)
-    assert WHERE[poison] in str(raised.value)
+    assert POISONS[poison] in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not mark.exists()
 
@@ -234,9 +222,7 @@ def test_an_export_refuses_it_as_well(trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="exports need tst-study[export]")
     from tst_study.huggingface.export import export
 
-    for name, poison in POISONS.items():
-        if name == "poison_common":  # which an export does not read
-            continue
+    for poison in POISONS.keys() - {poison_common}:  # which an export does not read
         folder = shutil.copytree(trained, tmp_path / poison.__name__)
         opened = open_run(folder)
         poison(opened.checkpoint, tmp_path / "executed")

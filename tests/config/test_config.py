@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tests.examples import EXAMPLE, example
+from tests.examples import example
 from tst_study.config.schema import Execution, from_dict, load, to_dict, to_toml
 from tst_study.errors import UserError
 
@@ -31,46 +31,6 @@ learning_rate = 2e-3
 [schedule]
 steps = 100
 """
-
-
-@pytest.mark.parametrize(
-    ("override", "parts"),
-    [
-        ("model.hiden_size=64", ["model.hiden_size: unknown", "did you mean model.hidden_size?"]),
-        ("model.depth=3", ["model.depth", "unknown key", "feed_forward_size"]),
-        ("bag_size=4", ["bag_size: unknown key", "did you mean superposition.bag_size?"]),
-        ("optimizer.lr=1", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),
-        ("optimizer={lr=1}", ["optimizer.lr: unknown key; did you mean optimizer.learning_rate?"]),
-        ("superposition.s=4", ["superposition.s", "did you mean superposition.bag_size?"]),
-        ("model.experts={cuont=4}", ["did you mean model.experts.count?"]),
-        ("execution.parallel.tensr=2", ["did you mean execution.parallel.tensor?"]),
-        ("data.corpora=[{pth='x'}]", ["data.corpora.0.pth", "did you mean data.corpora.path?"]),
-        (
-            "superposition={bag_size=4, mode='input_only', loss='hinge'}",
-            ["superposition", "loss has no meaning with mode = 'input_only'"],
-        ),
-        (
-            "superposition={bag_size=4, mode='output_only', align_bags_to_documents=true}",
-            ["superposition", "align_bags_to_documents has no meaning with mode = 'output_only'"],
-        ),
-        ("schedule.warmup_steps=91", ["warmup_steps = 91", "decay, the last 10 of steps = 100"]),
-    ],
-)
-def test_bad_value_is_one_line_that_names_key_value_and_remedy(
-    override: str, parts: list[str]
-) -> None:
-    with pytest.raises(UserError) as raised:
-        example(override)
-    message = str(raised.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message
-
-
-def test_missing_key_says_how_to_give_it() -> None:
-    values = {key: value for key, value in EXAMPLE.items() if key != "batch"}
-    with pytest.raises(UserError, match=r"batch: missing; .*--set batch="):
-        from_dict(values)
 
 
 def test_several_problems_are_counted() -> None:
@@ -110,22 +70,18 @@ def test_toml_of_a_mixture_of_experts_reads_back(tmp_path: Path) -> None:
     assert (moe.model.experts.count, moe.model.experts.per_token) == (4, 2)
 
 
-def test_overrides_do_not_leak_between_configs() -> None:
-    before = to_dict(example())
-    example("model.layers=7", "optimizer.beta1=0.5")
-    assert to_dict(example()) == before
-
-
-def test_layers_are_compiled_on_gpus_unless_said_otherwise() -> None:
-    asked = {value: Execution(compile=value) for value in ("auto", True, False)}
-    assert [one.compiles(on_gpu=True) for one in asked.values()] == [True, True, False]
-    assert [one.compiles(on_gpu=False) for one in asked.values()] == [False, True, False]
-
-
-def test_training_goes_on_while_a_checkpoint_is_written_on_gpus_unless_said_otherwise() -> None:
-    asked = [Execution(asynchronous_checkpoints=value) for value in ("auto", True, False)]
-    assert [one.trains_while_saving(on_gpu=True) for one in asked] == [True, True, False]
-    assert [one.trains_while_saving(on_gpu=False) for one in asked] == [False, True, False]
+@pytest.mark.parametrize(
+    ("key", "method"),
+    [("compile", "compiles"), ("asynchronous_checkpoints", "trains_while_saving")],
+)
+def test_what_is_automatic_happens_on_gpus_alone(key: str, method: str) -> None:
+    for value, on_gpu, on_processor in (
+        ("auto", True, False),
+        (True, True, True),
+        (False, False, False),
+    ):
+        asked = getattr(Execution.model_validate({key: value}), method)
+        assert (asked(on_gpu=True), asked(on_gpu=False)) == (on_gpu, on_processor)
 
 
 def test_a_run_json_is_a_config_with_later_keys_as_its_run_had_them(tmp_path: Path) -> None:

@@ -76,11 +76,6 @@ def test_batches_that_do_not_divide_are_named(
         check(tiny(tmp_path, *overrides), ranks)
 
 
-def test_an_unknown_key_of_the_layout_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"execution\.parallel\.tensr: unknown key"):
-        tiny(tmp_path, "execution.parallel.tensr=2")
-
-
 def test_the_layout_of_experts_follows_the_table() -> None:
     assert Parallel(tensor=2).expert_tensor_ranks == 2
     assert Parallel(tensor=2, expert=2).expert_tensor_ranks == 1

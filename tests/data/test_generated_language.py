@@ -48,14 +48,6 @@ def _topics_of(language: Language, documents: int) -> np.ndarray:
     return draw.integers(language.parameters.topics, size=documents)
 
 
-def test_probabilities_sum_to_one():
-    language = Language(LanguageParameters())
-    np.testing.assert_allclose(language.transitions.sum(2), 1)
-    np.testing.assert_allclose(language.stationary.sum(), 1)
-    by_class = np.bincount(language.class_of, weights=language.within_class)
-    np.testing.assert_allclose(by_class, 1)
-
-
 def test_the_filter_is_bayes_rule_by_brute_force():
     """Six words, summed over all sequences of topics."""
     language = Language(SMALL)
@@ -75,15 +67,6 @@ def test_the_filter_is_bayes_rule_by_brute_force():
 
     expected = [-np.log(probability(text[: k + 1]) / probability(text[:k])) for k in range(1, 6)]
     np.testing.assert_allclose(language.optimal_losses(text), expected)
-
-
-def test_of_one_topic_the_optimum_is_the_entropy_of_classes_and_words():
-    language = Language(LanguageParameters(words=24, classes=4, topics=1))
-    text, _ = language.text(200_000, part=0)
-    rows, words = language.transitions[0], language.within_class[language.class_of == 0]
-    of_classes = -(language.stationary[0][:, None] * rows * np.log(rows)).sum()
-    entropy = of_classes - (words * np.log(words)).sum()
-    assert abs(language.optimal_losses(text).mean() - entropy) < 0.01
 
 
 def test_a_folder_is_written_once_and_says_what_it_holds(tmp_path):
@@ -172,8 +155,3 @@ def test_a_killed_one_does_not_keep_another_language_from_the_folder(tmp_path, m
     (tmp_path / "mine" / "notes.txt").touch()
     with pytest.raises(UserError, match="not a prepared corpus"):
         generate(tmp_path / "mine", 5000, 3000, parameters)
-
-
-def test_words_that_do_not_divide_into_classes_are_an_error(tmp_path):
-    with pytest.raises(UserError, match="words 10, classes 4"):
-        generate(tmp_path / "x", 100, 100, LanguageParameters(words=10, classes=4))

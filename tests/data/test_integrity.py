@@ -110,14 +110,6 @@ def test_runs_look_at_different_blocks_of_a_large_file_and_together_at_all(
     }
 
 
-def test_ids_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
-    ids = np.random.default_rng(0).integers(0, 64, size=40_000).astype(np.int32)
-    ids[[17, 30_000]] = 64, -3
-    write_token_file(tmp_path / "megatron", [ids], np.dtype(np.int32))
-    with pytest.raises(UserError, match=r"megatron\.bin: token 17 is 64, outside the vocabulary"):
-        adopt([tmp_path / "megatron"], 64)
-
-
 @pytest.mark.parametrize("bad", [64, -3])
 def test_ids_that_no_sample_saw_are_named_where_they_are_read(
     tmp_path: Path, words: Path, monkeypatch: pytest.MonkeyPatch, bad: int

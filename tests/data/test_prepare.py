@@ -311,25 +311,6 @@ def test_a_folder_of_text_may_be_where_it_is_prepared(tmp_path, monkeypatch):
     assert leaves_as_it_is([tmp_path], tmp_path / "out")
 
 
-def test_a_file_is_not_both_training_and_held_out_text(tmp_path):
-    for name in ("train", "held"):
-        (tmp_path / f"{name}.txt").write_text(name)
-    with pytest.raises(UserError, match=r"held\.txt: is both training and held-out text"):
-        quietly([tmp_path], tmp_path / "out", validation=[str(tmp_path / "held.txt")])
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_a_killed_deletion_left_is_not_taken_for_a_new_request(tmp_path, monkeypatch):
-    """A request that failed is deleted when another one is made; the tokenizer may go last."""
-    (tmp_path / "a.jsonl").write_bytes(jsonl(documents(300), "body"))
-    with pytest.raises(UserError, match="--text-field"):
-        quietly([tmp_path / "a.jsonl"], tmp_path / "out")
-    (tmp_path / "out" / UNFINISHED / "request.json").unlink()
-    again = quietly([tmp_path / "a.jsonl"], tmp_path / "out", "bpe:300", text_field="body")
-    assert again.tokenizer.kind == "bpe"
-    assert again.tokenizer.vocabulary_size == 300
-
-
 def test_a_damaged_result_is_made_again(tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_bytes(jsonl(documents(300)))

@@ -75,20 +75,6 @@ def test_a_damaged_file_is_named_or_changes_nothing(
     assert all(torch.equal(expected[name], found[name]) for name in expected), what
 
 
-def test_a_damaged_checkpoint_is_one_that_the_one_before_replaces(
-    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Never the whole run: of what lies in the last checkpoint alone, nothing can stop it."""
-    for seed in range(12):
-        folder = shutil.copytree(stopped, tmp_path / f"{seed}")
-        inside = sorted(checkpoint_place(folder / "run", 4).iterdir())
-        damage(inside[seed % len(inside)], random.Random(seed))
-        run(folder / "words", folder / "run", *SETTINGS)
-        expected, found = last_tensors(stopped / "whole"), last_tensors(folder / "run")
-        assert all(torch.equal(expected[name], found[name]) for name in expected)
-    assert "step-00000004: cannot be read" in capsys.readouterr().err
-
-
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

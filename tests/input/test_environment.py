@@ -20,28 +20,17 @@ TASKS = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
 TASKS |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[1-2]"}
 VARIABLES = [
     ({"WORLD_SIZE": "x"}, "WORLD_SIZE = 'x': is not a number"),
-    ({"WORLD_SIZE": ""}, "WORLD_SIZE = '': is not a number"),
-    ({"WORLD_SIZE": "-1"}, "WORLD_SIZE = '-1': is not a number"),
-    ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE = '1.5': is not a number"),
     ({"WORLD_SIZE": "²"}, "WORLD_SIZE = '²': is not a number"),
     ({"WORLD_SIZE": "9" * 30}, "WORLD_SIZE = '999"),
-    ({"RANK": "x"}, "RANK = 'x': is not a number"),
     ({"RANK": "1"}, "RANK = 1: does not fit WORLD_SIZE = 1"),
     ({**TWO, "RANK": "2"}, "RANK = 2: does not fit WORLD_SIZE = 2"),
     ({**TWO, "LOCAL_RANK": "2"}, "LOCAL_RANK = 2: does not fit LOCAL_WORLD_SIZE = 2"),
-    ({**TWO, "LOCAL_RANK": "one"}, "LOCAL_RANK = 'one': is not a number"),
     ({**TWO, "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE = 3: does not fit WORLD_SIZE = 2"),
-    ({**TWO, "LOCAL_WORLD_SIZE": "x"}, "LOCAL_WORLD_SIZE = 'x': is not a number"),
     ({**TWO, "MASTER_PORT": "x"}, "MASTER_PORT = 'x': is not a port"),
-    ({**TWO, "MASTER_PORT": "0"}, "MASTER_PORT = '0': is not a port"),
     ({**TWO, "MASTER_PORT": "65536"}, "MASTER_PORT = '65536': is not a port"),
-    ({**TWO, "MASTER_ADDR": ""}, "MASTER_ADDR = '': is not an address"),
     ({**TWO, "MASTER_ADDR": "a b"}, "MASTER_ADDR = 'a b': is not an address"),
-    ({"SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS = 'x': is not a number"),
     ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_JOB_ID = '': is not a number"),
     ({**TASKS, "SLURM_PROCID": "x"}, "SLURM_PROCID = 'x': is not a number"),
-    ({**TASKS, "SLURM_LOCALID": ""}, "SLURM_LOCALID = '': is not a number"),
-    ({**TASKS, "SLURM_STEP_ID": "batch"}, "SLURM_STEP_ID = 'batch': is not a number"),
     ({**TASKS, "SLURM_STEP_TASKS_PER_NODE": "x"}, "TASKS_PER_NODE = 'x': is no list of numbers"),
     ({**TASKS, "SLURM_STEP_NODELIST": "?"}, "MASTER_ADDR = '?': is not an address"),
 ]  # fmt: skip
@@ -59,46 +48,29 @@ def test_a_bad_variable_is_named(
 
 PROFILES = [
     ("retries = -1", "retries: "),
-    ("retries = 'x'", "retries: "),
     ("nodes = 3", "nodes: unknown key; did you mean resources.nodes?"),
-    ("partition = 'x'", "partition: unknown key; did you mean resources.partition?"),
     ("parallel = 0", "parallel: "),
-    ("resources = 3", "resources: "),
     ("[resources]\nnodes = 0", "resources.nodes: "),
-    ("[resources]\nnodes = 1.5", "resources.nodes: "),
     ("[resources]\nnodes = 9999999999999999", "resources.nodes: "),
     ("[resources]\ntime = 'soon'", "resources.time: "),
-    ("[resources]\ntime = 60", "resources.time: "),
     ("[resources]\ntime = '1:2:3:4'", "resources.time: "),
     ("[resources]\nmemory_gb = -1.0", "resources.memory_gb: "),
-    ("[resources]\nmemory_gb = nan", "resources.memory_gb: "),
-    ("[resources]\ngpus = 8", "resources.gpus: unknown key"),
     ("[[runs]]\nmatch = '*'", "runs.0.resources: missing"),
-    ("[[runs]]\nmatch = '*'\nresources = {nodes = 0}", "runs.0.resources.nodes: 0: "),
     ("[[runs]]\nmatch = '*'\nresources = {nods = 2}", "runs.0.resources.nods: unknown key; did"),
-    ("[[runs]]\nmatch = '*'\nresources = {zzz = 2}", "resources.zzz: unknown key; there are: n"),
     ("[[runs]]\nmatches = '*'\nresources = {}", "matches: unknown key; did you mean runs.match?"),
-    ("[small]\nzzz = 2", "small.zzz: unknown key; there are: "),
-    ("runs = {}", "runs: "),
     ("gpu_option = 'gpu'", "gpu_option: "),
-    ("modules = 'cuda'", "modules: "),
     ("setup = [3]", "setup.0: "),
     ("sbatch = ['--mem=0']", "sbatch: "),
     ("sbatch = {mem = 1.5}", "sbatch: 1.5: "),
     ("sbatch = {comment = 'grant 42'}", "sbatch: comment: is the mark by which the study's jobs"),
     ("sbatch = {job-name = 'x'}", "sbatch: job-name: keeps equal submissions apart"),
-    ("sbatch = {job_name = 'x'}", "sbatch: job_name: keeps equal submissions apart"),
     ("[small]\nsbatch = {dependency = 'x'}", "small.sbatch: dependency: is how branches wait"),
     ('sbatch = {"a\\n#SBATCH --wrap" = "x"}', "is no long option of sbatch"),
     ("sbatch = {cpus-per-task = 4}", "sbatch: cpus-per-task: goes with the ranks"),
     ("[resources]\ntime = '5'", "time = '5' leaves nothing to train in"),
     ("[[runs]]\nmatch = '*'\nresources = {time = '0:06:00'}", "leaves nothing to train in"),
     ("mfu = 2.0", "mfu: "),
-    ("price_per_gpu_hour = 0.0", "price_per_gpu_hour: "),
-    ("[small]\nnodes = 2", "small.nodes: unknown key"),
     ("x = [", "not valid TOML: "),
-    ("account = 'a'\naccount = 'b'", "not valid TOML: "),
-    (f"parallel = {'9' * 5000}", "not valid TOML: "),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
     ('setup = ["module load cuda\\nsource env"]', "give each as a string of its own"),
     ("[resources]\ntime = '99999999999999999999'", "is more than a year"),
@@ -120,11 +92,6 @@ def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> N
     parameters = {"additional_parameters": {key: value}} if key == "chdir" else {key: value}
     with pytest.raises(UserError, match="more lines of the batch script"):
         script_text(Path("runs"), "true", parameters)
-
-
-def test_nor_does_the_folder_of_the_runs() -> None:
-    with pytest.raises(UserError, match="folder of runs = "):
-        script_text(Path("runs\n#SBATCH --wrap=x"), "true", {})
 
 
 @settings(max_examples=200, deadline=None)

@@ -45,14 +45,11 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 WHOLE = {
     "a line of nothing": b"\n\n",
     "null": b"null\n",
-    "a list": b"[]\n",
     "an empty object": b"{}\n",
-    "a number": b"3\n",
     "not UTF-8": b"\xff\xfe\n",
     "zeros": bytes(100) + b"\n",
     "a deep list": b"[" * 50_000 + b"\n",
     "half a surrogate": b'"\\ud800"\n',
-    "HTML": b"<html>\n",
     "another kind": b'{"segment": "x", "state": [], "schema_version": {}, "task": 3}\n',
 }
 
@@ -81,41 +78,21 @@ def test_a_folder_in_the_place_of_a_file_is_named(copy: Path, name: str) -> None
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("run.json", lambda row: row.update(schema_version=99), "schema_version = 99"),
-    ("run.json", lambda row: row.update(schema_version="1"), "schema_version"),
     ("run.json", lambda row: row.update(more=1), "more: Extra inputs"),
-    ("run.json", lambda row: row.pop("fingerprint"), "fingerprint: Field required"),
     ("run.json", lambda row: row.update(raw_tokens="x"), "raw_tokens: "),
-    ("run.json", lambda row: row.update(parameters=[]), "parameters: "),
-    ("run.json", lambda row: row.update(config=3), "config: "),
     ("run.json", lambda row: row["config"].pop("model"), "config: model: missing"),
     ("run.json", lambda row: row["config"]["model"].update(layers="2"), "model.layers: '2'"),
-    ("run.json", lambda row: row["config"].update(execution=3), "config: execution: 3: "),
-    ("run.json", lambda row: row.update(plan=[]), "plan: "),
-    ("run.json", lambda row: row["plan"].pop("steps"), "plan.steps: Field required"),
     ("run.json", lambda row: row["plan"].update(bag_size="x"), "plan.bag_size: "),
     ("run.json", lambda row: row["parameters"].update(total=None), "parameters.total: "),
     ("status.json", lambda row: row.update(state="well"), "state: "),
-    ("status.json", lambda row: row.update(state=3), "state: "),
     ("status.json", lambda row: row.pop("state"), "state: Field required"),
-    ("status.json", lambda row: row.update(step="x"), "step: "),
-    ("status.json", lambda row: row.update(heartbeat=[]), "heartbeat: "),
     ("status.json", lambda row: row.update(message=None), "message: "),
-    ("status.json", lambda row: row.update(loss="low"), "loss: "),
-    ("status.json", lambda row: row.update(last_checkpoint="x"), "last_checkpoint: "),
-    ("segments.jsonl", lambda row: row.update(segment="x"), "segment: "),
     ("segments.jsonl", lambda row: row.update(segment=-1), "segment: "),
-    ("segments.jsonl", lambda row: row.update(segment=True), "segment: "),
-    ("segments.jsonl", lambda row: row.update(resumed_from="x"), "resumed_from: "),
     ("segments.jsonl", lambda row: row.update(resumed_from=-3), "resumed_from: "),
     ("segments.jsonl", lambda row: row.pop("resumed_from"), "ends, but never began"),
     ("metrics.jsonl", lambda row: row.update(segment=7), "segment 7 is out of order"),
-    ("metrics.jsonl", lambda row: row.update(step="x"), "step: "),
-    ("metrics.jsonl", lambda row: row.update(loss="low"), "loss: "),
-    ("metrics.jsonl", lambda row: row.pop("flops"), "flops: Field required"),
     ("metrics.jsonl", lambda row: row.update(phase="third"), "phase: "),
-    ("metrics.jsonl", lambda row: row.update(more=1), "more: Extra inputs"),
     ("evals.jsonl", lambda row: row.update(nats_per_token=None), "nats_per_token: "),
-    ("evals.jsonl", lambda row: row.pop("eval_set"), "eval_set: Field required"),
     ("evals.jsonl", lambda row: row.update(task=3), "task"),
 ]  # fmt: skip
 
@@ -200,16 +177,10 @@ def test_what_a_run_says_is_never_markup_for_a_terminal(copy: Path) -> None:
 
 MANIFEST: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda all: all.update(schema_version=99), "schema version 99"),
-    (lambda all: all.update(schema_version=None), "schema version None"),
     (lambda all: all.pop("tokenizer"), "tokenizer: Field required"),
-    (lambda all: all.update(tokenizer=3), "tokenizer"),
     (lambda all: all["tokenizer"].update(vocabulary_size="x"), "tokenizer.vocabulary_size"),
-    (lambda all: all["tokenizer"].update(more=1), "tokenizer.more"),
-    (lambda all: all.update(splits=[]), "splits: "),
-    (lambda all: all["splits"]["train"].pop("sha256"), "splits.train.sha256"),
     (lambda all: all["splits"]["train"].update(tokens=-1), "splits.train.tokens"),
     (lambda all: all["splits"]["train"].update(blocks="xyz"), "splits.train.blocks"),
-    (lambda all: all.update(sources="x"), "sources"),
     (lambda all: all.update(more=1), "more"),
 ]  # fmt: skip
 
@@ -232,11 +203,6 @@ def test_a_manifest_that_holds_something_else_is_named(tmp_path: Path, content: 
     (tmp_path / "manifest.json").write_bytes(WHOLE[content])
     said = refusal(["data", "verify", "."], tmp_path)
     assert said.startswith("manifest.json: ")
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(corpus: Path) -> None:
-    said = refusal(["data", "verify", "words/train.bin"], corpus.parent)
-    assert said.startswith("words/train.bin: is a file; ")
 
 
 @UNKNOWN
@@ -277,10 +243,8 @@ def test_any_bytes_in_a_corpus_are_found(
 TEXTS = {
     "text.txt": (b"\xff\xfe", "text.txt"),
     "cut.jsonl": (b'{"text": "a', "cut.jsonl"),
-    "list.jsonl": (b"[1]\n", "name the field with --text-field"),
     "second.jsonl": (b'{"text": "fine"}\n{', "second.jsonl, line 2: is not JSON"),
     "blank.jsonl": (b'\n\n{"text": ""}\n', "no document is left for train"),
-    "number.jsonl": (b'{"text": 3}\n', "name the field with --text-field"),
     "other.jsonl": (b'{"body": "a"}\n', "it has: body"),
     "deep.jsonl": (b'{"text": ' + b"[" * 50_000 + b"\n", "deep.jsonl"),
     "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl"),
@@ -306,21 +270,14 @@ def test_a_text_that_is_none_is_named(tmp_path: Path, name: str) -> None:
 REQUESTS = [
     (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
-    (["--source", "zero.txt"], "zero.txt: is a pipe or device"),
     (["--source", "nowhere.txt"], "nowhere.txt: no such file"),
     (["--source", "empty"], "empty: no such file, or a folder without text"),
-    (["--source", "["], "[: no such file"),
-    (["--source", ""], "no such file, or a folder without text"),
     (["--source", "good.txt", "--tokenizer", "bpe:"], "the size of the vocabulary, 257 to 1,0"),
-    (["--source", "good.txt", "--tokenizer", "bpe:x"], "bpe:x"),
-    (["--source", "good.txt", "--tokenizer", "bpe:1"], "bpe:1"),
-    (["--source", "good.txt", "--tokenizer", "bpe:-5"], "bpe:-5"),
     (["--source", "good.txt", "--tokenizer", "bpe:99999999999"], "bpe:99999999999"),
     (["--source", "good.txt", "--tokenizer", "bpe:5000"], "bpe:5000: the text yields only"),
     (["--source", "good.txt", "--tokenizer", "good.txt"], "good.txt"),
     (["--source", "good.txt", "--tokenizer", "empty"], "empty"),
-    (["--source", "good.txt", "--validation-share", "0"], "validation share 0"),
-    (["--source", "good.txt", "--validation-share", "2"], "validation share 2"),
+    (["--source", "good.txt", "--validation", "good.txt"], "is both training and held-out text"),
     (["--source", "good.txt", "--validation-share", "nan"], "validation share nan"),
     (["--source", "good.txt", "--limit-bytes", "0"], "--limit-bytes"),
     (["--source", "good.txt"], "no document is left for validation"),
@@ -338,7 +295,6 @@ def test_a_request_that_makes_no_sense_is_named(
     tmp_path: Path, words: list[str], expected: str
 ) -> None:
     os.mkfifo(tmp_path / "fifo.txt")
-    (tmp_path / "zero.txt").symlink_to("/dev/zero")
     (tmp_path / "good.txt").write_text("a good text " * 20)
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).write_text("x")
@@ -353,13 +309,11 @@ def test_a_request_that_makes_no_sense_is_named(
 
 ADOPTIONS = [
     (["none.bin"], "none.bin: is no file"),
-    (["."], ".bin: is no file"),
     (["ids.bin"], "--vocabulary-size: missing"),
     (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
-    (["empty.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "empty.bin: cannot be read as"),
     (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids: lies in another folder"),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
@@ -372,6 +326,5 @@ def test_token_files_that_are_none_are_not_adopted(
 ) -> None:
     shutil.copytree(corpus, tmp_path / "words")
     (tmp_path / "ids.bin").write_bytes(b"\1\2BC\3")
-    (tmp_path / "empty.bin").touch()
     assert expected in refusal(["data", "adopt", *words], tmp_path)
     assert not (tmp_path / "manifest.json").exists()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.model import plain_llama
-from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, tiny
+from tests.tiny_runs import MIXTURE, VOCABULARY, built, tiny
 from tst_study.cost.compute import count_parameters
 from tst_study.superposition.method import NEXT_TOKEN
 
@@ -21,21 +20,6 @@ SHAPES = {
     "mixture of experts": MIXTURE,
 }
 shapes = pytest.mark.parametrize("overrides", SHAPES.values(), ids=SHAPES.keys())
-
-
-@shapes
-def test_logits_are_those_of_a_plain_llama(words: Path, overrides: tuple[str, ...]) -> None:
-    config = tiny(words, *overrides, "model.initial_deviation=0.3")  # far from a linear model
-    with built(config) as (model, _):
-        randomize_norms(model)
-        ids = torch.randint(VOCABULARY, (3, 11), generator=torch.Generator().manual_seed(0))
-        weights = plain_llama.copied_weights(model)
-        bags = NEXT_TOKEN.fold(ids)
-        with torch.no_grad():
-            ours = model(bags)
-            plain = plain_llama.logits(weights, config.model, plain_llama.embedded(weights, bags))
-    assert plain.abs().max() > 0.5
-    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
 
 
 @shapes

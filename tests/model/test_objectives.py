@@ -9,15 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.model import plain_llama
-from tests.step_gradients import standing_still, step_gradients
+from tests.layouts import standing_still
 from tests.superposition.naive import multi_hot_loop
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, randomize_norms, run, tiny
+from tst_study.config.schema import Experts
 from tst_study.data.run_data import open_stream
 from tst_study.model.model import Targets, superposition_objective
+from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
 from tst_study.superposition.losses import SET_LOSSES
 from tst_study.superposition.method import NEXT_TOKEN, Objective
+from tst_study.train import train
 
 MODES = ("full", "input_only", "output_only")
 
@@ -57,23 +59,24 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
     labels[torch.rand(shape, generator=generator) < 0.2] = -100
     with built(config) as (model, _):
         randomize_norms(model)
-        weights = plain_llama.copied_weights(model)
-        loss = model(
-            objective.fold(ids), Targets(labels, objective.count_targets(labels), objective)
-        )
+        targets = Targets(labels, objective.count_targets(labels), objective)
+        loss = model(objective.fold(ids), targets)
         loss.backward()
-        gradients = {name: p.grad for name, p in model.named_parameters()}
-    bags = ids.view(3, 6, objective.stride)
-    plain = multi_hot_loop(
-        plain_llama.logits(weights, config.model, plain_llama.embedded(weights, bags)),
-        labels,
-        weights_of_offsets(overrides, objective.bag_size),
-        objective.stride,
-    )
-    plain.backward()
-    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
-    for name, weight in weights.items():
-        torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        model.zero_grad()
+        bags = ids.view(3, 6, objective.stride)
+        means = model.embedding.word_embeddings.weight[bags].mean(dim=2)
+        torch.testing.assert_close(model.embed(bags).transpose(0, 1), means)
+        plain = multi_hot_loop(
+            model(bags),  # whose logits stock transformers confirms
+            labels,
+            weights_of_offsets(overrides, objective.bag_size),
+            objective.stride,
+        )
+        plain.backward()
+        assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_the_modes_read_and_predict_what_the_paper_says(words: Path) -> None:
@@ -100,26 +103,55 @@ def test_input_only_predicts_the_token_right_behind_its_bag(words: Path) -> None
 
 
 def test_the_routers_losses_are_means_over_sequences_and_positions(
-    words: Path, tmp_path: Path
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are in the gradient, not in the loss that is reported."""
+    seen: list[dict[str, torch.Tensor]] = []
+    step = ModelOptimizer.step
+
+    def recording_step(self: ModelOptimizer, learning_rate: float) -> torch.Tensor:
+        norm = step(self, learning_rate)
+        named = self.model.module.named_parameters()
+        seen.append({name: p.main_grad.clone() for name, p in named})
+        return norm
+
+    monkeypatch.setattr(ModelOptimizer, "step", recording_step)
     experts = (
         'model.experts={"count"=4, "per_token"=2, "feed_forward_size"=16, '
         '"balance_loss"=0.5, "router_z_loss"=0.1}'
     )
     config = standing_still(words, experts, "model.initial_deviation=0.2")
-    gradients = step_gradients(config, tmp_path)[1]
+    train(config, tmp_path, progress=False)
     ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(1))
     with built(config) as (model, _):
-        weights = plain_llama.copied_weights(model)
-    of_routers: list[torch.Tensor] = []
-    x = plain_llama.embedded(weights, NEXT_TOKEN.fold(ids))
-    logits = plain_llama.logits(weights, config.model, x, of_routers)
-    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    (loss + sum(of_routers)).backward()
-    assert read(tmp_path).metrics[1]["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    for name, weight in weights.items():
-        torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
+        of_routers: list[torch.Tensor] = []
+        for layer in model.decoder.layers:
+            layer.mlp.register_forward_pre_hook(
+                lambda mlp, inputs: of_routers.append(
+                    router_losses(mlp.router.weight, config.model.experts, inputs[0])
+                )
+            )
+        logits = model.eval()(NEXT_TOKEN.fold(ids))  # in which nothing is added of its own
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        (loss + sum(of_routers)).backward()
+        assert read(tmp_path).metrics[1]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert len(of_routers) == 2
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(seen[1][name], weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def router_losses(weight: torch.Tensor, experts: Experts, x: torch.Tensor) -> torch.Tensor:
+    """(l, b, d): what one layer adds: balance per sequence (Switch Transformer), and z-loss."""
+    logits = x @ weight.T
+    probabilities = logits.softmax(dim=-1)
+    best = probabilities.topk(experts.per_token, dim=-1).indices
+    balance = []
+    for sequence in range(x.shape[1]):
+        chosen = torch.bincount(best[:, sequence].flatten(), minlength=experts.count)
+        share = chosen / chosen.sum()
+        balance.append(experts.count * (share * probabilities[:, sequence].mean(dim=0)).sum())
+    z = logits.logsumexp(dim=-1).square().mean()
+    return experts.balance_loss * torch.stack(balance).mean() + experts.router_z_loss * z
 
 
 @pytest.mark.parametrize("overrides", [*[(f"superposition.mode={m}",) for m in MODES], MIXTURE])

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 from tests.distributed import WorkerError, run_ranks
 from tests.layouts import assert_close_tensors
-from tests.step_gradients import assert_same_steps, standing_still, step_gradients
 from tests.tiny_runs import (
-    MIXTURE,
     checkpoint_folders,
     last_tensors,
     run,
     tiny,
-    when_step_begins,
 )
 from tst_study.errors import UserError
 from tst_study.parallel.process_groups import process_groups
@@ -52,16 +45,6 @@ def assert_same_losses(one: RunRecord, other: RunRecord) -> None:
         assert ours["tokens"] == others["tokens"]
 
 
-@pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
-def test_two_ranks_have_the_gradient_of_one(
-    documents: Path, tmp_path: Path, overrides: tuple[str, ...]
-) -> None:
-    config = standing_still(documents, *ALIGNED, *overrides)
-    one = step_gradients(config, tmp_path / "one")
-    for rank in run_two(step_gradients, config, tmp_path / "two"):
-        assert_same_steps(rank, tmp_path / "two", one, tmp_path / "one")
-
-
 SMOOTHED = (
     "model.vocabulary_size=257",
     "superposition={}",
@@ -80,24 +63,6 @@ def test_a_run_on_two_ranks_is_the_run_on_one(
     assert two.header["fingerprint"] == one.header["fingerprint"]
     assert len(two.metrics) == 20
     assert_same_losses(two, one)
-
-
-@pytest.mark.parametrize("overrides", [(), MIXTURE], ids=["dense", "mixture of experts"])
-def test_a_run_begun_on_two_ranks_goes_on_on_one(
-    words: Path, tmp_path: Path, overrides: tuple[str, ...]
-) -> None:
-    folder = tmp_path / "both"
-    config = tiny(words, *overrides)
-
-    def stopped_on_rank_one() -> Any:
-        if dist.get_rank() == 1:  # a signal to any rank stops all of them, at the same step
-            when_step_begins(11, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        return train(config, folder, progress=False)
-
-    assert run_two(stopped_on_rank_one) == ["preempted", "preempted"]
-    both = run(words, folder, *overrides)
-    assert [segment["resumed_from"] for segment in both.segments] == [None, 12]
-    assert_same_losses(both, run(words, tmp_path / "one", *overrides))
 
 
 def test_a_batch_that_does_not_divide_by_the_ranks_is_named(words: Path, tmp_path: Path) -> None:

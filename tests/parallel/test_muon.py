@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import get_args
 
@@ -13,15 +12,11 @@ from torch import Tensor
 from tests.tiny_runs import (
     MIXTURE,
     MUON,
-    assert_same_run,
     built,
-    checkpoint_folders,
-    run,
     tiny,
 )
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS, OptimizerName
 from tst_study.config.schema import Model, Parallel
-from tst_study.errors import UserError
 from tst_study.parallel import muon
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
@@ -117,24 +112,6 @@ def test_matrices_are_orthogonalized_side_by_side() -> None:
     together = muon.orthogonalized(several)
     for matrix, found in zip(several, together, strict=True):
         torch.testing.assert_close(found, muon.orthogonalized(matrix.unsqueeze(0)).squeeze(0))
-
-
-@pytest.mark.parametrize("overrides", [(), ("numerics.dtype=bfloat16", *MIXTURE)], ids=str)
-def test_a_run_that_goes_on_from_a_checkpoint_is_the_run(
-    words: Path, tmp_path: Path, overrides: tuple[str, ...]
-) -> None:
-    settings = (*MUON, *overrides, "execution.checkpoint_every=7")
-    run(words, tmp_path / "whole", *settings)
-    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
-    shutil.rmtree(checkpoint_folders(tmp_path / "resumed")[-1])
-    record = run(words, tmp_path / "resumed", *settings)
-    assert record.segments[-1]["resumed_from"] == 14
-    assert_same_run(tmp_path / "whole", tmp_path / "resumed")
-
-
-def test_momentum_is_no_setting_of_adamw(words: Path) -> None:
-    with pytest.raises(UserError, match=r"momentum = 0.5 has no meaning .* set beta1"):
-        tiny(words, "optimizer.momentum=0.5")
 
 
 def test_every_optimizer_has_a_rule_and_every_rule_says_what_it_keeps(words: Path) -> None:

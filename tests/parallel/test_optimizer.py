@@ -16,7 +16,6 @@ from tst_study.model.model import SuperposedGPT, Targets
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.superposition.method import NEXT_TOKEN
-from tst_study.train import _switch
 
 
 @contextmanager
@@ -98,80 +97,3 @@ def test_bfloat16_weights_follow_float32_main_parameters(words: Path) -> None:
         assert min(moved) > 3e-4
         for parameter, main in zip(optimizer.parameters, optimizer.main, strict=True):
             assert torch.equal(parameter.flatten(), main.bfloat16())
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_by_default_the_switch_changes_nothing(words: Path, dtype: str) -> None:
-    with optimized(words, f"numerics.dtype={dtype}") as (model, optimizer):
-        before = state_after_some_steps(optimizer)
-        _switch(tiny(words), model, optimizer)
-        assert_equal(before, state(optimizer))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_resetting_the_optimizer_forgets_moments_and_steps_and_keeps_the_weights(
-    words: Path, dtype: str
-) -> None:
-    with optimized(words, f"numerics.dtype={dtype}") as (model, optimizer):
-        before = state_after_some_steps(optimizer)
-        _switch(tiny(words, "superposition.optimizer_at_switch=reset"), model, optimizer)
-        assert not any(optimizer.state_of(main) for main in optimizer.main)
-        assert_equal(before, state(optimizer), only=("model", "main"))
-        fill_gradients(optimizer, seed=9)
-        optimizer.step(1e-3)
-        assert {float(optimizer.state_of(main)["step"]) for main in optimizer.main} == {1.0}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("tied", ["true", "false"])
-def test_reinitializing_replaces_embedding_and_head_and_nothing_else(
-    words: Path, dtype: str, tied: str
-) -> None:
-    settings = (f"numerics.dtype={dtype}", f"model.tied_embeddings={tied}")
-    with optimized(words, *settings) as (model, optimizer):
-        first = {name: p.detach().clone() for name, p in model.named_parameters()}
-        before = state_after_some_steps(optimizer)
-        config = tiny(words, *settings, "superposition.reinitialize_at_switch=true")
-        _switch(config, model, optimizer)
-        after = state(optimizer)
-        names = {id(p): name for name, p in model.named_parameters()}
-        for number, parameter in enumerate(optimizer.parameters):
-            name = names[id(parameter)]
-            for part in ("model", "main"):
-                same = torch.equal(before[f"{part}.{number}"], after[f"{part}.{number}"])
-                assert same == (name not in EMBEDDINGS), f"{part} of {name}"
-            if name in EMBEDDINGS:
-                # New, but not the weights that the run began with.
-                assert not torch.equal(parameter, first[name])
-                assert parameter.float().std().item() == pytest.approx(0.02, rel=0.15)
-                assert torch.equal(optimizer.main[number].to(parameter.dtype), parameter.flatten())
-        assert_equal(before, after, only=("exp_avg", "exp_avg_sq", "step"))
-
-
-def state_after_some_steps(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
-    for seed in range(3):
-        fill_gradients(optimizer, seed)
-        optimizer.step(1e-3)
-    return state(optimizer)
-
-
-def state(optimizer: ModelOptimizer) -> dict[str, torch.Tensor]:
-    found = {}
-    for number, (parameter, main) in enumerate(
-        zip(optimizer.parameters, optimizer.main, strict=True)
-    ):
-        found[f"model.{number}"] = parameter.detach().clone()
-        found[f"main.{number}"] = main.detach().clone()
-        for key, value in optimizer.state_of(main).items():
-            found[f"{key}.{number}"] = value.clone()
-    return found
-
-
-def assert_equal(
-    one: dict[str, torch.Tensor],
-    other: dict[str, torch.Tensor],
-    only: tuple[str, ...] = ("model", "main", "exp_avg", "exp_avg_sq", "step"),
-) -> None:
-    for name, tensor in one.items():
-        if name.split(".")[0] in only:
-            assert torch.equal(tensor, other[name]), name

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.distributed import run_ranks
-from tests.layouts import assert_close_tensors, gradients_on
-from tests.step_gradients import standing_still
+from tests.layouts import assert_close_tensors, gradients_on, standing_still
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
 from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.record import reader as run_record

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.planner import LoadPlan
 
@@ -33,6 +34,7 @@ Layout = tuple[int, tuple[str, ...]]
 MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "TP1 to TP2": ((), (1, ()), (2, TENSOR)),
     "TP2 to TP1": ((), (2, TENSOR), (1, ())),
+    "DP2 to DP1": ((), (2, ()), (1, ())),
     "DP2 to TP2 DP2": ((), (2, ()), (4, TENSOR)),
     "DP2 distributed to DP4 replicated": ((), (2, DISTRIBUTED), (4, ())),
     "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
@@ -127,6 +129,7 @@ def test_data_ranks_read_equal_parts_of_a_checkpoint(
 
 
 def stopped(config: Config, folder: Path, step: int) -> str:
-    """Train up to a signal that comes while step `step` is read."""
-    when_step_begins(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    """Train up to a signal, to the last rank alone, that comes while step `step` is read."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        when_step_begins(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
     return train(config, folder, progress=False)

@@ -1,4 +1,4 @@
-"""How long ranks wait for one that hangs: as long as the config says, whichever group waits."""
+"""How long ranks wait for one that hangs, and what is told of a collective that did not end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from megatron.core import parallel_state
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
 from tst_study.config.schema import Config
+from tst_study.errors import OtherRankError, UserError
+from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.process_groups import process_groups
 
 TIMEOUTS = ("execution.start_timeout_seconds=1234", "execution.timeout_seconds=2")
@@ -54,3 +56,19 @@ def test_a_rank_that_hangs_in_its_tensor_group_is_given_up(words: Path) -> None:
 
     config = tiny(words, *TIMEOUTS, "execution.parallel.tensor=2")
     assert run_ranks(4, work, config)[0] == "gave up"
+
+
+def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
+    missing = FileNotFoundError(2, "No such file or directory", "prepared/gloo")
+    with pytest.raises(UserError) as raised, collectives_named(0):
+        raise UserError("prepared/gloo: cannot be read; name a TOML file") from missing
+    assert not isinstance(raised.value, OtherRankError)
+    assert str(raised.value) == "prepared/gloo: cannot be read; name a TOML file"
+
+
+def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
+    def wait() -> None:
+        raise RuntimeError("[pair.cc:534] gloo: Connection closed by peer [127.0.0.1]:1234")
+
+    with pytest.raises(OtherRankError, match="rank 1: wait did not come"), collectives_named(1):
+        wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from tests.examples import example
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
+from tst_study.record.launch_facts import code_version
 from tst_study.record.log import Progress, RunLog, run_log
 from tst_study.record.writer import RunWriter, append_task_results, header_of
 
@@ -85,25 +86,21 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in record.metrics]
 
 
-def test_rows_beyond_a_resume_point_are_dropped_and_counted(tmp_path: Path) -> None:
-    launch(tmp_path, None, range(1, 8), loss=5.0)  # killed at step 7; its checkpoint was at 4
-    launch(tmp_path, 4, range(5, 7), loss=4.0)
-    assert losses(tmp_path) == [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0), (5, 4.0), (6, 4.0)]
-    assert run_record.read(tmp_path).dropped_rows == 2 * 3
-
-
-def test_a_launch_that_wrote_nothing_still_voids_what_lies_beyond_its_start(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("resumed_from", "second", "kept"),
+    [
+        (4, range(5, 7), [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0), (5, 4.0), (6, 4.0)]),
+        (4, range(0), [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0)]),  # killed before it wrote a row
+        (None, range(1, 3), [(1, 4.0), (2, 4.0)]),  # no checkpoint: all begins anew
+    ],
+)
+def test_rows_beyond_a_resume_point_are_dropped_and_counted(
+    tmp_path: Path, resumed_from: int | None, second: range, kept: list[tuple[int, float]]
 ) -> None:
     launch(tmp_path, None, range(1, 8), loss=5.0)
-    launch(tmp_path, 4, range(0), loss=4.0)
-    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4]
-
-
-def test_restart_without_a_checkpoint_voids_everything(tmp_path: Path) -> None:
-    launch(tmp_path, None, range(1, 4), loss=5.0)
-    launch(tmp_path, None, range(1, 3), loss=4.0)
-    assert losses(tmp_path) == [(1, 4.0), (2, 4.0)]
+    launch(tmp_path, resumed_from, second, loss=4.0)
+    assert losses(tmp_path) == kept
+    assert run_record.read(tmp_path).dropped_rows == 2 * (7 - (resumed_from or 0))
 
 
 @pytest.mark.parametrize("torn", ['{"segment": 0, "st', '{"segment": 0}', "\x00\x00"])
@@ -156,11 +153,6 @@ def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "run.json").read_bytes() == before
 
 
-def test_same_run_under_another_layout_is_taken_up(tmp_path: Path) -> None:
-    open_run(tmp_path).close()
-    open_run(tmp_path, "execution.threads=2", "data.corpora=[{path = 'moved'}]").close()
-
-
 def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     writer = open_run(tmp_path)
     writer.status("running", 5, loss=3.0, last_checkpoint=4)
@@ -189,24 +181,6 @@ def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
             status = run_record.read_status(tmp_path)
             assert status is not None
             assert status["seconds_left"] == left
-
-
-def test_full_disk_is_one_line_and_keeps_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = open_run(tmp_path)
-    writer.status("running", 5)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"status\.json: cannot be written .*free some space"):
-        writer.status("running", 6)
-    status = run_record.read_status(tmp_path)
-    assert status is not None
-    assert status["step"] == 5
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "status.json"]
 
 
 def test_runs_are_found_by_their_record_at_any_depth(tmp_path: Path) -> None:
@@ -261,3 +235,20 @@ def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(
         ["made", f"{step}/1,000"] for step in (10, 20, 30)
     ]
     assert "4.5000" in said[0]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_another_project_around_us_is_not_ours(tmp_path: Path) -> None:
+    installed = tmp_path / ".venv" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "theirs")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert code_version(tmp_path) == {"commit": head, "dirty": False}
+    assert code_version(installed) == {"commit": None, "dirty": None}
+    assert code_version(tmp_path / "nowhere") == {"commit": None, "dirty": None}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.examples import example
 from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
-from tst_study.checkpoints.trained_run import check_fork
 from tst_study.config.identity import fingerprint, prefix_form, shared_until
-from tst_study.config.schema import Config
 from tst_study.dry_run import check_start
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
@@ -163,31 +162,24 @@ def test_nothing_forks_from_a_damaged_checkpoint(words: Path, trunk: Path, tmp_p
         file.write(b"!")
     with pytest.raises(UserError) as refused:
         run(words, tmp_path / "run", *LOGGED, forked(damaged, 10))
-    assert str(refused.value) == (
-        f"{place}: cannot be read (__0_0.distcp is not what was written); delete it and start its "
-        "run again, to go on from the one before"
-    )
+    said = str(refused.value)
+    assert said.startswith(f"{place}: cannot be read (__0_0.distcp is ")
+    assert "delete it" in said
 
 
-def refusal(words: Path, trunk: Path, step: int, *overrides: str) -> str:
-    header = run_record.read_header(trunk)
-    config: Config = tiny(words, *overrides)
-    with pytest.raises(UserError) as refused:
-        check_fork(config, header["data"], header, step)
-    return str(refused.value)
-
-
-def test_what_is_no_trunk_is_refused(words: Path, trunk: Path, tmp_path: Path) -> None:
-    assert "is not a trunk of this run" in refusal(words, trunk, 5, "seed=1")
-    ratio = "superposition.step_ratio=0.25"
-    assert "the two runs part after step 5" in refusal(words, trunk, 10, ratio)
-    with pytest.raises(UserError, match="has no checkpoint of step 4"):
-        run(words, tmp_path / "run", forked(trunk, 4))
-
-
-def test_a_dry_run_checks_the_fork(words: Path, trunk: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "override", "said"),
+    [
+        (4, "seed=0", "no checkpoint of step 4"),
+        (5, "seed=1", "not a trunk"),
+        (10, "superposition.step_ratio=0.25", "part after step 5"),
+    ],
+)
+def test_what_is_no_trunk_is_refused_and_a_dry_run_says_so(
+    words: Path, trunk: Path, tmp_path: Path, step: int, override: str, said: str
+) -> None:
     check_start(tiny(words, forked(trunk, 5)), None, 1)
-    with pytest.raises(UserError, match="has no checkpoint of step 4"):
-        check_start(tiny(words, forked(trunk, 4)), None, 1)
-    with pytest.raises(UserError, match="is not a trunk of this run"):
-        check_start(tiny(words, forked(trunk, 5), "seed=1"), tmp_path, 1)
+    config = tiny(words, forked(trunk, step), override)
+    for start in (partial(check_start, config, tmp_path, 1), partial(train, config, tmp_path)):
+        with pytest.raises(UserError, match=said):
+            start()

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.superposition.naive import IGNORE, targets_of_labels, targets_of_raw_tokens
-from tst_study.superposition import bag_inputs, bag_targets, count_valid_targets, shuffle_bags
+from tst_study.superposition import bag_inputs, bag_targets, shuffle_bags
 
 
 def next_token_labels(raw: torch.Tensor) -> torch.Tensor:
@@ -13,13 +13,6 @@ def test_bags_are_contiguous_and_do_not_overlap():
     tokens = torch.arange(12).view(1, 12)
     assert bag_inputs(tokens, 3).tolist() == [[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]]
     assert bag_inputs(tokens, 3).data_ptr() == tokens.data_ptr()
-
-
-def test_the_last_bag_keeps_the_one_target_that_the_labels_reach():
-    raw = torch.arange(13).view(1, 13)  # a reader gives l·s inputs and labels shifted by one
-    targets = bag_targets(raw[:, 1:], bag_size=3)
-    assert targets[0, -1].tolist() == [12, IGNORE, IGNORE]
-    assert count_valid_targets(raw[:, 1:], bag_size=3).tolist() == [4, 3, 3]
 
 
 @pytest.mark.parametrize("bag_size", [1, 2, 5])

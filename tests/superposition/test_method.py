@@ -50,16 +50,6 @@ def test_the_ten_lines_are_the_paper_s_losses_in_both_phases() -> None:
         torch.testing.assert_close(method.linear_loss(hidden, head, tokens[:, 1:], step), loss)
 
 
-def test_a_bag_of_one_token_is_the_trainer_without_us() -> None:
-    method, table = tst(bag_size=1), nn.Embedding(WORDS, WORDS)
-    tokens = text(POSITIONS)
-    assert method.raw_length(0, POSITIONS) == POSITIONS
-    logits = method.embed(table, tokens[:, :-1], 0)
-    assert torch.equal(logits, table(tokens[:, :-1]))
-    plain = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    assert torch.equal(method.loss(logits, tokens[:, 1:], 0), plain)
-
-
 def test_a_module_that_does_more_than_look_up_is_called() -> None:
     ids = text(POSITIONS * 4)[:, :-1]
     scaled = Scaled(WORDS, 8)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
+from tests.tiny_runs import assert_same_run, run, tiny
 from tst_study import train
 from tst_study.data.token_stream import TokenStream
 from tst_study.errors import UserError
 from tst_study.process.read_ahead import ReadAhead
+from tst_study.record.reader import read
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def readers() -> list[str]:
 
 
 def test_each_step_is_read_once_in_order_and_one_ahead() -> None:
-    read: list[int] = []
+    asked: list[int] = []
     one_ahead = threading.Semaphore(0)
 
     def reading(step: int) -> int:
-        read.append(step)
+        asked.append(step)
         one_ahead.release()
         return step * step
 
@@ -39,22 +40,9 @@ def test_each_step_is_read_once_in_order_and_one_ahead() -> None:
         assert ahead(step) == step * step
         for _ in range(1 if step > 3 else 2):
             assert step == 8 or one_ahead.acquire(timeout=60)
-        assert read == list(range(3, min(step + 2, 9)))
+        assert asked == list(range(3, min(step + 2, 9)))
     ahead.close()
     assert not readers()
-
-
-def test_an_error_is_raised_at_its_own_step() -> None:
-    def reading(step: int) -> int:
-        if step == 2:
-            raise UserError("a broken shard")
-        return step
-
-    ahead = ReadAhead(reading, end=5)
-    assert [ahead(0), ahead(1)] == [0, 1]
-    with pytest.raises(UserError, match="a broken shard"):
-        ahead(2)
-    ahead.close()
 
 
 @pytest.mark.usefixtures("_ahead")
@@ -79,20 +67,6 @@ def test_a_run_that_reads_ahead_is_the_same_run(
 
 
 @pytest.mark.usefixtures("_ahead")
-def test_so_it_is_when_it_was_killed_half_way(words: Path, tmp_path: Path) -> None:
-    def killed() -> None:
-        when_step_begins(13, kill_this_process)
-        run(words, tmp_path / "killed", "execution.checkpoint_every=3")
-
-    process = fork(killed)
-    process.join()
-    assert process.exitcode == -9
-    run(words, tmp_path / "killed", "execution.checkpoint_every=3")
-    run(words, tmp_path / "whole", "execution.checkpoint_every=3")
-    assert_same_run(tmp_path / "killed", tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("_ahead")
 def test_an_error_of_the_thread_ends_the_run_in_its_words(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,4 +80,5 @@ def test_an_error_of_the_thread_ends_the_run_in_its_words(
     monkeypatch.setattr(TokenStream, "batch", broken)
     with pytest.raises(UserError, match="step 5 cannot be read"):
         train.train(tiny(words), tmp_path, progress=False)
+    assert len(read(tmp_path).metrics) == 5  # the step it belongs to ends the run, none before it
     assert not readers()

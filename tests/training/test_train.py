@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.tiny_runs import MIXTURE, MUON, VOCABULARY, run, tiny
-from tst_study.config.phase_plan import plan_phases
+from tst_study import train
+from tst_study.config.phase_plan import learning_rate_factor, plan_phases
 from tst_study.cost.compute import count_flops
 from tst_study.errors import UserError
+from tst_study.model.layers import compile_layers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record import reader as run_record
+from tst_study.record.log import Progress
 from tst_study.record.reader import RunRecord
 
 
@@ -44,6 +50,7 @@ def test_runs_of_every_kind_learn(words: Path, tmp_path: Path, overrides: tuple[
         ("superposition.bag_size=1",),
         ("superposition.mode=output_only",),
         ("superposition.bag_size=8", "superposition.step_ratio=0.25"),
+        ("superposition.step_ratio=1.0",),
     ],
     ids=str,
 )
@@ -62,30 +69,17 @@ def test_counters_of_every_row_are_those_of_the_plan(
         assert row["raw_tokens"] == plan.raw_tokens(step)
         assert row["flops"] == step * flops.per_step
         assert row["epochs"] == pytest.approx(row["raw_tokens"] / 20_000)
+    for row in record.metrics:  # a bag loss never goes by the name of the next-token loss
+        superposed = row["phase"] == "superposition"
+        expected = ("bag_mce", config.superposition.bag_size) if superposed else ("next_token", 1)
+        assert (row["loss_name"], row["bag_size"]) == expected
+        assert row["learning_rate"] == 1e-2 * learning_rate_factor(config.schedule, row["step"] - 1)
     header = record.header
     assert header["raw_tokens"] == record.metrics[-1]["raw_tokens"]
     assert header["flops"]["total"] == record.metrics[-1]["flops"]
     multiplier = 1 + plan.step_ratio * (plan.tokens_per_position("superposition") - 1)
     assert header["plan"]["data_multiplier"] == pytest.approx(multiplier)
     assert header["raw_tokens"] / header["latent_tokens"] == pytest.approx(multiplier)
-
-
-def test_superposed_and_recovery_steps_cost_the_same_flops(words: Path, tmp_path: Path) -> None:
-    superposed = run(words, tmp_path / "superposed")
-    baseline = run(words, tmp_path / "baseline", "superposition.bag_size=1")
-    assert [row["flops"] for row in superposed.metrics] == [
-        row["flops"] for row in baseline.metrics
-    ]
-
-
-def test_a_bag_loss_never_goes_by_the_name_of_the_next_token_loss(
-    words: Path, tmp_path: Path
-) -> None:
-    record = run(words, tmp_path)
-    for row in record.metrics:
-        superposed = row["phase"] == "superposition"
-        assert row["loss_name"] == ("bag_mce" if superposed else "next_token")
-        assert row["bag_size"] == (4 if superposed else 1)
 
 
 def test_rows_come_every_so_many_steps_at_the_switch_and_at_the_end(
@@ -192,3 +186,35 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
             run(words, tmp_path)
     assert run_record.read(tmp_path).state == "failed"
     assert run(words, tmp_path).state == "done"
+
+
+def slow_backend(graph: Any, inputs: Any) -> Any:
+    time.sleep(1.5)
+    return graph.forward
+
+
+def test_the_first_row_tells_of_it_and_its_steps_are_timed_without_it(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(
+        train, "compile_layers", lambda layers: compile_layers(layers, slow_backend)
+    )
+    monkeypatch.setattr(train._Trainer, "evaluate", lambda *unused: True)
+    began = time.perf_counter()
+    record = run(words, tmp_path, "execution.compile=true", "schedule.steps=4")
+    seconds = time.perf_counter() - began
+    first, *others = record.metrics
+    assert first["compile_seconds"] > 1.5
+    assert not any("compile_seconds" in row for row in others)
+    assert first["training_seconds"] == first["step_seconds"]
+    assert first["compile_seconds"] + others[-1]["training_seconds"] < seconds
+
+
+def test_the_live_line_says_how_long_it_took() -> None:
+    line = Progress("run", 10, enabled=False)
+    row = {"step": 1, "phase": "recovery", "loss_name": "next_token", "loss": 3.0}
+    line.show({**row, "tokens_per_second": 10.0, "compile_seconds": 43.2})
+    assert line.tasks[0].fields["facts"].endswith("10 tokens/s  compiled in 43 s")
+    line.show({**row, "tokens_per_second": 10.0})
+    assert line.tasks[0].fields["facts"].endswith("10 tokens/s")
