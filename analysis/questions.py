@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.fits.bag_size.grid_optimum import bag_size_answer, grid_of_runs
+from analysis.fits.bag_size import bag_size_answer, grid_of_runs
 from analysis.fits.law.answer import law_answer, law_on_runs
 from analysis.fits.law.data_constrained import data_answer, published_data_answer
 from analysis.fits.mutual_information import mutual_information_answer

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.fits.bag_size.optimum import optimum
+from analysis.fits.bag_size import optimum
 from analysis.fits.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.fits.scaling.compute_multiplier import compute_multiplier
 from analysis.fits.scaling.scaling_laws import Base

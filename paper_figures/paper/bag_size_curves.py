@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.fits.bag_size.optimum import optimum
+from analysis.fits.bag_size import optimum
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
 from analysis.wording import number

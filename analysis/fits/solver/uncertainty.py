@@ -19,16 +19,6 @@ LEAST_CLUSTERS = 6
 """Of fewer, draws with replacement tell too little for an interval."""
 
 
-def roughness(losses: Floats) -> float:
-    """Standard deviation of a point from second differences: what no smooth curve explains.
-
-    For neighbouring values that are about evenly spaced; 0 for fewer than four points.
-    """
-    if len(losses) < 4:
-        return 0.0
-    return float(np.sqrt((np.diff(losses, 2) ** 2).mean() / 6.0))
-
-
 @dataclass(frozen=True)
 class Bootstrap:
     """Refits to resampled models. Draws that did not converge are left out and counted."""

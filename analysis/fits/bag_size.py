@@ -1,0 +1,380 @@
+"""The best bag size and step ratio: the minimum of a U-shaped curve, or why there is none.
+
+Two forms: a parabola in log s (or logit r), and an asymmetric one, a + b/s + c log s (or a + b/r +
+c/(1 − r)). Which is true is not known: both are fitted, one is dropped only where the curve rules
+it out, and the interval spans those that are left. Where what they leave of the curve is more than
+seeds differ by, neither is true: the form is not known, and there is no interval. A form's own
+interval holds the places at which a t-test does not tell its slope from zero (Fieller's method):
+over seeds, whatever the cells of one seed share, or over what the form leaves of a single curve.
+None is asked beyond the values that were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from analysis import published
+from analysis.answer import Answer
+from analysis.checks import Floats, needs_columns, numbers
+from analysis.tables.columns import rows_of
+from analysis.tables.eligible import over_shared_seeds
+from analysis.verdict.comparison import Comparison
+from analysis.wording import number
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError, one_of
+from tst_study.statistics import critical_t
+
+Along = Literal["bag_size", "step_ratio"]
+LEAST_VALUES = 4
+UNKNOWN = "form not known"
+RULED_OUT = 0.01
+"""Level at which what a form leaves of the curve speaks against it."""
+_GRID = 400
+GROUP = ("size", "steps", "weighting")
+_NOTHING = (
+    "no superposed run beside a baseline: an optimum needs one r at four or more s (or one s at "
+    "four or more r)"
+)
+
+
+def bag_size_answer(
+    grid: pd.DataFrame | None = None, inputs: dict[str, str] | None = None
+) -> Answer:
+    """`tst-study analyse bag-size`: s* per curve and r* per bag."""
+    given = published.loss_grid() if grid is None else grid
+    bags, ratios = optima(given, "bag_size"), optima(given, "step_ratio")
+    tables, said = {}, []
+    for table, name, other in ((bags, "s", "step_ratio"), (ratios, "r", "bag_size")):
+        fitted = table[table["form"] != ""]
+        if len(fitted):
+            names = [*GROUP, other, "best", "low", "high", "flat_low", "flat_high"]
+            shown = fitted[[*names, "form", "sentence"]].reset_index(drop=True)
+            tables[f"Best {name} (both forms, all values)"] = shown
+            edges = int((fitted["sentence"] != "").sum())
+            said.append(
+                f"{edges} of {len(fitted)} curves along {name} are lowest at an edge or "
+                "do not determine where: no number."
+            )
+        if few := len(table) - len(fitted):
+            said.append(
+                f"{few} curves along {name} have fewer than {LEAST_VALUES} values: no optimum."
+            )
+    noise = {*bags.get("noise_from", []), *ratios.get("noise_from", [])}
+    if "seeds" in noise:
+        said.append("Noise is that of seeds, where all values of a curve share two or more.")
+    elif "residuals" in noise:
+        said.append(
+            "Noise is what each form leaves of its curve: no two seeds were run at all its values."
+        )
+    inputs = inputs or published.fingerprints("final_loss_grid")
+    return Answer("bag-size", tables, tuple(said), inputs)
+
+
+def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
+    """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
+    paired gain, so that a seed's luck drops out."""
+    rows = rows_of(comparison.pairs)
+    plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
+    pairs = comparison.pairs.loc[plain]
+    if pairs.empty:
+        raise UserError(_NOTHING)
+    pairs = pairs.assign(size=_labels(pairs), step_ratio=pairs["step_ratio"].round(4))
+    return pairs.assign(loss=-pairs["gain"])[[*GROUP, "step_ratio", "bag_size", "seed", "loss"]]
+
+
+def _labels(pairs: pd.DataFrame) -> pd.Series:
+    """The corpus; where several groups share corpus and length the group's key, and where a group
+    has several the learning rate and the held-out text."""
+    groups = pairs.groupby(["corpus", "steps"])["group"].transform("nunique")
+    rates = pairs.groupby("group")["learning_rate"].transform("nunique")
+    texts = pairs.groupby("group")["eval_set"].transform("nunique")
+    label = pairs["corpus"].where(groups == 1, pairs["corpus"] + " " + pairs["group"].str[:6])
+    label = label.where(rates == 1, label + pairs["learning_rate"].map(" at {:g}".format))
+    return label.where(texts == 1, label + " on " + pairs["eval_set"])
+
+
+def optima(grid: pd.DataFrame, along: Along = "bag_size") -> pd.DataFrame:
+    """One row per curve: the fields of `Optimum` beside what names the curve.
+
+    A curve: all s at one (size, steps, weighting, r), or with `along="step_ratio"` all r at one s.
+    Where the grid has a column `seed`, of the seeds that every value of a curve has. `sentence`
+    takes the place of numbers where a curve has too few points or its optimum is not determined.
+    """
+    needs_columns(grid, (*GROUP, "bag_size", "step_ratio", "loss"), "grid")
+    other = "step_ratio" if along == "bag_size" else "bag_size"
+    tried = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] > 0)]
+    rows: list[dict[str, Any]] = []
+    for keys, curve in tried.groupby([*GROUP, other], sort=True):
+        named = dict(zip((*GROUP, other), keys, strict=True))
+        losses = _by_seed(curve, along)
+        if len(losses) < LEAST_VALUES:
+            few = f"{len(losses)} {along.replace('_', ' ')}s: an optimum needs {LEAST_VALUES}"
+            rows.append({**named, "form": "", "points": len(losses), "sentence": few})
+            continue
+        found = optimum(losses.index.to_numpy(float), losses.to_numpy(float), along=along)
+        rows.append({**named, **asdict(found), "sentence": found.edge})
+    if not rows:
+        raise UserError(_NOTHING)
+    return pd.DataFrame(rows)
+
+
+def _by_seed(curve: pd.DataFrame, along: Along) -> pd.DataFrame:
+    """Losses by value and seed; one column of means where the values share no seed."""
+    if "seed" not in curve:
+        return curve.set_index(along)[["loss"]]
+    losses = over_shared_seeds(curve, along, "loss")
+    return losses.mean(axis=1).to_frame() if losses.isna().any(axis=None) else losses
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where a loss is lowest along s or r; None where that cannot be said, and `edge` says why."""
+
+    form: str
+    """`both`, the one that is left, or `form not known`."""
+    points: int
+    seeds: int
+    best: float | None
+    low: float | None
+    """95%; None where it reaches beyond the values tried."""
+    high: float | None
+    flat_low: float | None
+    """Values whose loss is within one `noise` of the lowest."""
+    flat_high: float | None
+    loss: float | None
+    """At the optimum, mean over seeds."""
+    noise: float
+    """Standard deviation of a point, as a mean over seeds, nats."""
+    noise_from: str
+    """`seeds`, or `residuals`."""
+    edge: str
+    """Why `best` is missing: at an edge, or not determined."""
+
+
+def optimum(
+    values: Sequence[float] | Floats, losses: ArrayLike, *, along: Along = "bag_size"
+) -> Optimum:
+    """The optimum of losses (nats), one per value of s or r, shape (values,), or one per value and
+    seed, shape (values, seeds); a seed's own level drops out.
+
+    Raises `UserError` for fewer than four values, a value given twice, and a loss that is not
+    finite.
+    """
+    one_of(along, ("bag_size", "step_ratio"), "along")
+    x, y = _checked(values, losses, along)
+    forms = [_Form(asymmetric, x, y, along) for asymmetric in (False, True)]
+    fits = [form for form in forms if not form.ruled_out] or forms
+    seeds = y.shape[1]
+    if seeds > 1:
+        own = y - y.mean(axis=0)
+        noise = float(np.sqrt(own.var(axis=1, ddof=1).mean() / seeds))
+    else:
+        noise = min(form.residual for form in forms)
+    said = _no_number(fits, along)
+    best = None if said else float(np.mean([fit.lowest[0] for fit in fits]))
+    unknown = all(fit.misfits for fit in fits)
+    ends: list[float | None] = [None, None]
+    if not (unknown or all(fit.lowest[1] for fit in fits)):
+        lows, highs = zip(*(fit.interval for fit in fits), strict=True)
+        ends = [None if None in lows else min(lows), None if None in highs else max(highs)]
+    loss, flat = None, (None, None)
+    if best is not None:
+        loss = float(np.mean([fit.heights(np.array([best])) for fit in fits]))
+        near = forms[0].grid[np.mean([fit.heights(fit.grid) for fit in fits], 0) <= loss + noise]
+        flat = (near.min(), near.max()) if len(near) else (np.nan, np.nan)
+    best, low, high, flat_low, flat_high = (
+        None if place is None else _back(float(place), along) for place in (best, *ends, *flat)
+    )
+    return Optimum(
+        form=UNKNOWN if unknown else fits[0].name if len(fits) == 1 else "both",
+        points=len(x),
+        seeds=seeds,
+        best=best,
+        low=low,
+        high=high,
+        flat_low=flat_low,
+        flat_high=flat_high,
+        loss=loss,
+        noise=noise,
+        noise_from="residuals" if seeds == 1 else "seeds",
+        edge=said,
+    )
+
+
+def _checked(
+    values: Sequence[float] | Floats, losses: ArrayLike, along: Along
+) -> tuple[Floats, Floats]:
+    """Coordinates (log s, or logit r: axes on which the curves are nearly parabolas), rising, and
+    losses of shape (values, seeds)."""
+    raw = numbers(values, along, above=0.0, below=np.inf if along == "bag_size" else 1.0)
+    y = np.asarray(losses, dtype=float)
+    numbers(y, "loss")
+    if y.ndim not in (1, 2) or len(raw) != len(y):
+        raise UserError(f"{len(raw)} values of {along}, losses of shape {y.shape}: one row each")
+    if len(np.unique(raw)) < len(raw):
+        raise UserError(f"a value of {along} is given twice; give seeds as columns of the losses")
+    if len(raw) < LEAST_VALUES:
+        raise UserError(
+            f"{number(len(raw), 'value')} of {along}: an optimum needs at least four; run more"
+        )
+    order = np.argsort(raw)
+    x = raw[order]
+    x = np.log(x) if along == "bag_size" else np.log(x / (1.0 - x))
+    return x, y.reshape(len(y), -1)[order]
+
+
+def _back(x: float, along: Along) -> float:
+    """s or r of a coordinate."""
+    return float(np.exp(x) if along == "bag_size" else 1.0 / (1.0 + np.exp(-x)))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form fitted to the mean of a curve, by least squares."""
+
+    asymmetric: bool
+    x: Floats
+    """Coordinates, rising, shape (values,)."""
+    y: Floats
+    """Nats, shape (values, seeds)."""
+    along: Along
+
+    @property
+    def name(self) -> str:
+        return "asymmetric" if self.asymmetric else "parabola"
+
+    @property
+    def seeds(self) -> int:
+        return self.y.shape[1]
+
+    @cached_property
+    def grid(self) -> Floats:
+        return np.linspace(self.x.min(), self.x.max(), _GRID)
+
+    def terms(self, at: Floats) -> tuple[Floats, Floats]:
+        """And their derivatives by the coordinate, shapes (places, 3)."""
+        one = np.ones_like(at)
+        if not self.asymmetric:
+            terms, slopes = (one, at, at**2), (0 * one, one, 2 * at)
+        elif self.along == "bag_size":
+            terms, slopes = (one, np.exp(-at), at), (0 * one, -np.exp(-at), one)
+        else:
+            odds = np.exp(at)  # r / (1 − r)
+            terms, slopes = (one, 1 / odds, odds), (0 * one, -1 / odds, odds)
+        return np.stack(terms, axis=-1), np.stack(slopes, axis=-1)
+
+    @cached_property
+    def own(self) -> Floats:
+        """Terms at the curve's values."""
+        return self.terms(self.x)[0]
+
+    @cached_property
+    def coefficients(self) -> Floats:
+        found: Floats = np.linalg.lstsq(self.own, self.y.mean(axis=1), rcond=None)[0]
+        return found
+
+    def heights(self, at: Floats) -> Floats:
+        heights: Floats = self.terms(at)[0] @ self.coefficients
+        return heights
+
+    @cached_property
+    def left(self) -> Floats:
+        """Of the mean curve, what the form does not explain."""
+        return self.y.mean(axis=1) - self.heights(self.x)
+
+    @property
+    def residual(self) -> float:
+        return float(np.sqrt((self.left**2).sum() / (len(self.x) - 3)))
+
+    @cached_property
+    def lowest(self) -> tuple[float, int]:
+        """Place of the lowest point, and -1 or 1 where it is the low or high end of the values
+        tried (else 0)."""
+        best = int(self.heights(self.grid).argmin())
+        return float(self.grid[best]), -1 if best == 0 else int(best == _GRID - 1)
+
+    @cached_property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Places at which a t-test does not tell the slope from zero."""
+        grid = self.grid
+        weights = self.terms(grid)[1] @ np.linalg.pinv(self.own)
+        found = weights @ self.y
+        slopes = found.mean(axis=1)
+        if self.seeds > 1:
+            errors = found.std(axis=1, ddof=1) / np.sqrt(self.seeds)
+            critical = critical_t(self.seeds - 1)
+        else:
+            errors = self.residual * np.linalg.norm(weights, axis=1)
+            critical = critical_t(len(self.x) - 3)
+        plausible = np.flatnonzero(np.abs(slopes) <= critical * errors)
+        if len(plausible):
+            first, last = plausible[0], plausible[-1]
+            return (
+                None if first == 0 else float(grid[first - 1]),
+                None if last == _GRID - 1 else float(grid[last + 1]),
+            )
+        # Everywhere a slope: beyond one of the ends, or between two places of the grid.
+        if slopes[0] < 0 < slopes[-1]:
+            step = float(grid[1] - grid[0])
+            return self.lowest[0] - step, self.lowest[0] + step
+        return None, None
+
+    @cached_property
+    def ruled_out(self) -> bool:
+        """Whether the curve bends in the way of the other form, by a t-test of that bend."""
+        x, y = self.x, self.y
+        bend = _Form(not self.asymmetric, x, y, self.along).own[:, 1]
+        if self.asymmetric and self.along == "bag_size":
+            bend = x**2
+        bend = bend - self.own @ np.linalg.lstsq(self.own, bend, rcond=None)[0]
+        found = bend @ y / np.linalg.norm(bend)
+        if self.seeds > 1:
+            error, freedom = float(found.std(ddof=1)) / np.sqrt(self.seeds), self.seeds - 1
+        else:
+            freedom = len(x) - 4
+            if freedom < 1:
+                return False
+            error = np.sqrt(max(0.0, float(self.left @ self.left) - found[0] ** 2) / freedom)
+        error = max(error, 1e-9 * float(np.ptp(y)))  # Below that all is rounding.
+        return bool(2 * stats.t.sf(abs(found.mean()) / error, freedom) < RULED_OUT)
+
+    @cached_property
+    def misfits(self) -> bool:
+        """Whether the form leaves more of the mean curve than seeds differ by (the F-test of lack
+        of fit; Draper and Smith, Applied Regression Analysis). One seed cannot tell."""
+        points = len(self.x)
+        if self.seeds == 1:
+            return False
+        left = self.seeds * (self.left**2).sum() / (points - 3)
+        own = self.y - self.y.mean(axis=1)[:, None]
+        own = own - own.mean(axis=0)  # a seed's level drops out
+        freedom = (points - 1) * (self.seeds - 1)
+        error = max((own**2).sum() / freedom, (1e-9 * np.ptp(self.y)) ** 2)
+        return bool(stats.f.sf(left / error, points - 3, freedom) < RULED_OUT)
+
+
+def _no_number(fits: list[_Form], along: Along) -> str:
+    """Why there is no best value, or an empty text."""
+    name = "s" if along == "bag_size" else "r"
+    places, edges = zip(*(fit.lowest for fit in fits), strict=True)
+    if set(edges) in ({1}, {-1}):
+        word, more = ("smallest", "smaller") if edges[0] == -1 else ("largest", "larger")
+        at = _back(places[0], along)
+        curves = "the fitted curve is" if len(fits) == 1 else "both fitted curves are"
+        last = along == "bag_size" and round(at) == 2 and edges[0] == -1
+        tried = "the smallest that there is" if last else f"the {word} tried; run {more} ones"
+        return f"edge: {curves} lowest at {name} = {at:.3g}, {tried}"
+    ends = [fit.interval for fit in fits]
+    widths = [np.inf if low is None or high is None else high - low for low, high in ends]
+    if any(edges) or max(places) - min(places) > max(widths):
+        each = " and ".join(f"{_back(fit.lowest[0], along):.3g} ({fit.name})" for fit in fits)
+        return f"not determined: lowest at {name} = {each}; run more values or seeds"
+    return ""
