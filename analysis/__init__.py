@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.fits.law.superposition_law import fit_superposition_law
-    from analysis.fits.scaling.frames import fit_chinchilla, fit_power_law
+    from analysis.fits.scaling.laws import fit_chinchilla, fit_power_law
 
 _HOME = {
-    "fit_chinchilla": "fits.scaling.frames",
-    "fit_power_law": "fits.scaling.frames",
+    "fit_chinchilla": "fits.scaling.laws",
+    "fit_power_law": "fits.scaling.laws",
     "fit_superposition_law": "fits.law.superposition_law",
 }
 __all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law"]

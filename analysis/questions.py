@@ -15,9 +15,9 @@ from analysis.fits.bag_size import bag_size_answer, grid_of_runs
 from analysis.fits.law.answer import law_answer, law_on_runs
 from analysis.fits.law.data_constrained import data_answer, published_data_answer
 from analysis.fits.mutual_information import mutual_information_answer
-from analysis.fits.scaling.chinchilla import points_of
-from analysis.fits.scaling.chinchilla_answer import chinchilla_answer
 from analysis.fits.scaling.compute_multiplier import compute_answer
+from analysis.fits.scaling.laws import chinchilla_answer
+from analysis.fits.scaling.points import points_of
 from analysis.summary import summarise
 from analysis.tables.columns import Tables
 from analysis.tables.eligible import eligible

@@ -19,10 +19,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.fits.bag_size import optimum
-from analysis.fits.scaling.chinchilla import envelope, exponents, isoflop, parametric
 from analysis.fits.scaling.compute_multiplier import compute_multiplier
-from analysis.fits.scaling.scaling_laws import Base
-from analysis.fits.solver import bootstrap
+from analysis.fits.scaling.frontier import envelope, isoflop
+from analysis.fits.scaling.laws import Base, fit_chinchilla
 from analysis.tables.columns import finished
 from analysis.verdict.comparison import compare
 from analysis.verdict.length_curve import speed_up
@@ -198,11 +197,11 @@ def _parametric(
         )
         model = points["params"] if shared else points.index
         try:
-            found = parametric(points.assign(model=model))
+            found = fit_chinchilla(points.assign(model=model), 100)
         except UserError:
             return
-        low, high = exponents(found, bootstrap(found, 100))["params"][1:]
-        yield low, high, EXPONENT
+        (row,) = found.allocation([1e21]).to_dict("records")
+        yield _end(row["params_exponent_low"]), _end(row["params_exponent_high"]), EXPONENT
 
     return of
 

@@ -185,11 +185,12 @@ def optimum(
     if not (unknown or all(fit.lowest[1] for fit in fits)):
         lows, highs = zip(*(fit.interval for fit in fits), strict=True)
         ends = [None if None in lows else min(lows), None if None in highs else max(highs)]
-    loss, flat = None, (None, None)
+    loss: float | None = None
+    flat: list[float | None] = [None, None]
     if best is not None:
         loss = float(np.mean([fit.heights(np.array([best])) for fit in fits]))
         near = forms[0].grid[np.mean([fit.heights(fit.grid) for fit in fits], 0) <= loss + noise]
-        flat = (near.min(), near.max()) if len(near) else (np.nan, np.nan)
+        flat = [near.min(), near.max()] if len(near) else [np.nan, np.nan]
     best, low, high, flat_low, flat_high = (
         None if place is None else _back(float(place), along) for place in (best, *ends, *flat)
     )
@@ -253,7 +254,7 @@ class _Form:
 
     @property
     def seeds(self) -> int:
-        return self.y.shape[1]
+        return int(self.y.shape[1])
 
     @cached_property
     def grid(self) -> Floats:
@@ -288,7 +289,8 @@ class _Form:
     @cached_property
     def left(self) -> Floats:
         """Of the mean curve, what the form does not explain."""
-        return self.y.mean(axis=1) - self.heights(self.x)
+        left: Floats = self.y.mean(axis=1) - self.heights(self.x)
+        return left
 
     @property
     def residual(self) -> float:

@@ -23,7 +23,7 @@ from scipy import special
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats
-from analysis.fits.scaling.scaling_laws import power_law
+from analysis.fits.scaling.laws import power_law
 from analysis.fits.solver import Fit, LeastSquares, Problem, fit, grid_of_starts
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError

@@ -11,9 +11,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.checks import Floats
-from analysis.fits.scaling.scaling_laws import Base, chinchilla
+from analysis.fits.scaling.laws import Base, chinchilla
 from analysis.fits.solver import Formula, Huber, LeastSquares, Objective, Problem
-from analysis.fits.solver.formula import Columns
+from analysis.fits.solver.problem import Columns
 
 SCALING = Path(__file__).parent / "scaling"
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.fits.scaling.scaling_laws import chinchilla, power_law
+from analysis.fits.scaling.laws import chinchilla, power_law
 from analysis.fits.solver import (
-    Fit,
     Formula,
     Huber,
     LeastSquares,
@@ -20,8 +19,6 @@ from analysis.fits.solver import (
     bootstrap,
     fit,
     grid_of_starts,
-    leave_one_out,
-    profile,
 )
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
@@ -117,28 +114,3 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
     clusters = bootstrap(replace(found, problem=ten), 100)
     assert clusters.draws["log_E"].std() > 1.8 * rows.draws["log_E"].std()
-
-
-def test_a_profile_bounds_what_data_know_and_says_what_they_do_not() -> None:
-    def fitted(low: float) -> Fit:
-        model = power_law(np.geomspace(low, 30, 40))
-        noise = 0.01 * np.random.default_rng(0).standard_normal(40)
-        observed = model.loss(np.array([0.5, 0.3, 0.5])) * np.exp(noise)
-        return fit(Problem(model, observed, LeastSquares()), [[0.5, 0.3, 0.5]], strict=False)
-
-    low, high = profile(fitted(1.0), "alpha", list(np.linspace(0.05, 2, 40))).interval()
-    assert low is not None
-    assert high is not None
-    assert low < 0.5 < high
-    # Of a narrow piece of a power law, exponent and floor slide along each other.
-    assert profile(fitted(20.0), "log_E", list(np.linspace(-9, 0.7, 30))).interval()[0] is None
-
-
-def test_what_was_left_out_is_predicted_from_the_rest() -> None:
-    problem = made_runs(0.003)
-    sizes = np.round(np.geomspace(5e7, 1e10, 8)).astype(int)
-    groups = list(np.tile(sizes, 8))
-    table = leave_one_out(problem, groups, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=4)
-    assert list(table["runs"]) == [8] * 8
-    assert (table["note"] == "").all()
-    assert 0.001 < table["rmse"].max() < 0.03

@@ -10,8 +10,8 @@ import pytest
 
 import analysis
 from analysis.answer import Answer
-from analysis.fits.scaling.chinchilla import at_best_rates
-from analysis.fits.scaling.chinchilla_answer import chinchilla_answer
+from analysis.fits.scaling.laws import chinchilla_answer
+from analysis.fits.scaling.points import at_best_rates
 from analysis.tables.source import load
 from tests.analysis.made_runs import imported
 from tst_study.errors import UserError
@@ -30,12 +30,12 @@ def frame(noise: float = 0.001, floor: float = TRUTH["E"], seed: int = 0) -> pd.
 
 
 @pytest.fixture(scope="module")
-def found() -> analysis.fits.scaling.frames.ChinchillaFit:
+def found() -> analysis.fits.scaling.laws.ChinchillaFit:
     return analysis.fit_chinchilla(frame(), draws=100)
 
 
 def test_a_frame_is_fitted_and_speaks_in_printed_names(
-    found: analysis.fits.scaling.frames.ChinchillaFit,
+    found: analysis.fits.scaling.laws.ChinchillaFit,
 ) -> None:
     table = found.summary().set_index("parameter")
     assert list(table.index) == ["E", "A", "B", "alpha", "beta"]
@@ -51,7 +51,7 @@ def test_a_frame_is_fitted_and_speaks_in_printed_names(
 
 
 def test_a_fit_predicts_with_intervals_and_allocates(
-    found: analysis.fits.scaling.frames.ChinchillaFit,
+    found: analysis.fits.scaling.laws.ChinchillaFit,
 ) -> None:
     asked = pd.DataFrame({"params": [2e9, 3e10], "tokens": [1e11, 1e12]})
     said = found.predict(asked)

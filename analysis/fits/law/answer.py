@@ -13,7 +13,7 @@ from analysis.fits.law.advice import outside, recommend
 from analysis.fits.law.held_out import copied, held_out, observed_gains
 from analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from analysis.fits.law.superposition_law import Law, fit_law, published_law
-from analysis.fits.scaling.scaling_laws import Base
+from analysis.fits.scaling.laws import Base
 from analysis.fits.solver.shared_errors import Spread
 from analysis.tables.columns import rows_of
 from tst_study.errors import UserError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -11,21 +10,9 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.fits.scaling.chinchilla import (
-    Form,
-    Frontier,
-    alike_in_kind,
-    allocation,
-    at_best_rates,
-    envelope,
-    exponents,
-    isoflop,
-    leave_one_size_out,
-    parametric,
-    points_of,
-)
-from analysis.fits.scaling.power_law import fit_power_law
-from analysis.fits.solver import bootstrap
+from analysis.fits.scaling.frontier import Form, Frontier, envelope, isoflop
+from analysis.fits.scaling.laws import fit_power_law
+from analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import eligible
 from analysis.verdict.comparison import SAME_BUT_LENGTH
@@ -83,7 +70,8 @@ def compute_answer(
     inputs: dict[str, str] | None = None,
     form: Form = "parabola",
 ) -> Answer:
-    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's approaches.
+    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's first two
+    approaches (`laws` has the third).
 
     What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
     """
@@ -121,10 +109,10 @@ def compute_answer(
         own, left_out = at_best_rates(rows)
         if left_out:
             said.append(f"Chinchilla, {label}: {left_out}.")
-        for name, approach in _APPROACHES.items():
+        for name, approach in {"approach 1": envelope, "approach 2": isoflop}.items():
             title = f"Chinchilla, {name}, {label}"
             try:
-                table = tables[title] = approach(own, form)
+                table = tables[title] = _of_frontier(approach(own, form=form))
                 note = table.attrs.get("note")
             except UserError as error:
                 note = str(error)
@@ -164,16 +152,13 @@ def multipliers_of(
 
 
 def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
-    flops, losses = baseline["flops"].to_numpy(dtype=float), baseline["loss"].to_numpy(dtype=float)
     try:
-        law = fit_power_law(flops, losses)
+        law = fit_power_law(baseline, draws=0)
     except UserError as error:
         return f"{label}, baseline: {error}."
-    low, high = law.floor_interval()
-    bounds = " to ".join("unbounded" if end is None else f"{end:.3f}" for end in (low, high))
     return (
-        f"{label}, baseline: loss falls as C^−{law.exponent:.3f} towards {law.floor:.3f} nats "
-        f"(floor, 95% by profile: {bounds})."
+        f"{label}, baseline: loss falls as C^−{law.alpha:.3f} towards {law.E:.3f} nats (a fit to "
+        f"{len(baseline)} runs)."
     )
 
 
@@ -184,26 +169,3 @@ def _of_frontier(found: Frontier) -> pd.DataFrame:
     )
     table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
     return table
-
-
-def _approach_3(points: pd.DataFrame) -> pd.DataFrame:
-    found = parametric(points)
-    drawn = bootstrap(found, 400)
-    budgets = np.geomspace(points["flops"].min(), points["flops"].max(), 5)
-    value, low, high = exponents(found, drawn)["params"]
-    table = allocation(found, budgets, drawn).assign(
-        params_exponent=value, exponent_low=low, exponent_high=high
-    )
-    notes = [f"{name} is not determined, at its bound" for name in drawn.undetermined]
-    if low is None:
-        notes.append(f"no interval: {drawn.clusters} models are too few to draw from")
-    table.attrs["note"] = "; ".join(notes)
-    return table
-
-
-_APPROACHES: dict[str, Callable[[pd.DataFrame, Form], pd.DataFrame]] = {
-    "approach 1": lambda points, form: _of_frontier(envelope(points, form=form)),
-    "approach 2": lambda points, form: _of_frontier(isoflop(points, form=form)),
-    "approach 3": lambda points, _: _approach_3(points),
-    "approach 3 predicting each size from the others": lambda points, _: leave_one_size_out(points),
-}

@@ -1,12 +1,12 @@
 """Fits that say when they failed: laws, objectives, solver, uncertainty. numpy and scipy only."""
 
-from analysis.fits.solver.formula import Formula
-from analysis.fits.solver.problem import Huber, LeastSquares, Objective, Problem
+from analysis.fits.solver.problem import Columns, Formula, Huber, LeastSquares, Objective, Problem
 from analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
-from analysis.fits.solver.uncertainty import Bootstrap, bootstrap, leave_one_out, profile
+from analysis.fits.solver.uncertainty import Bootstrap, bootstrap
 
 __all__ = [
     "Bootstrap",
+    "Columns",
     "Fit",
     "Formula",
     "Huber",
@@ -17,6 +17,4 @@ __all__ = [
     "bootstrap",
     "fit",
     "grid_of_starts",
-    "leave_one_out",
-    "profile",
 ]

@@ -1,16 +1,111 @@
-"""What a fit solves: a law, the losses it is to explain, and what is minimised."""
+"""What a fit solves: a law as a formula, the losses it is to explain, and what is minimised.
+
+Derivatives are taken by the complex step (Squire & Trapp 1998, SIAM Review 40): exact to rounding,
+for every formula in operations that numpy has for complex numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 from analysis.checks import Floats
-from analysis.fits.solver.formula import Formula, derivative
+
+Columns = Mapping[str, NDArray[Any]]
+LossFormula = Callable[[Mapping[str, Any], Columns], Any]
+"""Parameters by name and columns of shape (n,) to losses; analytic in the parameters."""
+_STEP = 1e-30
+
+
+def derivative(of: Callable[[NDArray[Any]], NDArray[Any]], theta: Floats) -> Floats:
+    """Derivative, shape (n, p), of a function of parameters, shapes (…, p) to (…, n)."""
+    if not len(theta):
+        return np.zeros((len(of(theta)), 0))
+    slopes: Floats = of(theta + 1j * _STEP * np.eye(len(theta))).imag.T / _STEP
+    return slopes
+
+
+class Formula:
+    """Loss = level of the row + formula(parameters, columns), nats per token.
+
+    `linear`: parameters that the loss is linear in when all others are held, or, named `log_…`, the
+    logs of such parameters, which must be positive. A start is solved for these, so that its own
+    values of them do not matter. `levels`: by name, the rows that have it, shape (n,), as ones
+    among zeros; each is a linear parameter of the model, before those of the formula.
+    """
+
+    def __init__(
+        self,
+        parameters: tuple[str, ...],
+        formula: LossFormula,
+        columns: Columns,
+        linear: tuple[str, ...] = (),
+        levels: Mapping[str, Floats] | None = None,
+    ) -> None:
+        self.levels = levels or {}
+        self.parameters = (*self.levels, *parameters)
+        self.formula, self.linear = formula, linear
+        self.columns = {name: np.asarray(values) for name, values in columns.items()}
+        self._design = np.array([*self.levels.values()]).reshape(len(self.levels), len(self))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def loss(self, theta: NDArray[Any]) -> NDArray[Any]:
+        """Nats per token, shape (…, n), of parameters of shape (…, p)."""
+        own = len(self.levels)
+        named = {name: theta[..., own + i, None] for i, name in enumerate(self.parameters[own:])}
+        with np.errstate(all="ignore"):
+            loss: NDArray[Any] = theta[..., :own] @ self._design + self.formula(named, self.columns)
+        return loss
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Formula:
+        """The same law of some of the rows."""
+        columns = {name: values[chosen] for name, values in self.columns.items()}
+        levels = {name: values[chosen] for name, values in self.levels.items()}
+        return Formula(self._free, self.formula, columns, self.linear, levels)
+
+    def held(self, values: Mapping[str, float]) -> Formula:
+        """The law with some parameters of its formula held at given values."""
+        unknown = sorted(set(values) - set(self._free))
+        if unknown:
+            raise ValueError(f"no parameter {unknown[0]!r}; there are {self._free}")
+        free, linear = (
+            tuple(name for name in names if name not in values)
+            for names in (self._free, self.linear)
+        )
+        formula = self.formula
+        return Formula(
+            free, lambda p, c: formula({**values, **p}, c), self.columns, linear, self.levels
+        )
+
+    @property
+    def _free(self) -> tuple[str, ...]:
+        return self.parameters[len(self.levels) :]
+
+    def improved(self, theta: Floats, observed: Floats) -> Floats:
+        """The start with its linear parameters solved for, by least squares on the loss."""
+        own = [self.parameters.index(name) for name in (*self.levels, *self.linear)]
+        logs = any(name.startswith("log_") for name in self.linear)
+        improved = theta.copy()
+        improved[own] = 0.0
+        loss, slopes = self.loss(improved), derivative(self.loss, improved)[:, own]
+        if not (own and np.isfinite(slopes).all() and np.isfinite(loss).all()):
+            return theta
+        if not logs:
+            improved[own] = np.linalg.lstsq(slopes, observed - loss, rcond=None)[0]
+            return improved
+        scale = slopes.max(axis=0)
+        found, _ = optimize.nnls(slopes / scale, observed - (loss - slopes.sum(axis=1)))
+        # A term that vanishes keeps a millionth of the loss, or nothing would bring it back.
+        improved[own] = np.log(np.maximum(found, 1e-6 * float(observed.mean())) / scale)
+        return improved
+
 
 Scale = Literal["log", "loss"]
 

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import Floats
-from analysis.fits.solver.formula import Formula
-from analysis.fits.solver.problem import LeastSquares, Problem
+from analysis.fits.solver.problem import Formula, LeastSquares, Problem
 from analysis.fits.solver.solve import Fit, fit, refit
 from tst_study.statistics import critical_t
 

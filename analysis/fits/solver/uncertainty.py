@@ -1,18 +1,22 @@
-"""How well a fit is known: bootstrap, profile likelihood, prediction of what was left out."""
+"""How well a fit is known: refits to models drawn anew."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from analysis.checks import Floats
-from analysis.fits.solver.identified import undetermined
 from analysis.fits.solver.problem import Problem
-from analysis.fits.solver.solve import GRADIENT_TOLERANCE, Fit, fit, gradient_measure, refit
+from analysis.fits.solver.solve import (
+    GRADIENT_TOLERANCE,
+    Fit,
+    gradient_measure,
+    refit,
+    undetermined,
+)
 from tst_study.statistics import CONFIDENCE, critical_t
 
 LEAST_CLUSTERS = 6
@@ -80,106 +84,3 @@ def bootstrap(found: Fit, draws: int = 1000) -> Bootstrap:
 
 def _undetermined(problem: Problem, theta: Floats) -> np.ndarray:
     return undetermined(problem.residuals(theta), problem.jacobian(theta))
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The objective along one parameter, all others fitted anew at each of its values."""
-
-    name: str
-    table: pd.DataFrame
-    """value, objective, deviance (twice the log-likelihood ratio to the best), and the others."""
-
-    def interval(self) -> tuple[float | None, float | None]:
-        """Where the deviance crosses the 95% quantile of χ²; None on a side where it never does
-        within the values tried: the data do not bound the parameter there."""
-        limit = float(stats.chi2.ppf(CONFIDENCE, 1))
-        values = self.table["value"].to_numpy()
-        above = self.table["deviance"].to_numpy() - limit
-        best = int(np.argmin(above))
-        left = [i for i in range(best) if above[i] > 0 >= above[i + 1]]
-        right = [i for i in range(best, len(values) - 1) if above[i] <= 0 < above[i + 1]]
-
-        def crossing(i: int) -> float:
-            share = above[i] / (above[i] - above[i + 1])
-            return float(values[i] + share * (values[i + 1] - values[i]))
-
-        return crossing(left[0]) if left else None, crossing(right[-1]) if right else None
-
-
-def profile(found: Fit, name: str, values: Sequence[float]) -> Profile:
-    """Profile likelihood of a parameter over `values`.
-
-    The scale of the residuals is taken as unknown and fitted: the deviance is (n − p) log of the
-    sum of squares (normal errors), twice that of a sum of absolute residuals (Laplace), and for a
-    Huber loss what lies between, by how many residuals are beyond its delta. It is counted from
-    the lowest objective seen, which may lie away from `found`.
-    """
-    names = found.problem.model.parameters
-    place = names.index(name)
-    ordered = sorted({float(value) for value in values} | {float(found.theta[place])})
-    rows: dict[float, tuple[float, Floats]] = {}
-    centre = ordered.index(float(found.theta[place]))
-    for walk in (range(centre, len(ordered)), range(centre, -1, -1)):
-        theta = np.delete(found.theta, place)
-        for at in walk:
-            held = found.problem.model.held({name: ordered[at]})
-            problem = replace(found.problem, model=held)
-            ends = [refit(problem, start) for start in (theta, np.delete(found.theta, place))]
-            theta = min(ends, key=problem.value)
-            whole, value = np.insert(theta, place, ordered[at]), problem.value(theta)
-            if ordered[at] not in rows or value < rows[ordered[at]][0]:
-                rows[ordered[at]] = (value, whole)
-    lowest, best = min(rows.values(), key=lambda row: row[0])
-    residuals = found.problem.residuals(best)
-    # 2 where the objective is quadratic in the residuals, 1 where it is linear.
-    power = float(found.problem.slopes(residuals) @ residuals) / lowest
-    count = 2.0 / power * (len(residuals) - len(names))
-    table = pd.DataFrame(
-        [
-            {
-                "value": at,
-                "objective": value,
-                "deviance": count * np.log(value / lowest),
-                **{other: whole[i] for i, other in enumerate(names) if other != name},
-            }
-            for at, (value, whole) in sorted(rows.items())
-        ]
-    )
-    return Profile(name, table)
-
-
-def leave_one_out(
-    problem: Problem,
-    groups: Sequence[str] | Sequence[int] | Sequence[float],
-    starts: Floats,
-    *,
-    refine: int = 16,
-) -> pd.DataFrame:
-    """Prediction error of each group of rows (a model size, say) by a fit to all the others.
-
-    Columns: group, runs, rmse (of the loss, nats), mean (signed, predicted − observed), relative
-    (largest |error| over loss), note (what failed, in place of numbers).
-    """
-    labels = pd.Series(list(groups))
-    rows: list[Mapping[str, object]] = []
-    for group in labels.unique():
-        out = np.asarray(labels == group)
-        found = fit(problem.rows(~out), starts, strict=False, refine=refine)
-        row: dict[str, object] = {"group": group, "runs": int(out.sum())}
-        if found.failures:
-            rows.append({**row, "note": "; ".join(found.failures)})
-            continue
-        predicted = problem.model.rows(out).loss(found.theta)
-        error = predicted - problem.observed[out]
-        rows.append(
-            {
-                **row,
-                "rmse": float(np.sqrt((error**2).mean())),
-                "mean": float(error.mean()),
-                "relative": float(np.abs(error / problem.observed[out]).max()),
-                "note": "",
-            }
-        )
-    columns = ["group", "runs", "rmse", "mean", "relative", "note"]
-    return pd.DataFrame(rows, columns=columns)

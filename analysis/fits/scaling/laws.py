@@ -1,0 +1,327 @@
+"""Laws of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
+(arXiv 2203.15556), and a power law of one column. N in parameters, D in tokens.
+
+found = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
+print(found)                               # a table with intervals
+found.E, found.alpha, found.predict(other)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from analysis.answer import Answer, table_lines
+from analysis.checks import Floats, positive
+from analysis.fits.scaling.points import (
+    alike_in_kind,
+    annealed_points,
+    at_best_rates,
+    of_runs,
+    with_tokens,
+)
+from analysis.fits.solver import (
+    Bootstrap,
+    Columns,
+    Fit,
+    Formula,
+    Huber,
+    Problem,
+    bootstrap,
+    fit,
+    grid_of_starts,
+)
+from analysis.fits.solver.uncertainty import LEAST_CLUSTERS
+from tst_study.errors import UserError
+
+LEAST_RUNS = 10
+"""For the five parameters of the parametric law, with something left to judge it by."""
+_GRID = {
+    "log_E": (-0.5, 0.0, 0.5, 1.0),
+    "alpha": (0.1, 0.3, 0.5, 0.8),
+    "beta": (0.1, 0.3, 0.5, 0.8),
+}
+_BUDGETS = 5
+
+
+def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
+    """A fit for each corpus, held-out text and kind of model of rows with params, tokens, flops,
+    loss, corpus and eval_set (`schema.checked`, `points_of`); superposed runs are left out, and so
+    are rows that are not annealed or at another than their size's and length's best learning rate.
+    """
+    tables: dict[str, pd.DataFrame] = {}
+    said: list[str] = []
+    plain = points[points["bag_size"] == 1]
+    for name, rows in alike_in_kind(plain):
+        try:
+            own, note = at_best_rates(annealed_points(rows, ("params", "tokens", "loss")))
+            found = fit_chinchilla(own)
+        except UserError as error:
+            said.append(f"{name}: no fit: {error}.")
+            continue
+        ends = np.geomspace(own["flops"].min(), own["flops"].max(), _BUDGETS)
+        tables |= {
+            f"{name}. L = E + A N^−α + B D^−β, 95% intervals": found.summary(),
+            f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
+        }
+        try:
+            errors = leave_one_size_out(own)
+            tables[f"{name}. Each size predicted from the others, nats"] = errors
+        except UserError as error:
+            said.append(f"{name}: no prediction of one size from the others: {error}.")
+        said += [f"{name}: {line}." for line in (*str(found).splitlines()[-1:], note) if line]
+    if not said:
+        raise UserError("no baseline among these runs: nothing to fit")
+    return Answer("chinchilla", tables, tuple(said), inputs)
+
+
+@dataclass(frozen=True)
+class FrameFit:
+    """A fitted law by its printed names; losses in nats per token."""
+
+    found: Fit
+    drawn: Bootstrap
+    """Refits to redrawn models, which the intervals come from."""
+    names: Mapping[str, str]
+    """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
+    model: Callable[[pd.DataFrame], Formula]
+    """The law on other rows."""
+
+    def __getattr__(self, name: str) -> float:
+        """A parameter by its printed name."""
+        for parameter, printed in self.__dict__.get("names", {}).items():
+            if printed == name:
+                return float(_printed(parameter, np.array(self.found[parameter])))
+        raise AttributeError(name)
+
+    def summary(self) -> pd.DataFrame:
+        """parameter, value, low, high (95%), note: what is not determined has no interval."""
+        rows = []
+        for parameter, name in self.names.items():
+            draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
+            low, high = self.drawn.interval(draws)
+            value = float(_printed(parameter, np.array(self.found[parameter])))
+            note = ""
+            if self.drawn.clusters < LEAST_CLUSTERS:
+                note = f"no interval: {self.drawn.clusters} {self.drawn.resampled} are too few"
+            elif low is None or parameter in self.found.identified.undetermined:
+                low, high = None, None
+                note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
+            rows.append({"parameter": name, "value": value, "low": low, "high": high, "note": note})
+        return pd.DataFrame(rows)
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame's rows with loss, low and high: of the law, not of a single run."""
+        model = self.model(frame)
+        draws = model.loss(self.drawn.draws.to_numpy())
+        ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
+        low, high = np.array(ends, dtype=float).T
+        return frame.assign(loss=model.loss(self.found.theta), low=low, high=high)
+
+    def __str__(self) -> str:
+        kept = self.found.identified
+        return "\n".join(
+            [
+                *table_lines(self.summary()),
+                f"{len(self.found.problem.observed)} runs; rank {kept.rank}, conditioning "
+                f"{kept.condition:.3g}; {self.found.agreed} of {self.found.started} starts agree; "
+                f"intervals: {self.drawn.clusters} {self.drawn.resampled} drawn with replacement",
+            ]
+        )
+
+
+class ChinchillaFit(FrameFit):
+    """L = E + A N^−α + B D^−β: attributes E, A, B, alpha, beta."""
+
+    def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
+        """Compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the exponent a
+        of N ∝ C^a, each with its 95% interval over models: columns NAME, NAME_low, NAME_high."""
+        law = Base(*np.vstack([self.found.theta, self.drawn.draws.to_numpy()]).T)
+        total = law.alpha + law.beta
+        with np.errstate(all="ignore"):
+            ratio = law.log_A - law.log_B + np.log(law.alpha / law.beta)
+        rows = []
+        for budget in np.asarray(flops, dtype=float):
+            size = np.exp((ratio + law.beta * np.log(budget / 6)) / total)
+            # A law that does not fall with both N and D has no optimum.
+            size = np.where((law.alpha > 0) & (law.beta > 0), size, np.nan)
+            tokens = budget / 6 / size
+            values = {"params": size, "tokens": tokens, "loss": law.loss(size, tokens)}
+            row: dict[str, float | None] = {"flops": float(budget)}
+            for name, of in {**values, "params_exponent": law.beta / total}.items():
+                low, high = self.drawn.interval(of[1:])
+                row |= {name: float(of[0]), f"{name}_low": low, f"{name}_high": high}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+
+def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
+    """E + A N^−α + B D^−β by Huber loss on log L (Hoffmann et al. 2022, approach 3).
+
+    A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
+    params, and tokens or flops (C = 6 N D). If
+    there: annealed (rows where it is false are left out), model (rows of one training share it and
+    are drawn together; by default all rows of one size). Raises `UserError` for a missing column or
+    a bad value, and `NotConvergedError` for a fit that may not be believed.
+    """
+    points = with_tokens(of_runs(frame))
+    found = parametric(points)
+    names = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
+    return ChinchillaFit(
+        found,
+        bootstrap(found, draws),
+        names,
+        lambda rows: chinchilla(*(with_tokens(rows, ())[name] for name in ("params", "tokens"))),
+    )
+
+
+def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) -> FrameFit:
+    """E + A (x / unit)^−α of one column (flops, tokens, steps), with unit the geometric mean of x:
+    attributes E, A, alpha.
+
+    Columns: `along` and loss (nats per token, final), and, if there, annealed and model as in
+    `fit_chinchilla` (without model every row is one of its own). Raises `UserError` for fewer than
+    four different x: three identify the law exactly and say nothing of its error.
+    """
+    frame = of_runs(frame)
+    points = annealed_points(frame, (along, "loss"))
+    x, y = (points[name].to_numpy(dtype=float) for name in (along, "loss"))
+    different = len(np.unique(np.round(np.log(x), 3)))
+    if different < 4:
+        raise UserError(
+            f"{different} different values of {along}: a power law with a floor needs at least "
+            "four; run more lengths or sizes"
+        )
+    unit = float(np.exp(np.log(x).mean()))
+    floors = [float(np.log(share * y.min())) for share in (0.3, 0.6, 0.9)]
+    law = power_law(x / unit)
+    starts = grid_of_starts(law, {"log_E": floors, "alpha": (0.05, 0.15, 0.3, 0.6)})
+    models = pd.factorize(points["model"])[0] if "model" in points else None
+    found = fit(Problem(law, y, Huber(), models=models), starts)
+
+    def model(rows: pd.DataFrame) -> Formula:
+        positive(rows, (along,), "frame")
+        return power_law(rows[along].to_numpy(dtype=float) / unit)
+
+    names = {"log_E": "E", "log_A": "A", "alpha": "alpha"}
+    return FrameFit(found, bootstrap(found, draws), names, model)
+
+
+def _printed(parameter: str, values: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.exp(values) if parameter.startswith("log_") else values
+
+
+def parametric(points: pd.DataFrame) -> Fit:
+    """Approach 3: E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L.
+
+    A bootstrap of the fit draws models: the labels of the column `model`, or without one the sizes.
+    A term that the data do not ask for ends at its bound: `Fit.identified` names it.
+    """
+    problem, _ = _parametric(points)
+    return fit(problem, grid_of_starts(problem.model, _GRID))
+
+
+def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
+    """Errors of each model size predicted by the parametric law of all others, and by no law; the
+    largest size's is the one that extrapolates.
+
+    Columns: group (the size), runs, rmse (of the loss, nats), mean (signed, predicted − observed),
+    relative (largest |error| over loss), note (what failed, in place of numbers), copied (the null:
+    rmse of the loss of the nearest other size at the nearest number of tokens).
+    """
+    problem, usable = _parametric(points)
+    starts = grid_of_starts(problem.model, _GRID)
+    rows = []
+    for size in pd.unique(usable["size"]):
+        out = (usable["size"] == size).to_numpy()
+        row = {"group": size, "runs": int(out.sum()), "note": ""}
+        found = fit(problem.rows(~out), starts, strict=False, refine=6)
+        if found.failures:
+            row["note"] = "; ".join(found.failures)
+        else:
+            error = problem.model.rows(out).loss(found.theta) - problem.observed[out]
+            row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
+            row["relative"] = float(np.abs(error / problem.observed[out]).max())
+        rows.append({**row, "copied": _copied(usable[out], usable[~out], size)})
+    columns = ["group", "runs", "rmse", "mean", "relative", "note", "copied"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
+    by_size = np.abs(np.log(rest["params"] / size))
+    near = rest[by_size <= by_size.min() + 1e-9]
+    errors = []
+    for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
+        nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
+        errors.append(float(near["loss"].iloc[nearest]) - float(loss))
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def _parametric(points: pd.DataFrame) -> tuple[Problem, pd.DataFrame]:
+    """The law on the points that may be used, and these."""
+    usable = annealed_points(points, ("params", "tokens", "loss"))
+    if usable["size"].nunique() < 3 or usable["tokens"].nunique() < 3:
+        raise UserError(
+            f"{usable['size'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
+            "data: the parametric law needs at least three of each"
+        )
+    if len(usable) < LEAST_RUNS:
+        raise UserError(
+            f"{len(usable)} runs: the parametric law has five parameters and needs {LEAST_RUNS}"
+        )
+    problem = Problem(
+        chinchilla(usable["params"], usable["tokens"]),
+        usable["loss"].to_numpy(dtype=float),
+        Huber(),
+        models=pd.factorize(usable["model" if "model" in usable else "size"])[0],
+    )
+    return problem, usable
+
+
+def power_law(size: ArrayLike) -> Formula:
+    """E + A x^−α with parameters log_E, log_A, alpha; x > 0, shape (n,)."""
+    return Formula(
+        ("log_E", "log_A", "alpha"),
+        lambda p, c: np.exp(p["log_E"]) + np.exp(p["log_A"] - p["alpha"] * c["x"]),
+        {"x": np.log(np.asarray(size, dtype=float))},
+        ("log_E", "log_A"),
+    )
+
+
+def chinchilla(params: ArrayLike, tokens: ArrayLike, *, tied: bool = False) -> Formula:
+    """E + A N^−α + B D^−β; with `tied`, β = α. Parameters log_E, log_A, log_B, alpha(, beta)."""
+    exponents = ("alpha",) if tied else ("alpha", "beta")
+
+    def loss(p: Mapping[str, Any], c: Columns) -> Any:
+        of_size = np.exp(p["log_A"] - p["alpha"] * c["size"])
+        return np.exp(p["log_E"]) + of_size + np.exp(p["log_B"] - p[exponents[-1]] * c["data"])
+
+    columns = {"size": np.log(np.asarray(params, dtype=float))}
+    columns["data"] = np.log(np.asarray(tokens, dtype=float))
+    coefficients = ("log_E", "log_A", "log_B")
+    return Formula((*coefficients, *exponents), loss, columns, coefficients)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A fitted Chinchilla law, to build others on; of arrays, many laws."""
+
+    log_E: Any  # noqa: N815
+    log_A: Any  # noqa: N815
+    log_B: Any  # noqa: N815
+    alpha: Any
+    beta: Any
+
+    def loss(self, params: Any, tokens: Any) -> Any:
+        """Of numbers or arrays, complex ones too."""
+        return (
+            np.exp(self.log_E)
+            + np.exp(self.log_A - self.alpha * np.log(params))
+            + np.exp(self.log_B - self.beta * np.log(tokens))
+        )

@@ -1,0 +1,121 @@
+"""Which runs a scaling law is fitted to: final losses of annealed runs as points with params,
+tokens, flops and loss (nats).
+
+A point of a curve whose learning rate was not annealed there reads too high by a few hundredths of
+a nat and pulls the optimum towards small models; such points are refused. Rows with one label in a
+column `model` (checkpoints of one training, lengths forked from one trunk) share errors, and are
+left out or drawn together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.checks import Floats, needs_columns, positive, truths
+from analysis.tables.eligible import eligible, over_shared_seeds
+from analysis.wording import number, told_apart
+from tst_study.errors import UserError
+
+SAME_SIZE = 0.02
+"""Relative difference of parameters within which runs are of one size."""
+
+
+def points_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Eligible runs of a run table as points of Chinchilla's laws: params, tokens, flops, loss, and
+    what else the table has."""
+    names = {"active_parameters": "params", "latent_tokens": "tokens", "nats_per_token": "loss"}
+    numbers = dict.fromkeys(("params", "tokens", "flops", "loss"), float)
+    return runs.rename(columns=names).astype(numbers)
+
+
+def of_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """The baselines among the eligible runs of a run table (`source.load`, an archive's `runs`),
+    in a law's columns; any other frame as it is."""
+    if "loss" in frame or "nats_per_token" not in frame:
+        return frame
+    kept, _ = eligible(frame)
+    return points_of(kept[kept["method"] == "baseline"])
+
+
+def with_tokens(frame: pd.DataFrame, others: tuple[str, ...] = ("loss",)) -> pd.DataFrame:
+    """The frame with tokens and flops, either from the other by C = 6 N D."""
+    if "tokens" not in frame and "flops" not in frame:
+        raise UserError("frame: column 'tokens' is missing, and 'flops' to compute it from")
+    known = "tokens" if "tokens" in frame else "flops"
+    positive(frame, ("params", known, *others), "frame")
+    if "flops" not in frame:
+        return frame.assign(flops=6.0 * frame["params"] * frame["tokens"])
+    if "tokens" not in frame:
+        return frame.assign(tokens=frame["flops"] / 6.0 / frame["params"])
+    needs_columns(frame, ("flops",), "frame")
+    return frame
+
+
+def annealed_points(points: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
+    """The points that may be used; raises `UserError` for a bad value of these columns, by column
+    and row."""
+    positive(points, needed, "points")
+    if "params" in points:
+        points = points.assign(size=sizes_of(points["params"]))
+    if "annealed" not in points:
+        return points
+    kept = points[truths(points["annealed"], "annealed")]
+    if kept.empty:
+        raise UserError(
+            "no point whose learning rate was annealed: a running rate hides a few hundredths of "
+            "a nat, more in longer runs; evaluate after the decay"
+        )
+    return kept
+
+
+def sizes_of(params: pd.Series) -> Floats:
+    """The size that each run belongs to: the smallest within 2%. Counts of one model differ a
+    little between sources, and where they are computed."""
+    values = params.to_numpy(dtype=float)
+    order = np.argsort(values)
+    found, smallest = values.copy(), 0.0
+    for place in order:
+        if values[place] > (1 + SAME_SIZE) * smallest:
+            smallest = values[place]
+        found[place] = smallest
+    return found
+
+
+def alike_in_kind(baselines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Baselines of one corpus, one held-out text and one kind of model, dense or mixture, within
+    which sizes are compared; each with a label."""
+    experts = baselines.get("experts", pd.Series(index=baselines.index, dtype=float))
+    kinds = list(baselines.groupby(["corpus", "eval_set", experts.notna()], sort=True))
+    names = told_apart(
+        [str(corpus) or "all runs" for (corpus, *_), _ in kinds],
+        [str(text) for (_, text, _), _ in kinds],
+        ["mixtures of experts" if sparse else "dense" for (*_, sparse), _ in kinds],
+    )
+    return [(name, own) for name, (_, own) in zip(names, kinds, strict=True)]
+
+
+def at_best_rates(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Of each size, length and set-up (columns `family`, `batch`) the points at its best learning
+    rate, and in words what was left out and what was not told apart: a law of what was tuned badly
+    tells of the tuning. Best is the lowest mean loss over the seeds that the rates share."""
+    if "learning_rate" not in points:
+        return points, ""
+    points = points.reset_index(drop=True)
+    sizes = sizes_of(points["params"])
+    set_up = [name for name in ("family", "batch") if name in points]
+    best = pd.Series(False, index=points.index)
+    for _, own in points.groupby([sizes, "tokens", *set_up], sort=False):
+        seeds = own.assign(seed=own.get("seed", 0))
+        means = over_shared_seeds(seeds, "learning_rate", "loss").mean(axis=1)
+        best[own.index] = own["learning_rate"] == means.idxmin()
+    notes = []
+    if left := int((~best).sum()):
+        notes.append(f"{number(left, 'run')} at worse learning rates left out")
+    cells = points[best].groupby([sizes[best.to_numpy()], "tokens"])
+    if set_up and (several := int((cells[set_up].nunique() > 1).any(axis=1).sum())):
+        where = f"at {several} of {len(cells)} sizes and lengths"
+        notes.append(f"{where} several set-ups are fitted together")
+    return points[best], "; ".join(notes)
