@@ -135,7 +135,7 @@ def _memory(config: Config, given: Allocation) -> int | str | None:
         config = resolved(config, given)
     except UserError:
         return None
-    return estimate_memory(config, given.ranks, on_gpu=given.on_gpu).total
+    return estimate_memory(config, given.ranks, on_gpu=given.on_gpu).peak
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:

@@ -16,6 +16,7 @@ import typer
 from tst_study.command_line import ONE_RUN, verb
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
+from tst_study.process.host import has_gpu
 
 if TYPE_CHECKING:
     from tst_study.config.schema import Config
@@ -192,6 +193,10 @@ def train(
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])
+    if resolved.execution.device != "cpu" and has_gpu():
+        from tst_study.cost.auto_layout import with_gpu_defaults
+
+        resolved = with_gpu_defaults(resolved)
     if dry_run:
         from tst_study.dry_run import check_start, describe, seconds_per_step
 

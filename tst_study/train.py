@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.fork import fork_from_trunk
@@ -37,7 +38,7 @@ from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
 from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
-from tst_study.model.layers import compile_layers
+from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
 from tst_study.model.model import SuperposedGPT, build_model, objective_at
 from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.forward_backward import MicroBatch, forward_backward, micro_batches
@@ -70,7 +71,9 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
     if device.type == "cpu":
         _be_deterministic()
         keep_freed_memory()
-    with listening() as stop, process_groups(config) as ranks:
+    attention = attention_backend(config, device)
+    chosen = {"layout_chosen": why_layout, "attention": attention}
+    with listening() as stop, process_groups(config) as ranks, sdpa_kernel(ATTENTION[attention]):
         with collectives_named(ranks.rank):  # one rank reads the files for all
             data, held_out = ranks.from_first(partial(fingerprints_and_held_out, config))
         with (
@@ -81,16 +84,16 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             trainer = _Trainer(config, folder, ranks, log, data, held_out)
             with closing(trainer):
                 try:
-                    return _run(trainer, stop, why_layout)
+                    return _run(trainer, stop, chosen)
                 except _DivergedError as error:
                     trainer.finish_save(error.step)
                     log.end("diverged", error.step, str(error))
                     return "diverged"
 
 
-def _run(trainer: _Trainer, stop: StopRequest, why_layout: str) -> State:
+def _run(trainer: _Trainer, stop: StopRequest, chosen: dict[str, str]) -> State:
     config, ranks, log, plan = trainer.config, trainer.ranks, trainer.log, trainer.plan
-    first, end = trainer.resume(why_layout), config.schedule.last_step
+    first, end = trainer.resume(chosen), config.schedule.last_step
     if trainer.owes_evaluation and not trainer.evaluate(first, stop):
         return _stopped(log, first, stop)
     timed = TimedEvents(config.execution, ranks, stop)
@@ -192,8 +195,9 @@ class _Trainer:
         self.owes_evaluation = False
         self.clock = StepClock(ranks.device, ranks.world_size, flops, config.numerics.dtype)
 
-    def resume(self, why_layout: str) -> int:
-        """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
+    def resume(self, chosen: dict[str, str]) -> int:
+        """Go on from the last checkpoint, or begin at the trunk's; returns the steps done.
+        `chosen`: what this launch has decided by itself, for the record."""
         config = self.config
         restored = self.checkpoints.load_last(self.model, self.optimizer)
         if restored is not None:
@@ -204,9 +208,8 @@ class _Trainer:
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
-        damaged = self.checkpoints.damaged
-        facts = {"layout_chosen": why_layout, "damaged_checkpoints": damaged}
-        self.log.start(config, done, **facts, **_devices(self.ranks))
+        damaged = {"damaged_checkpoints": self.checkpoints.damaged}
+        self.log.start(config, done, **chosen, **damaged, **_devices(self.ranks))
         return done or 0
 
     def objective(self, step: int) -> Objective:

@@ -76,7 +76,7 @@ def _buckets(config: Config, gpus: int) -> list[str]:
 def _memory_row(config: Config, gpus: int, memory: int, recompute: str) -> str:
     estimate = estimate_memory(config, gpus, on_gpu=True)
     cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
-    fits = "" if estimate.total <= memory else "  does not fit"
+    fits = "" if estimate.peak <= memory else "  does not fit"
     return f"  {recompute:<13}{cells}{fits}"
 
 

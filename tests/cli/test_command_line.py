@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from experiments.slurm.code_copy import keep_code
 from tests.analysis.made_runs import config as made_config
@@ -20,6 +21,7 @@ from tests.analysis.made_runs import write_run
 from tests.examples import example
 from tests.input.answers import answer
 from tst_study.atomic_files import write_json
+from tst_study.cli import train
 from tst_study.config.schema import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.dry_run import describe
@@ -92,6 +94,23 @@ def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
         "# memory of one rank",
     ):
         assert part in words
+
+
+def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tst_study.cli.has_gpu", lambda: True)
+    named = tomllib.loads(config_file.read_text())
+    config_file.write_text(tomli_w.dumps({**named, "numerics": {}, "execution": {}}))
+    shown = {}
+    for device in ("auto", "cpu"):
+        train(config_file, [f"execution.device={device}"], dry_run=True)
+        shown[device] = tomllib.loads(capsys.readouterr().out)
+    assert shown["auto"]["numerics"]["dtype"] == "bfloat16"
+    assert shown["auto"]["execution"]["parallel"] == "auto"
+    assert shown["cpu"]["numerics"]["dtype"] == "float32"
+    train(config_file, ["numerics.dtype=float32"], dry_run=True)
+    assert tomllib.loads(capsys.readouterr().out)["numerics"]["dtype"] == "float32"
 
 
 def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:

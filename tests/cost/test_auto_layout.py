@@ -9,7 +9,7 @@ import pytest
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Batch, Config
-from tst_study.cost.auto_layout import USABLE, describe, resolve
+from tst_study.cost.auto_layout import USABLE, describe, resolve, with_gpu_defaults
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
@@ -120,7 +120,30 @@ def test_what_the_user_set_stays() -> None:
     assert choice.config.execution.micro_batch == 1
     assert choice.config.execution.recompute == "layer"
     given = asked("270m", 2048, parallel={"tensor": 3})
-    assert resolve(given, 3, GB, on_gpu=True).config is given
+    assert resolve(given, 3, GB, on_gpu=False).config is given
+
+
+def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_refused() -> None:
+    given = asked("600m", 2048, parallel={"optimizer": "distributed"})
+    roomy, tight = (resolve(given, 8, size * GB, on_gpu=True).config for size in (80, 40))
+    assert roomy.execution.parallel == tight.execution.parallel == given.execution.parallel
+    assert tight.execution.micro_batch < roomy.execution.micro_batch <= 128
+    for found, size in ((roomy, 80), (tight, 40)):
+        assert estimate_memory(found, 8, on_gpu=True).total <= USABLE * size * GB
+    replicated = asked("3b", 2048, parallel={})
+    with pytest.raises(UserError, match=r'parallel: needs \d+.* of .*"auto" takes data 8, distr'):
+        resolve(replicated, 8, 40 * GB, on_gpu=True)
+    with pytest.raises(UserError, match="needs"):
+        resolve(asked("600m", 2048, parallel={}, micro_batch=128), 8, 80 * GB, on_gpu=True)
+
+
+def test_gpu_defaults_are_bfloat16_and_auto_and_never_replace_what_is_named() -> None:
+    values = config.to_dict(asked("270m", 2048))
+    bare = {**values, "numerics": {}, "execution": {}}
+    found = with_gpu_defaults(config.from_dict(bare))
+    assert (found.numerics.dtype, found.execution.parallel) == ("bfloat16", "auto")
+    named = {**bare, "numerics": {"dtype": "float32"}, "execution": {"parallel": {"tensor": 1}}}
+    assert with_gpu_defaults(config.from_dict(named)) == config.from_dict(named)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def test_expert_ranks_have_room_for_half_more_than_an_even_share(tmp_path: Path)
 def test_parts_add_up_and_fall_with_the_micro_batch(tmp_path: Path) -> None:
     whole = estimate_memory(tiny(tmp_path))
     parts = asdict(whole)
+    del parts["checkpoint"]
     assert parts.pop("total") == sum(parts.values())
     split = estimate_memory(tiny(tmp_path, "execution.micro_batch=1"))
     assert split.activations == whole.activations // 4

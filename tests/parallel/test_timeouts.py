@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -72,3 +73,17 @@ def test_what_a_library_of_collectives_says_is_told_of_the_other_rank() -> None:
 
     with pytest.raises(OtherRankError, match="rank 1: wait did not come"), collectives_named(1):
         wait()
+
+
+def test_where_torch_has_written_the_last_collectives_is_said_and_of_this_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NCCL's watchdog writes them; here by hand, since there is no NCCL."""
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "trace_"))
+    (tmp_path / "trace_1").write_bytes(b"as torch pickles it")
+    with pytest.raises(OtherRankError, match=f"lie in {tmp_path}/trace_1"), collectives_named(1):
+        raise RuntimeError("NCCL communicator was aborted")
+    os.utime(tmp_path / "trace_1", (1, 1))
+    with pytest.raises(OtherRankError) as raised, collectives_named(1):
+        raise RuntimeError("NCCL communicator was aborted")
+    assert "trace_1" not in str(raised.value)

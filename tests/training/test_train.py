@@ -218,3 +218,19 @@ def test_the_live_line_says_how_long_it_took() -> None:
     assert line.tasks[0].fields["facts"].endswith("10 tokens/s  compiled in 43 s")
     line.show({**row, "tokens_per_second": 10.0})
     assert line.tasks[0].fields["facts"].endswith("10 tokens/s")
+
+
+def test_attention_is_computed_as_asked_and_the_record_says_how(
+    words: Path, tmp_path: Path
+) -> None:
+    found = {
+        asked: run(words, tmp_path / asked, f"execution.attention={asked}")
+        for asked in ("auto", "flash", "math")
+    }
+    said = {asked: record.segments[0]["attention"] for asked, record in found.items()}
+    assert said == {"auto": "flash", "flash": "flash", "math": "math"}
+    losses = {asked: [row["loss"] for row in record.metrics] for asked, record in found.items()}
+    assert losses["auto"] == losses["flash"] != losses["math"]
+    assert losses["flash"] == pytest.approx(losses["math"], abs=1e-3)
+    with pytest.raises(UserError, match=r"execution\.attention = 'cudnn': .* on cpu; leave it out"):
+        run(words, tmp_path / "cudnn", "execution.attention=cudnn")

@@ -31,6 +31,7 @@ Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+AttentionName = Literal["flash", "efficient", "cudnn", "math"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -344,7 +345,8 @@ class Numerics(Strict):
     """Number formats, and when a run is given up."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and activations in the model; optimizer and reductions stay in float32."""
+    """Type of weights and activations in the model; optimizer and reductions stay in float32.
+    `tst-study train` takes bfloat16 on a GPU where no file or `--set` names a type."""
     divergence_loss: PositiveFloat = 100.0
     """A loss above this many nats, or one that is not finite, ends the run as 'diverged'."""
 
@@ -395,13 +397,18 @@ class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
 
     micro_batch: Positive | None = None
-    """Sequences per forward pass and rank; by default a rank's whole share of the batch."""
+    """Sequences per forward pass and rank; by default a rank's whole share of the batch, on a GPU
+    the most that fit."""
     parallel: Parallel | Literal["auto"] = Parallel()
-    """`"auto"` picks a layout for the ranks that are there and their memory, and says why."""
+    """`"auto"` picks a layout for the ranks that are there and their memory, and says why; so does
+    `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
+    attention: AttentionName | Literal["auto"] = "auto"
+    """What computes attention; by default what torch chooses at the start. `segments.jsonl` says
+    what it was."""
     device: DeviceName = "auto"
     """`auto` takes a GPU where there is one."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None

@@ -1,4 +1,5 @@
-"""`parallel = "auto"`: the least divided layout of a model that fits its ranks and their memory.
+"""What a GPU gets where a config names nothing, and `parallel = "auto"`: the least divided layout
+of a model that fits its ranks and their memory.
 
 In this order, because each costs more than the one before: data parallelism with the optimizer's
 state shared, experts spread over ranks, tensor parallelism within a node, whole layers computed
@@ -14,7 +15,13 @@ from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Parallel, Recompute
 from tst_study.cost.devices import device_named
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.parallel_layout import data_ranks, divisors, layout_of, layout_problem
+from tst_study.cost.parallel_layout import (
+    check,
+    data_ranks,
+    divisors,
+    layout_of,
+    layout_problem,
+)
 from tst_study.errors import UserError
 from tst_study.text import memory_size
 
@@ -37,21 +44,37 @@ class _Candidate:
     memory: int
 
 
+def with_gpu_defaults(config: Config) -> Config:
+    """On a GPU, where the config names none: bfloat16 and a layout that fits. The defaults of the
+    keys themselves are a laptop's."""
+    if "dtype" not in config.numerics.model_fields_set:
+        numerics = config.numerics.model_copy(update={"dtype": "bfloat16"})
+        config = config.model_copy(update={"numerics": numerics})
+    named = "parallel" in config.execution.model_fields_set
+    return config if named else config.executed(parallel="auto")
+
+
 def resolve(
     config: Config, ranks: int, memory: int, *, on_gpu: bool, device: str | None = None
 ) -> Choice:
-    """A config whose layout is `"auto"` with one that fits, and why; others as they are.
+    """A config whose layout is `"auto"` with one that fits, and why. A layout that the config
+    names stays; on a GPU it gets the largest micro-batch that fits.
 
     `memory`: bytes of one rank's device; `device`: its name. A micro-batch or recomputation that
-    the user set stays. Raises `UserError` where nothing fits.
+    the user set stays. Raises `UserError` where nothing fits, with what does.
     """
-    if config.execution.parallel != "auto":
-        return Choice(config, "as configured")
     known = device_named(device or "")
     room = int(USABLE * memory)
+    per_node = known.per_node if known else GPUS_PER_NODE
+    parallel = config.execution.parallel
+    if parallel != "auto":
+        if not on_gpu:
+            return Choice(config, "as configured")
+        check(config, ranks)
+        return _as_laid_out(config, parallel, ranks, memory, per_node)
     larger: _Candidate | None = None
     least: _Candidate | None = None
-    for candidate in _candidates(config, ranks, known.per_node if known else GPUS_PER_NODE, on_gpu):
+    for candidate in _candidates(config, ranks, per_node, on_gpu=on_gpu):
         if candidate.memory <= room:
             why = f"{describe(candidate.config, ranks)}: {memory_size(candidate.memory)}"
             why += f" of {memory_size(room)} usable"
@@ -70,6 +93,28 @@ def resolve(
         f'execution.parallel = "auto": no layout on {ranks} ranks fits {memory_size(room)} '
         f"({USABLE:.0%} of {memory_size(memory)}); the least needs {memory_size(least.memory)}: "
         "use more ranks, or lower batch.sequence_length"
+    )
+
+
+def _as_laid_out(
+    config: Config, parallel: Parallel, ranks: int, memory: int, per_node: int
+) -> Choice:
+    """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
+    room, least = int(USABLE * memory), 0
+    for micro_batch in _micro_batches(
+        config, config.batch.sequences // data_ranks(parallel, ranks)
+    ):
+        candidate = config.executed(micro_batch=micro_batch)
+        least = estimate_memory(candidate, ranks, on_gpu=True).peak
+        # The estimate is no reason to refuse what may just fit.
+        if least <= room or (micro_batch in (1, config.execution.micro_batch) and least <= memory):
+            return Choice(candidate, f"as configured: {describe(candidate, ranks)}")
+    undecided = config.executed(parallel="auto", micro_batch=None)
+    others = _candidates(undecided, ranks, per_node, on_gpu=True)
+    nearest = next((one.config for one in others if one.memory <= room), None)
+    raise UserError(
+        f"execution.parallel: needs {memory_size(least)} of a GPU's {memory_size(memory)}; "
+        + ("use more ranks" if nearest is None else f'"auto" takes {describe(nearest, ranks)}')
     )
 
 
@@ -95,7 +140,7 @@ def describe(config: Config, ranks: int) -> str:
     return ", ".join(parts)
 
 
-def _candidates(config: Config, ranks: int, per_node: int, on_gpu: bool) -> Iterator[_Candidate]:
+def _candidates(config: Config, ranks: int, per_node: int, *, on_gpu: bool) -> Iterator[_Candidate]:
     """In the order of preference, those that can work at all."""
     wanted, experts = config.execution.recompute, config.model.experts
     can_share = not OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
@@ -123,7 +168,7 @@ def _candidates(config: Config, ranks: int, per_node: int, on_gpu: bool) -> Iter
             changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
             candidate = config.executed(**changes)
             if layout_problem(candidate, parallel, ranks) is None:
-                yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).total)
+                yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).peak)
 
 
 def _micro_batches(config: Config, share: int) -> list[int]:

@@ -35,6 +35,12 @@ class Memory:
     buffers: int
     """Gradients on their way back through one layer, beyond what the head has freed by then."""
     total: int
+    checkpoint: int
+    """While a checkpoint is written or read, when there are no activations."""
+
+    @property
+    def peak(self) -> int:
+        return max(self.total, self.checkpoint)
 
 
 def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> Memory:
@@ -44,7 +50,7 @@ def estimate_memory(config: Config, ranks: int = 1, *, on_gpu: bool = False) -> 
     this function.
     """
     stages = {0, layout_of(config).pipeline - 1}
-    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.total)
+    return max((_of_stage(config, ranks, stage, on_gpu) for stage in stages), key=lambda m: m.peak)
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,22 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
         "logits": logits,
         "buffers": backward - again_bytes,
     }
-    return Memory(**parts, total=sum(parts.values()))
+    state = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    checkpoint = state + 2 * 4 * _largest_tensor(model, parallel)
+    if data_ranks(parallel, ranks) > 1:  # what comes from other ranks is not read into its place
+        checkpoint += parts["weights"]
+        checkpoint += parts["optimizer"] if parallel.optimizer == "replicated" else 0
+    return Memory(**parts, total=sum(parts.values()), checkpoint=checkpoint)
+
+
+def _largest_tensor(model: Model, parallel: Parallel) -> int:
+    """Numbers that a rank holds of the largest weight."""
+    if model.experts is None:
+        width = model.feed_forward_size // parallel.tensor
+    else:
+        width = model.experts.feed_forward_size // parallel.expert_tensor_ranks
+        width *= model.experts.count // parallel.expert
+    return model.hidden_size * max(2 * width, model.vocabulary_size // parallel.tensor)
 
 
 def _optimizer(config: Config, held: HeldParameters, ranks: int) -> int:

@@ -29,11 +29,51 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tst_study.config.schema import AttentionName, Config
+from tst_study.cost.parallel_layout import layout_of
+from tst_study.errors import UserError
 from tst_study.model.experts import Router
 from tst_study.model.grouped_experts import GroupedExperts
 from tst_study.model.kernels import rms_norm, rotate, swiglu
 from tst_study.model.recomputation import Recomputable, RecomputableLayer
+
+ATTENTION: dict[AttentionName, SDPBackend] = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def attention_backend(config: Config, device: torch.device) -> AttentionName:
+    """What computes attention of the run's shape on a device: the one that `execution.attention`
+    names, or torch's choice. Raises `UserError` where it cannot."""
+    model, asked = config.model, config.execution.attention
+    size = config.batch.sequence_length, model.head_size
+    query, key = (
+        torch.empty(
+            1,
+            heads // layout_of(config).tensor,
+            *size,
+            dtype=getattr(torch, config.numerics.dtype),
+            device=device,
+            requires_grad=True,
+        )
+        for heads in (model.attention_heads, model.key_value_heads)
+    )
+    grouped = query.shape != key.shape
+    wanted = list(ATTENTION.values()) if asked == "auto" else [ATTENTION[asked]]
+    try:
+        with sdpa_kernel(wanted):
+            chosen = torch._fused_sdp_choice(query, key, key, None, 0.0, True, enable_gqa=grouped)
+    except RuntimeError:
+        raise UserError(
+            f"execution.attention = {asked!r}: cannot compute {config.numerics.dtype} heads of "
+            f"{model.head_size} on {device.type}; leave it out, and torch chooses"
+        ) from None
+    return next(name for name, backend in ATTENTION.items() if backend == SDPBackend(chosen))
 
 
 class RMSNorm(torch.nn.RMSNorm):

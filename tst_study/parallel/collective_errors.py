@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tst_study.errors import OtherRankError, UserError, first_line
+from tst_study.process.rank_environment import flight_record
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def collectives_named(rank: int) -> Iterator[None]:
         reason = re.sub(r"^\[[^]]*\] ", "", first_line(error)).split(". ")[0]
         raise OtherRankError(
             f"rank {rank}: {name} did not come to its end, so another rank has failed or hangs; "
-            f"what that one said comes first ({reason})"
+            f"what that one said comes first ({reason}){flight_record(rank)}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What the process asks of its machine: cores to work with, and memory that stays with it."""
+"""What the process asks of its machine: cores and GPUs to work with, memory that stays with it."""
 
 import ctypes
 import os
@@ -6,6 +6,8 @@ import os
 # Parameters of glibc's mallopt(3).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
+GPU_DRIVERS = "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"
+"""Of NVIDIA, of Windows beneath Linux, of AMD."""
 
 
 def cores() -> int:
@@ -13,6 +15,15 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def has_gpu() -> bool:
+    """Whether torch can use a GPU; it is imported only where a driver is."""
+    if not any(map(os.path.exists, GPU_DRIVERS)):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def keep_freed_memory() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from tst_study.process.host import cores
-from tst_study.process.rank_environment import rank_variables
+from tst_study.process.rank_environment import flight_record, rank_variables
 from tst_study.process.stop_request import signals_handled
 
 GRACE_SECONDS = 10.0
@@ -60,6 +60,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[in
                 deadline = time.monotonic() + GRACE_SECONDS
                 if rank.returncode < 0 and not received:
                     words = f"rank {number} was ended by {signal.Signals(-rank.returncode).name}"
+                    words += flight_record(number)
                     print(f"error: {words}", file=sys.stderr)
     return status or max((rank.poll() or 0 for rank in ranks), key=abs), words
 

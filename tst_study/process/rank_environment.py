@@ -3,11 +3,15 @@
 import os
 import re
 from collections.abc import MutableMapping
+from pathlib import Path
+
+import psutil
 
 from tst_study.errors import UserError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 ALONE = dict(zip(VARIABLES[:4], (0, 1, 0, 1), strict=True))
+DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
 ON_GPUS = {
     # One queue to the GPU: a message that was asked for before a product also begins before it, so
     # that tensor ranks' products and messages go on side by side.
@@ -18,7 +22,7 @@ ON_GPUS = {
     # them to a file of its node when the watchdog ends it.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_FR_DUMP_TEMP_FILE": "/tmp/nccl_trace_rank_",
+    DUMPS: "/tmp/nccl_trace_rank_",
 }
 """Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -62,6 +66,15 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
     """Set `ON_GPUS`, but for what is set already."""
     for name, value in ON_GPUS.items():
         environment.setdefault(name, value)
+
+
+def flight_record(rank: int) -> str:
+    """Says where the last collectives of a rank of this node lie, if torch has written them."""
+    path = Path(f"{os.environ.get(DUMPS, ON_GPUS[DUMPS])}{rank}")
+    # One that an earlier job has left says nothing about this one.
+    if not path.exists() or path.stat().st_mtime < psutil.Process().create_time():
+        return ""
+    return f"; its last collectives lie in {path} (torchfrtrace reads them)"
 
 
 def check_rank_variables() -> None:
