@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from analysis.verdict.intervals import LEVEL, Design, exceeded
 
@@ -79,11 +79,10 @@ class Case:
         for name, (blocks, own) in METHODS.items():
             estimates = self.design(blocks, own).estimates(losses)
             sizes = np.abs(estimates[0]) / estimates[1]
-            products = not (blocks and self.incomplete)
-            covered = ~_shown(sizes, *estimates[2:], products)
+            covered = ~_shown(sizes, *estimates[2:])
             few = slice(made // 4)
             moved = np.abs(estimates[0][few] + effect)[:, -1:] / estimates[1][few, -1:]
-            powered = _shown(moved, estimates[2][few, -1:], estimates[3][few], products)
+            powered = _shown(moved, estimates[2][few, -1:], estimates[3][few])
             row[name] = [round(float(covered.mean()), 3), round(float(powered.mean()), 3)]
         row["paired, Bonferroni"] = self._paired(losses, effect)
         return row
@@ -103,46 +102,15 @@ class Case:
         return [round(float(covered.mean()), 3), round(shown, 3)]
 
 
-def _shown(
-    sizes: np.ndarray, freedom: np.ndarray, correlation: np.ndarray, products: bool
-) -> np.ndarray:
+def _shown(sizes: np.ndarray, freedom: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Of each data set whether any of its |t| lies beyond the joint quantile, which is computed
     only where one comparison alone and Bonferroni's bound disagree."""
-    arms = correlation.shape[-1]
     lone = 2 * stats.t.sf(sizes, freedom)
-    sure = (lone * arms < 1 - LEVEL).any(axis=1)
-    asked = (lone < 1 - LEVEL) & ~sure[:, None]
-    rows = np.argwhere(asked)[:, 0]
-    if len(rows):
-        asked_of = sizes[asked], correlation[rows], freedom[asked]
-        chance = (
-            _exceeded(*asked_of)
-            if products
-            else np.array([exceeded(*one) for one in zip(*asked_of, strict=True)])
-        )
-        sure[rows[chance < 1 - LEVEL]] = True
+    sure = (lone * correlation.shape[-1] < 1 - LEVEL).any(axis=1)
+    for row, arm in np.argwhere((lone < 1 - LEVEL) & ~sure[:, None]):
+        chance = exceeded(sizes[row, arm], correlation[row], freedom[row, arm])
+        sure[row] |= chance < 1 - LEVEL
     return sure
-
-
-def _exceeded(sizes: np.ndarray, correlation: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """`intervals.exceeded` of many families at once, by quadrature: contrasts with one baseline
-    have correlations that are products, unless blocks are incomplete."""
-    arms = np.arange(correlation.shape[-1])
-    if len(arms) == 2:
-        loading = np.sqrt(np.abs(correlation[:, [0, 1], [1, 0]]))
-    else:
-        one, two = (arms + 1) % len(arms), (arms + 2) % len(arms)
-        first, second = correlation[:, arms, one], correlation[:, arms, two]
-        loading = np.sqrt(np.abs(first * second / correlation[:, one, two]))
-    loading = np.minimum(loading, 0.9999)[:, :, None, None]
-    nodes, weights = np.polynomial.legendre.leggauss(24)
-    scale = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom[:, None]) / freedom[:, None])
-    normal, mass = np.polynomial.hermite_e.hermegauss(32)
-    bound = (sizes[:, None] * scale)[:, None, :, None]
-    rest = np.sqrt(1 - loading**2)
-    above, below = (bound - loading * normal) / rest, (-bound - loading * normal) / rest
-    inside = (special.ndtr(above) - special.ndtr(below)).prod(axis=1)
-    return 1 - (inside @ (mass / mass.sum())) @ (weights / 2)
 
 
 def cases() -> list[Case]:

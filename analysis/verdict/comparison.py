@@ -8,7 +8,7 @@ tokens. What is left out is returned with the reason. Intervals and verdicts are
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
-from analysis.verdict.decide import Cell, block, decide_also, decide_planned
+from analysis.verdict.decide import Contrast, Estimate, asked_contrasts, block, decide
 from analysis.verdict.question import Question
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -67,7 +67,8 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
         else:
             pairs.append(_pair(run, partner))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
-    table, verdicts = _decided(*_cells(pairs, kept, lost), decide_planned(kept, lost, questions))
+    planned = decide(asked_contrasts(kept, lost, questions))
+    table, verdicts = _decided(*_settings(pairs, kept, lost), planned)
     return Comparison(
         table=table,
         verdicts=verdicts,
@@ -152,9 +153,9 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cells(
+def _settings(
     pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame
-) -> tuple[list[dict[str, Any]], list[Cell]]:
+) -> tuple[list[dict[str, Any]], list[Contrast]]:
     """Settings in order: what their pairs share and come to, and who is held against whom."""
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for pair in pairs:
@@ -175,16 +176,16 @@ def _cells(
             "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
         }
         baseline_name = " ".join(str(first[name]) for name in (*SAME, "flops"))
-        cell = Cell(
+        cell = Contrast(
             name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
             arm=f"{baseline_name} {of_setting}",
             against=baseline_name,
             losses=pd.Series({block(pair): pair["superposed"] for pair in members}),
-            baselines=pd.Series(
+            against_losses=pd.Series(
                 against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
             ),
             diverged=sum(one == of_setting for one in settings_tried),
-            diverged_baselines=int((tried["method"] == "baseline").sum()),
+            diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
         )
         found.append((row, cell))
@@ -198,7 +199,7 @@ def _cells(
 
 
 def _decided(
-    rows: list[dict[str, Any]], cells: list[Cell], planned: pd.DataFrame
+    rows: list[dict[str, Any]], cells: list[Contrast], planned: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every setting with its verdict, and all verdicts. A setting takes that of the planned
     question about it with most authority: the primary one, then that with most runs."""
@@ -208,19 +209,10 @@ def _decided(
         covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]
-    also = decide_also([cells[place] for place in open_])
+    also = decide([cells[place] for place in open_])
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one
-    given: tuple[str, ...] = (
-        "seeds",
-        "comparisons",
-        "gain",
-        "low",
-        "high",
-        "deviation",
-        "smallest_detectable",
-    )
-    given += ("p_adjusted", "verdict", "heading")
+    given = (*(one.name for one in fields(Estimate)), "heading")
     made = [
         {**row, **{name: one[name] for name in given}}
         for row, one in zip(rows, chosen, strict=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from analysis.tables.columns import rows_of
 from analysis.verdict.intervals import COPIES, LEVEL, Design, critical, exceeded
-from analysis.verdict.question import Arm, Question
+from analysis.verdict.question import Question
 from tst_study.errors import UserError
 from tst_study.statistics import detectable
 
@@ -149,114 +149,113 @@ def _intervals(design: Design, losses: np.ndarray, allowed: int) -> list[dict[st
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A superposed setting that is held against its baseline, not by plan."""
+class Contrast:
+    """An arm that is held against another: because a study asked, or a setting and its baseline."""
 
     name: str
     arm: str
     against: str
+    """Keys: contrasts of one family that share an arm name it alike."""
     losses: pd.Series
-    """By seed."""
-    baselines: pd.Series
+    """Final, by `block`."""
+    against_losses: pd.Series
     diverged: int
-    diverged_baselines: int
+    diverged_against: int
     run_ids: tuple[str, ...]
+    asked: Question | None = None
 
 
-COLUMNS: tuple[str, ...] = ("heading", "family", "question", "primary", "method", "registered")
-COLUMNS += (
-    "against_loss",
-    "loss",
-    "seeds",
-    "comparisons",
-    "gain",
-    "deviation",
-    "low",
-    "high",
-    "p_adjusted",
+COLUMNS = (
+    *("heading", "family", "question", "primary", "method", "registered", "against_loss", "loss"),
+    *(one.name for one in fields(Estimate)),
+    *("diverged", "diverged_against", "predicted"),
+    *("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids"),
 )
-COLUMNS += ("smallest_detectable", "verdict", "diverged", "diverged_against", "predicted")
-COLUMNS += ("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids")
 
 
-def decide_planned(
+def asked_contrasts(
     kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
-) -> pd.DataFrame:
-    """A row (`COLUMNS`) for each question, the primary one first; `kept`: the runs that may be
-    compared, `lost`: those that diverged.
+) -> list[Contrast]:
+    """Of each question; `kept`: the runs that may be compared, `lost`: those that diverged.
 
-    `afterwards` and its interval are what the simultaneous method says where another was planned.
     Raises `UserError` for an arm that holds two runs of one seed.
     """
+    found = []
+    for question in questions:
+        arm, against = question.arm, question.against
+        found.append(
+            Contrast(
+                name=question.name,
+                arm=arm.model_dump_json(exclude={"name"}),
+                against=against.model_dump_json(exclude={"name"}),
+                losses=_losses(arm.runs(kept), arm.name),
+                against_losses=_losses(against.runs(kept), against.name),
+                diverged=len(arm.runs(lost)),
+                diverged_against=len(against.runs(lost)),
+                run_ids=(*arm.runs(kept)["run_id"], *against.runs(kept)["run_id"]),
+                asked=question,
+            )
+        )
+    return found
+
+
+def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
+    """A row (`COLUMNS`) for each contrast: families of questions with the primary ones first, then
+    all settings that no question covers, adjusted over all of them that have several seeds.
+
+    `afterwards` and its interval are what the simultaneous method says where another was planned.
+    """
+    ordered = sorted(contrasts, key=lambda one: (one.asked is None, not _primary(one)))
+    families = dict.fromkeys(one.asked and one.asked.family for one in ordered)
     rows: list[dict[str, Any]] = []
-    ordered = sorted(questions, key=lambda one: not one.primary)
-    for family in dict.fromkeys(question.family for question in ordered):
-        own = [question for question in ordered if question.family == family]
-        arms = {_key(arm): arm for one in own for arm in (one.arm, one.against)}
-        runs = {key: arm.runs(kept) for key, arm in arms.items()}
-        losses = {key: _losses(found, arms[key].name) for key, found in runs.items()}
-        contrasts = [(_key(one.arm), _key(one.against)) for one in own]
-        found = estimates(losses, contrasts, len(own), own[0].method)
+    for family in families:
+        own = [one for one in ordered if (one.asked and one.asked.family) == family]
+        losses = {one.arm: one.losses for one in own}
+        losses |= {one.against: one.against_losses for one in own}
+        pairs = [(one.arm, one.against) for one in own]
+        asked = own[0].asked
+        method: Method = asked.method if asked else "simultaneous"
+        allowed = len(own)
+        if not asked:
+            several = [_without_claim(losses, one, 1).deviation is not None for one in pairs]
+            allowed = max(1, sum(several))
+        found = estimates(losses, pairs, allowed, method)
         later: Sequence[Estimate | None] = [None] * len(own)
-        if own[0].method == "paired":
-            later = estimates(losses, contrasts, len(own), "simultaneous")
-        for question, keys, one, after in zip(own, contrasts, found, later, strict=True):
-            both = [runs[key] for key in keys]
-            lost_of = {key: len(arms[key].runs(lost)) for key in keys}
+        if method == "paired":
+            later = estimates(losses, pairs, allowed, "simultaneous")
+        for one, estimate, after in zip(own, found, later, strict=True):
+            both = one.losses.index.intersection(one.against_losses.index)
             rows.append(
                 {
-                    "heading": PLANNED,
-                    **question.model_dump(include={"family", "primary", "method", "registered"}),
-                    "question": question.name,
-                    **_judged(one, *lost_of.values()),
-                    **_means(*(losses[key] for key in keys)),
-                    "predicted": question.predicted,
-                    "afterwards": after and _judged(after, lost_of[keys[0]], 0)["verdict"],
+                    "heading": PLANNED if one.asked else ALSO_SEEN,
+                    "family": family or ALSO_SEEN,
+                    "question": one.name,
+                    "primary": _primary(one),
+                    "method": method,
+                    "registered": one.asked and one.asked.registered,
+                    "loss": float(one.losses[both].mean()),
+                    "against_loss": float(one.against_losses[both].mean()),
+                    **asdict(estimate),
+                    "verdict": _verdict(estimate, one),
+                    "diverged": one.diverged,
+                    "diverged_against": one.diverged_against,
+                    "predicted": one.asked and one.asked.predicted,
+                    "afterwards": after and _verdict(after, one),
                     "afterwards_gain": after and after.gain,
                     "afterwards_low": after and after.low,
                     "afterwards_high": after and after.high,
-                    "run_ids": tuple(name for runs_of in both for name in runs_of["run_id"]),
+                    "run_ids": one.run_ids,
                 }
             )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def decide_also(cells: Sequence[Cell]) -> pd.DataFrame:
-    """A row (`COLUMNS`) for each setting that no question covers, adjusted over all of them."""
-    losses = {key: one for c in cells for key, one in ((c.arm, c.losses), (c.against, c.baselines))}
-    contrasts = [(cell.arm, cell.against) for cell in cells]
-    several = [_without_claim(losses, one, 1).deviation is not None for one in contrasts]
-    found = estimates(losses, contrasts, max(1, sum(several)), "simultaneous")
-    rows = [
-        {
-            "heading": ALSO_SEEN,
-            "family": ALSO_SEEN,
-            "question": cell.name,
-            "primary": False,
-            "method": "simultaneous",
-            **_judged(one, cell.diverged, cell.diverged_baselines),
-            **_means(cell.losses, cell.baselines),
-            "run_ids": cell.run_ids,
-        }
-        for cell, one in zip(cells, found, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+def _primary(one: Contrast) -> bool:
+    return bool(one.asked and one.asked.primary)
 
 
-def _judged(one: Estimate, diverged: int, diverged_against: int) -> dict[str, Any]:
-    verdict = "unstable" if diverged >= UNSTABLE else one.verdict
-    said = {"verdict": verdict, "diverged": diverged, "diverged_against": diverged_against}
-    return {**asdict(one), **said}
-
-
-def _means(arm: pd.Series, against: pd.Series) -> dict[str, float]:
-    """Of the seeds that both have."""
-    both = arm.index.intersection(against.index)
-    return {"loss": float(arm[both].mean()), "against_loss": float(against[both].mean())}
-
-
-def _key(arm: Arm) -> str:
-    return arm.model_dump_json(exclude={"name"})
+def _verdict(estimate: Estimate, one: Contrast) -> Verdict:
+    return "unstable" if one.diverged >= UNSTABLE else estimate.verdict
 
 
 def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
