@@ -72,9 +72,6 @@ def plan(
     runs: RunsFolder = None,
     no_share: NoShare = False,
     launcher: LauncherName = "slurm",
-    check: Annotated[
-        bool, typer.Option("--check", help="Ask the launcher whether it would take the runs.")
-    ] = False,
     processes: Processes = 1,
     profile: ProfileFile = None,
     device: Annotated[
@@ -151,10 +148,6 @@ def plan(
 
         configs = [run.config for run in planner.whole()]
         print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
-    if check and not as_json:
-        said, refused = trains.check(planner.decided(), planner.root)
-        print(*said, sep="\n")
-        raise typer.Exit(int(refused))
 
 
 @verb(

@@ -6,7 +6,7 @@ something done (submit, retry, plan) asks the one that was named.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,8 +41,8 @@ class Job:
     """What a launcher knows of a run beside the run's own word."""
 
     id: str
-    state: Literal["queued", "running", "failed", "cancelled", "ended", "forgotten"]
-    """`failed` and `cancelled` are ends, too; of a forgotten job not even its end is known."""
+    state: Literal["queued", "running", "failed", "cancelled", "ended"]
+    """`failed` and `cancelled` are ends, too."""
     remark: str = ""
 
     @property
@@ -78,10 +78,6 @@ class Launcher(Protocol):
 
     def prices(self) -> Prices:
         """What its devices do and cost, as far as it knows."""
-
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
-        """Whether it would take these runs, in lines for people, and whether it would refuse any;
-        submits nothing."""
 
 
 @dataclass(frozen=True)

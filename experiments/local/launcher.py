@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from experiments.launcher import Job, Options, check_before_preparing
 from experiments.local.progress import Progress
 from experiments.local.queue import Queue, StoppedError, fitting, launch
 from experiments.plan.allocation import Allocation, Prices
-from experiments.plan.layouts import problems
 from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, log_path
@@ -86,10 +85,6 @@ class Local:
 
     def prices(self) -> Prices:
         return Prices()
-
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
-        found = problems(runs, self.allocation)
-        return found, bool(found)
 
     def _say_what(self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool]) -> int:
         planned = Planner(study, root, self._options.share, unprepared=True).decided()

@@ -26,51 +26,9 @@ def array_script(one: Submission, root: Path, profile: Profile, resources: Resou
     """Of all runs of a submission; `sbatch` does the same with it again."""
     listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
-    run = f'{shlex.quote(str(root.absolute()))}/"$({line})"'
-    parameters = _of_array(one, profile, resources)
-    return _training(one, root, profile, resources, run, parameters, len(one.runs))
-
-
-def script_of_one_run(
-    one: Submission, run: str, root: Path, profile: Profile, resources: Resources
-) -> str:
-    """The same for a single run: `sbatch <run folder>/job/run.sh` takes it up where it stands."""
-    folder = shlex.quote(str(root.absolute() / run))
-    return _training(one, root, profile, resources, folder, _parameters(one, profile, resources), 0)
-
-
-def command_script(
-    one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
-) -> str:
-    """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
-    that submits, beside Slurm's programs."""
-    small, resources = profile.of_small_jobs()
-    small = small if inside else small.model_copy(update={"srun": ()})
-    python = _python(profile.container, small.srun, profile.python) if inside else _python()
-    parameters = _of_array(one, small, resources)
-    parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
-    if account := parameters["account"]:  # which the user may have said in a variable alone
-        parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
-    # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
-    parameters["signal_delay_s"] = 1
-    return script_text(
-        one.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
-    )
-
-
-def _training(
-    one: Submission,
-    root: Path,
-    profile: Profile,
-    resources: Resources,
-    run: str,
-    parameters: dict[str, Any],
-    count: int,
-) -> str:
-    """`run`: what the shell makes the run's folder of."""
     around = {
         "setup": [
-            f"TST_RUN={run}",
+            f'TST_RUN={shlex.quote(str(root.absolute()))}/"$({line})"',
             f"TST_RETRIES={profile.retries}",
             f"TST_SIGNAL={profile.signal_seconds}",
             f"TST_EXCLUDED={shlex.quote(profile.exclude or '')}",
@@ -82,7 +40,27 @@ def _training(
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     gpu = " --gpu" if profile.on_gpu(resources) else ""
     command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu} 2>"$TST_RUN/job/srun.txt"'
-    return script_text(one.folder(root), command, parameters | around, count)
+    parameters = _parameters(one, profile, resources) | around
+    return script_text(one.folder(root), command, parameters, len(one.runs))
+
+
+def command_script(
+    one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
+) -> str:
+    """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
+    that submits, beside Slurm's programs."""
+    small, resources = profile.of_small_jobs()
+    small = small if inside else small.model_copy(update={"srun": ()})
+    python = _python(profile.container, small.srun, profile.python) if inside else _python()
+    parameters = _parameters(one, small, resources)
+    parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
+    if account := parameters["account"]:  # which the user may have said in a variable alone
+        parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
+    # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
+    parameters["signal_delay_s"] = 1
+    return script_text(
+        one.folder(root), f"{python} -P -u -m tst_study {shlex.join(words)}", parameters, 1
+    )
 
 
 def _python(container: str = "", srun: Sequence[str] = (), python: str | None = None) -> str:
@@ -100,6 +78,9 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     return {
         "job_name": one.name,
+        "comment": one.comment,
+        "dependency": ",".join(filter(None, (one.dependency, "singleton"))),
+        "array_parallelism": profile.parallel,
         "nodes": resources.nodes,
         "ntasks_per_node": resources.tasks_per_node,
         "cpus_per_task": resources.cpus_per_task,
@@ -117,6 +98,7 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         # Corpora and trunks are named from where the study was submitted.
         "additional_parameters": {
             "requeue": True,
+            **({"kill-on-invalid-dep": "yes"} if one.dependency else {}),
             "chdir": os.getcwd(),
             **profile.gpus(resources),
             # An option that is turned off is one that is not there.
@@ -124,18 +106,6 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         },
         # One dead rank takes the others down; none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
-    }
-
-
-def _of_array(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
-    """What a whole submission has beside: its mark, and what it waits for."""
-    parameters = _parameters(one, profile, resources)
-    if one.dependency:
-        parameters["additional_parameters"]["kill-on-invalid-dep"] = "yes"
-    return parameters | {
-        "comment": one.comment,
-        "dependency": ",".join(filter(None, (one.dependency, "singleton"))),
-        "array_parallelism": profile.parallel,
     }
 
 
@@ -156,11 +126,11 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
     ]
 
 
-def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int = 0) -> str:
+def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
     """The script that runs `command` in `srun`.
 
     `folder`: for its output. `parameters`: those of `submitit.SlurmExecutor`. `count`: elements of
-    its array, none for a job of its own. Raises `UserError` where Slurm is not here, or a value
+    its array. Raises `UserError` where Slurm is not here, or a value
     would be more than a line of the script.
     """
     from submitit import SlurmExecutor
@@ -174,8 +144,7 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     except RuntimeError as error:
         raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
     executor.update_parameters(**parameters)
-    if count:
-        executor.parameters["map_count"] = count
+    executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")
     return text
 

@@ -29,7 +29,7 @@ def environment() -> dict[str, str]:
     return kept
 
 
-def call(*command: str, pass_fds: Sequence[int] = ()) -> str:
+def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:
     """Standard output of a program. Raises `SlurmError`."""
     if shutil.which(command[0]) is None:
         raise SlurmError(
@@ -39,6 +39,7 @@ def call(*command: str, pass_fds: Sequence[int] = ()) -> str:
         done = subprocess.run(
             command,
             env=environment(),
+            input=standard_input,
             capture_output=True,
             encoding="utf8",
             errors="replace",  # users' other jobs may have comments in any encoding

@@ -20,12 +20,12 @@ from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, write_config
 from experiments.slurm import launches, submission
-from experiments.slurm.batch_script import array_script, command_script, script_of_one_run
+from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import FOLDER, keep_code
-from experiments.slurm.commands import SlurmError, setting
+from experiments.slurm.commands import SlurmError, call, setting
 from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import COLLECT, REST, SMALL, Submission, known_jobs
+from experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from experiments.studies.catalogue import STUDIES
 from experiments.study import Study
 from tst_study.record import lock as run_lock
@@ -78,7 +78,8 @@ class Submitted:
 
     def plan(self) -> list[str]:
         """What a dry run would have submitted, and the script of the first array."""
-        return [*self.warnings, *self.arrays, "", self.first_script]
+        refused = [f"refused: {said}" for said in self.refused]
+        return [*self.warnings, *self.arrays, *refused, "", self.first_script]
 
 
 def submit_to_slurm(
@@ -245,14 +246,14 @@ class _Handing:
         one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
         script = array_script(one, self.root, self.profile, resources)
         for run in () if self.dry else runs:
-            self._write_job_folder(one, run, resources)
+            _write_job_folder(run)
         self.result.first_script = self.result.first_script or script
         try:
-            job = (
-                f"array{len(self.result.jobs) + 1}"
-                if self.dry
-                else submission.submit(one, self.root, script, self.lock)
-            )
+            if self.dry:  # what it waits for is not there
+                call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
+                job = f"array{len(self.result.jobs) + 1}"
+            else:
+                job = submission.submit(one, self.root, script, self.lock)
         except SlurmError as error:
             if not self.result.jobs:
                 raise
@@ -266,11 +267,9 @@ class _Handing:
         for place, run in enumerate(runs):
             self.jobs[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
 
-    def _write_job_folder(self, one: Submission, run: PlannedRun, resources: Resources) -> None:
-        folder = run.folder / "job"
-        folder.mkdir(parents=True, exist_ok=True)
-        cancel_mark(run.folder).unlink(missing_ok=True)
-        launches.forget(run.folder)
-        write_config(run.config, run.folder)
-        script = script_of_one_run(one, run.run_id, self.root, self.profile, resources)
-        (folder / "run.sh").write_text(script, encoding="utf8")
+
+def _write_job_folder(run: PlannedRun) -> None:
+    (run.folder / "job").mkdir(parents=True, exist_ok=True)
+    cancel_mark(run.folder).unlink(missing_ok=True)
+    launches.forget(run.folder)
+    write_config(run.config, run.folder)

@@ -4,13 +4,11 @@ Never by job id alone: ids begin anew when a controller loses its state.
 """
 
 import getpass
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.launcher import Job
-from experiments.slurm.commands import SlurmError, call
+from experiments.slurm.commands import call
 
 ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
@@ -35,8 +33,6 @@ class SlurmJob:
     """Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
     reason: str = ""
     comment: str = ""
-    name: str = ""
-    """Beside the comment, which not all accounts keep; of a job that left the queue only."""
 
     def seen(self, remark: str) -> Job:
         """As any launcher says it, with a remark on its launches so far."""
@@ -44,8 +40,8 @@ class SlurmJob:
             if self.state == "RUNNING":
                 return Job(self.id, "running", remark)
             return Job(self.id, "queued", "; ".join(filter(None, (self.reason, remark))))
-        if not self.state:
-            return Job(self.id, "forgotten", remark)
+        if not self.state:  # the controller has forgotten it
+            return Job(self.id, "ended", remark)
         cancelled = self.state == "CANCELLED" or self.reason == NEVER
         kind: Any = "failed" if self.state in FAILED else "cancelled" if cancelled else "ended"
         ended = f"job {self.id}: {self.state}"
@@ -69,40 +65,6 @@ def in_the_queue() -> dict[Key, SlurmJob]:
         array, place, state, reason, comment = (*line.split("|", 4), "", "", "", "")[:5]
         _note(jobs, place, SlurmJob(f"{array}_{place}", state, reason, comment))
     return jobs
-
-
-def in_memory_or_accounts(jobs: Iterable[SlurmJob]) -> dict[SlurmJob, SlurmJob]:
-    """What `scontrol`, else `sacct`, still know of jobs that left the queue.
-
-    Empty where neither knows anything: without slurmdbd, a job is forgotten minutes after its
-    end. A stranger's job that has got the same id is not taken for it.
-    """
-    wanted = list(jobs)
-    ours = {(job.id, by): job for job in wanted for by in (job.comment, job.name)}
-    found: dict[SlurmJob, SlurmJob] = {}
-    for array in sorted({job.id.partition("_")[0] for job in wanted}):
-        try:
-            out = call("scontrol", "--oneliner", "show", "job", array)
-        except SlurmError:
-            continue
-        for line in out.splitlines():
-            fields = dict(re.findall(r"(\w+)=(\S*)", line))
-            id = f"{fields.get('ArrayJobId')}_{fields.get('ArrayTaskId')}"
-            if job := ours.get((id, fields.get("Comment", ""))):
-                found[job] = SlurmJob(id, fields.get("JobState", ""), fields.get("Reason", ""))
-    ids = ",".join(sorted({job.id for job in wanted if job not in found}))
-    if ids:
-        try:
-            out = call("sacct", "--noheader", "--parsable2", "--allocations",
-                       "--format=JobID,State,Comment,JobName", f"--jobs={ids}")  # fmt: skip
-        except SlurmError:  # no accounting
-            out = ""
-        for line in out.splitlines():
-            id, state, comment, name = (*line.split("|", 3), "", "", "")[:4]
-            # Accounts keep comments only where AccountingStoreFlags says so.
-            if job := ours.get((id, comment or name)):
-                found[job] = SlurmJob(id, state.split(" ")[0])
-    return found
 
 
 def _note(jobs: dict[Key, SlurmJob], place: str, job: SlurmJob) -> None:

@@ -1,27 +1,22 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
-import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from experiments.launcher import Job, Options, check_before_preparing
 from experiments.plan.allocation import Allocation, Prices
-from experiments.plan.layouts import problems
-from experiments.plan.planned_run import PlannedRun, is_over
+from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import cancel_mark
-from experiments.slurm import handing_over, launches, submission
-from experiments.slurm.batch_script import array_script
+from experiments.slurm import launches, submission
 from experiments.slurm.code_copy import copies, unfinished
-from experiments.slurm.commands import SlurmError, call
+from experiments.slurm.commands import call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from experiments.slurm.jobs import Key, SlurmJob, in_memory_or_accounts, in_the_queue
+from experiments.slurm.jobs import Key, SlurmJob, in_the_queue
 from experiments.slurm.profile import (
     PLACES,
     Profile,
-    Resources,
     found,
     load_profile,
     template,
@@ -30,7 +25,6 @@ from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
-from tst_study.record import reader as run_record
 
 JOBS_PER_CALL = 200
 """Of `scancel`."""
@@ -75,15 +69,11 @@ class Slurm:
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""
-        jobs = {run: job for run, job in submission.known_jobs(root).items() if run not in SMALL}
-        forgotten = {
-            run: job
-            for run, job in jobs.items()
-            if not job.state and not run_record.is_over(root / run)
+        return {
+            run: job.seen(launches.remark(root / run))
+            for run, job in submission.known_jobs(root).items()
+            if run not in SMALL
         }
-        more = in_memory_or_accounts(forgotten.values())
-        jobs |= {run: more.get(job, job) for run, job in forgotten.items()}
-        return {run: job.seen(launches.remark(root / run)) for run, job in jobs.items()}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Only jobs that carry this study's mark."""
@@ -115,7 +105,7 @@ class Slurm:
         """Folders of jobs that ended, and copies of code that no active job runs."""
         submissions, known = submission.queued(root)
         active = _active(known)
-        # One that was submitted by hand, `sbatch RUN/job/run.sh`, has no mark of its own.
+        # Of a controller that has lost its state, jobs may go on that it knows nothing of.
         active |= {
             one.id for one in submissions if any(run_lock.is_held(root / run) for run in one.runs)
         }
@@ -141,37 +131,7 @@ class Slurm:
         how = self.profile
         return Prices(how.device, how.mfu, how.price_per_gpu_hour)
 
-    def check(self, runs: Sequence[PlannedRun], root: Path) -> tuple[list[str], bool]:
-        return check_with_slurm(runs, root, self.profile)
-
 
 def _active(known: Mapping[Key, SlurmJob]) -> set[str]:
     """Submissions of which a job will still do something."""
     return {name for (name, _), job in known.items() if job.is_active}
-
-
-def check_with_slurm(
-    runs: Sequence[PlannedRun], root: Path, profile: Profile
-) -> tuple[list[str], bool]:
-    """What stands against the runs' layouts, and what `sbatch --test-only` says of each kind of job
-    that they need; and whether any of it is a refusal."""
-    kinds: dict[Resources, list[PlannedRun]] = defaultdict(list)
-    for run in runs:
-        if not is_over(run):
-            kinds[profile.resources_of(*run.names)].append(run)
-    lines = problems(runs, lambda run: Allocation(profile.resources_of(*run.names).ranks))
-    refused = bool(lines)
-    lines += handing_over.short_times(runs, profile)
-    for resources, members in kinds.items():
-        one = submission.new(root, "", [members[0].run_id], Path("code"))
-        text = array_script(one, root, profile, resources)
-        with tempfile.NamedTemporaryFile("w", encoding="utf8", suffix=".sh") as script:
-            script.write(text)
-            script.flush()
-            try:
-                call("sbatch", "--test-only", script.name)
-                said = "accepted"
-            except SlurmError as error:
-                said, refused = str(error), True
-        lines.append(f"{len(members)} runs on {resources}: {said}")
-    return lines, refused

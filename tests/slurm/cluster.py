@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.slurm.packages import LIBRARIES, NoSlurmError, programs
 
 CPUS, GPUS, MEMORY = 8, 4, 16_000
-ACCOUNTS_SECONDS, START_SECONDS = 60, 30
+START_SECONDS = 30
 
 
 class Cluster:
@@ -29,15 +29,14 @@ class Cluster:
     Partitions: `main`; `low`, from which `high` takes nodes after a warning.
     """
 
-    def __init__(self, *, nodes: int = 4, with_accounts: bool = False) -> None:
-        self.prefix = programs(with_accounts=with_accounts)
+    def __init__(self, *, nodes: int = 4) -> None:
+        self.prefix = programs()
         # Short: Slurm's sockets lie below.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
         self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
-        self.with_accounts = with_accounts
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = _free_ports(nodes + 3)
+        self._ports = _free_ports(nodes + 1)
         libraries = f"{self.prefix}/{LIBRARIES}:{self.prefix}/{LIBRARIES}/slurm-wlm"
         self.environment = {
             "PATH": f"{self.prefix}/usr/bin:{os.environ['PATH']}",
@@ -50,8 +49,6 @@ class Cluster:
             (self.folder / name).mkdir()
         self._start_munge()
         self._write_configuration()
-        if self.with_accounts:
-            self._start_accounts()
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -65,11 +62,6 @@ class Cluster:
         self._spawn(
             "slurmctld", "-D", *(["-i"] if not any((self.folder / "state").iterdir()) else [])
         )
-
-    def forget(self) -> None:
-        """A controller started after this knows of no job, and begins its ids anew."""
-        shutil.rmtree(self.folder / "state")
-        (self.folder / "state").mkdir()
 
     def start_node(self, node: str) -> None:
         (self.folder / "spool" / node).mkdir(exist_ok=True)
@@ -164,7 +156,7 @@ class Cluster:
             (self.folder / "devices" / f"gpu{gpu}").symlink_to("/dev/null")
         gpus = f"Name=gpu Type=a100 File={self.folder}/devices/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gpus)
-        controller, accounts, _database, first, *others = self._ports
+        controller, first, *others = self._ports
         values = {
             "ClusterName": "test",
             # Ids of one cluster are not those of the next.
@@ -213,7 +205,6 @@ class Cluster:
             "PreemptType": "preempt/partition_prio",
             "PreemptMode": "REQUEUE",
             "SlurmctldParameters": "preempt_send_user_signal",
-            **self._accounting(accounts),
         }
         ports = f"[{first}-{first + len(others)}]"
         lines = [f"{key}={value}" for key, value in values.items()]
@@ -234,81 +225,6 @@ class Cluster:
             ),
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
-
-    def _accounting(self, port: int) -> dict[str, object]:
-        if not self.with_accounts:
-            return {"AccountingStorageType": "accounting_storage/none"}
-        return {
-            "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStorageHost": "127.0.0.1",
-            "AccountingStoragePort": port,
-            "AccountingStoragePass": f"{self.folder}/munge/socket",
-        }
-
-    def _start_accounts(self) -> None:
-        """MariaDB without grant tables, and slurmdbd on it."""
-        _, port, database_port, *_ = self._ports
-        share, data = self.prefix / "usr/share/mysql", self.folder / "database"
-        data.mkdir()
-        options = [
-            "--no-defaults",
-            f"--datadir={data}",
-            f"--tmpdir={self.folder}",
-            f"--lc-messages-dir={share}",
-            f"--character-sets-dir={share}/charsets",
-            "--innodb-buffer-pool-size=32M",
-            "--innodb-log-file-size=8M",
-            "--innodb-lock-wait-timeout=900",
-            "--innodb-flush-log-at-trx-commit=0",
-            "--skip-log-bin",
-            f"--user={getpass.getuser()}",
-        ]
-        tables = (share / "mysql_system_tables.sql").read_text()
-        subprocess.run(
-            [self._program("mariadbd"), *options, "--bootstrap", "--skip-grant-tables"],
-            input=f"create database mysql;\nuse mysql;\n{tables}".encode(),
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            check=True,
-        )
-        socket_path = self.folder / "database.socket"
-        self._spawn(
-            "mariadbd",
-            *options,
-            "--skip-grant-tables",
-            "--skip-networking=0",
-            "--bind-address=127.0.0.1",
-            f"--port={database_port}",
-            f"--socket={socket_path}",
-            f"--pid-file={self.folder}/database.pid",
-        )
-        _wait_for(socket_path)
-        values = {
-            "DbdHost": socket.gethostname().split(".")[0],
-            "DbdAddr": "127.0.0.1",
-            "DbdPort": port,
-            "SlurmUser": getpass.getuser(),
-            "AuthType": "auth/munge",
-            "AuthInfo": f"socket={self.folder}/munge/socket",
-            "PluginDir": f"{self.prefix}/{LIBRARIES}/slurm-wlm",
-            "LogFile": f"{self.folder}/log/slurmdbd.log",
-            "PidFile": f"{self.folder}/slurmdbd.pid",
-            "StorageType": "accounting_storage/mysql",
-            "StorageHost": "127.0.0.1",
-            "StoragePort": database_port,
-            "StorageUser": "slurm",
-            "StorageLoc": "slurm_accounts",
-        }
-        path = self.folder / "slurmdbd.conf"
-        path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        path.chmod(0o600)
-        self._spawn("slurmdbd", "-D")
-        deadline = time.monotonic() + ACCOUNTS_SECONDS
-        while "test" not in self.run("sacctmgr", "-n", "list", "cluster", "format=cluster"):
-            if time.monotonic() > deadline:
-                raise NoSlurmError(f"no slurmdbd after {ACCOUNTS_SECONDS} s: {self._last_words()}")
-            self.run("sacctmgr", "-i", "-Q", "add", "cluster", "test")
-            time.sleep(0.1)
 
     def _last_words(self) -> str:
         texts = [path.read_text(errors="replace") for path in (self.folder / "log").iterdir()]

@@ -21,17 +21,7 @@ PACKAGES = [
     "libyaml-0-2",
     "liblua5.1-0",
 ]
-PACKAGES_OF_ACCOUNTS = [
-    "slurmdbd",
-    "slurm-wlm-mysql-plugin",
-    "libmariadb3",
-    "mariadb-server-core",
-    "libaio1",
-    "liburing2",
-    "libnuma1",
-]
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
-DAEMONS_OF_ACCOUNTS = ("slurmdbd", "mariadbd")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
@@ -39,15 +29,13 @@ class NoSlurmError(Exception):
     """Slurm cannot be had here; says why."""
 
 
-def programs(*, with_accounts: bool) -> Path:
+def programs() -> Path:
     """The root below which Slurm's programs lie: the system's own, or a folder of this user into
     which Debian's packages are unpacked once. Raises `NoSlurmError`."""
-    wanted = [*DAEMONS, *(DAEMONS_OF_ACCOUNTS if with_accounts else [])]
-    if all(os.access(f"/usr/sbin/{name}", os.X_OK) for name in wanted):
+    if all(os.access(f"/usr/sbin/{name}", os.X_OK) for name in DAEMONS):
         return Path("/")
-    names = [*PACKAGES, *(PACKAGES_OF_ACCOUNTS if with_accounts else [])]
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tst-study"
-    place = cache / f"slurm-{sha256(' '.join(names).encode()).hexdigest()[:8]}"
+    place = cache / f"slurm-{sha256(' '.join(PACKAGES).encode()).hexdigest()[:8]}"
     if place.is_dir():
         return place
     for program in ("apt-get", "dpkg"):
@@ -56,11 +44,11 @@ def programs(*, with_accounts: bool) -> Path:
     beside = place.with_name(f".{place.name}.{os.getpid()}")
     beside.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as downloads:
-        _download(names, Path(downloads))
+        _download(Path(downloads))
         for package in Path(downloads).glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, beside], check=True)
     # A daemon knows what it is by the name it is called by; Debian's files are called otherwise.
-    for daemon in ("slurmctld", "slurmd", "slurmstepd", "slurmdbd"):
+    for daemon in ("slurmctld", "slurmd", "slurmstepd"):
         if (beside / f"usr/sbin/{daemon}-wlm").exists():
             (beside / f"usr/sbin/{daemon}").unlink(missing_ok=True)
             (beside / f"usr/sbin/{daemon}").symlink_to(f"{daemon}-wlm")
@@ -71,7 +59,7 @@ def programs(*, with_accounts: bool) -> Path:
     return place
 
 
-def _download(names: list[str], to: Path) -> None:
+def _download(to: Path) -> None:
     """With the machine's package lists, else with fresh ones in a folder of our own."""
     lists = to / "lists"
     own = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={to / 'cache'}"]
@@ -82,7 +70,7 @@ def _download(names: list[str], to: Path) -> None:
             (to / "cache" / "archives" / "partial").mkdir(parents=True)
             subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False)
         failed = subprocess.run(
-            ["apt-get", *options, "download", *names], cwd=to, capture_output=True, text=True
+            ["apt-get", *options, "download", *PACKAGES], cwd=to, capture_output=True, text=True
         )
         if failed.returncode == 0:
             return

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.plan.planner import Planner
 from experiments.slurm import launcher, submission
-from experiments.slurm.launcher import check_with_slurm
 from experiments.slurm.profile import Profile, load_profile
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
@@ -90,8 +88,6 @@ def test_an_example_profile_trains(tools: Path, tmp_path: Path, path: Path) -> N
     how = fitting(load_profile(path))
     root = tmp_path / "runs"
     study = seeded("hops_1")
-    (accepted,), refused = check_with_slurm(Planner(study, root).decided(), root, how)
-    assert (accepted[-8:], refused) == ("accepted", False)
     submit(study, root, how)
     wait_for_end(root)
     assert (state(root, "hops_1"), launches(root)) == ("done", {"hops_1": 2})

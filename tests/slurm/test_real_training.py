@@ -87,8 +87,8 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     """The same command as on a laptop, but for the launcher; the verbs of a day with it."""
     study = ("reinitialise", "--scale", "smoke")
     (tmp_path / "slurm.toml").write_text(PROFILE)
-    checked = tst_study("plan", *study, "--check", cwd=tmp_path)
-    assert "3 runs on 1 nodes of main, 1 tasks, 0 GPUs each, 20: accepted" in checked.stdout
+    dry = tst_study("submit", *study, "--launcher", "slurm", "--dry-run", cwd=tmp_path)
+    assert "array1: 1 runs, each on 1 nodes of main, 1 tasks, 0 GPUs each, 20" in dry.stdout
     submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
     assert submitted.returncode == 0, submitted.stderr
     assert "4 submitted in 3 arrays" in submitted.stdout
@@ -116,5 +116,8 @@ def test_more_than_a_node_has_is_refused_before_anything_is_submitted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "slurm.toml").write_text(f"[resources]\ngpus_per_node = {GPUS + 1}\n")
-    checked = tst_study("plan", "headline", "--scale", "smoke", "--check", cwd=tmp_path)
-    assert "Requested node configuration is not available" in checked.stdout
+    study = ("headline", "--scale", "smoke", "--launcher", "slurm")
+    dry = tst_study("submit", *study, "--dry-run", cwd=tmp_path)
+    assert "Requested node configuration is not available" in dry.stderr
+    assert dry.returncode == 2
+    assert not (tmp_path / "runs").exists()
