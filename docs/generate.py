@@ -17,7 +17,7 @@ from analysis.summary import summarise
 from analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from analysis.tables.source import read_tables
 from analysis.wording import verdict_parts
-from experiments.studies.catalogue import STUDIES, module_of
+from experiments.studies.catalogue import STUDIES
 from experiments.studies.scales import SCALES
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
@@ -58,11 +58,9 @@ def columns() -> str:
 def studies_table() -> str:
     """Every study: title, what it shows, scales."""
     lines = ["| study | asks | scales |", "| --- | --- | --- |"]
-    for name in STUDIES:
-        found = module_of(name)
-        scales = getattr(found, "SCALES", SCALES)
-        which = "all" if tuple(scales) == tuple(SCALES) else ", ".join(scales)
-        lines.append(f"| `{name}` | {found.TITLE}. {found.CLAIMS} | {which} |")
+    for name, found in STUDIES.items():
+        which = "all" if tuple(found.scales) == SCALES else ", ".join(found.scales)
+        lines.append(f"| `{name}` | {found.title}. {found.claims} | {which} |")
     return "\n".join(lines)
 
 

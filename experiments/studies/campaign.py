@@ -10,7 +10,8 @@ from typing import Any
 
 from analysis.verdict.question import Arm, Question
 from experiments.corpora import BooksPart
-from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
+from experiments.studies.grid import Choice, Part, against_baseline, grid
+from experiments.studies.scales import SMALL_MAIN
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.schema import Superposition
 from tst_study.config.superposition_setting import SuperpositionSetting

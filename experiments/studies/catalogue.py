@@ -2,15 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import get_args
 
 from experiments.corpora import PREPARED, place
 from experiments.run_process import config_path
-from experiments.studies.grid import Choice
-from experiments.studies.scales import SCALES, scale_of
+from experiments.studies import (
+    comparisons,
+    data_constrained,
+    gate,
+    laptop,
+    mixture_10b_a1b,
+    what_does_the_work,
+)
+from experiments.studies.grid import Choice, Declared
+from experiments.studies.scales import scale_of
 from experiments.study import Results, Study
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config.schema import Config, DeviceName
@@ -18,33 +24,37 @@ from tst_study.config.schema import load as load_config
 from tst_study.errors import UserError, one_of
 from tst_study.record.reader import find_run_folders
 
-STUDIES: tuple[str, ...] = (
-    *("laptop", "gate", "bag-grid", "power-law", "headline", "equal-cost", "input-output"),
-    *("weightings", "reinitialise", "optimizer-at-switch", "optimizers", "learning-rates"),
-    *("loss-against-compute", "data-constrained", "seed-noise", "mixture-10b-a1b"),
-    "what-does-the-work",
-)
-"""Each a module of `experiments.studies`: a title, what it claims to show, and `parts(scale)`, its
-runs as products and choices (`experiments.studies.grid`). `SCALES` names those that it has, where
-it has not all; `questions(scale)`, what it asks, where it asks before its runs."""
-
-
-def module_of(name: str) -> ModuleType:
-    """Raises `UserError` for a study that does not exist."""
-    return import_module(f"experiments.studies.{one_of(name, STUDIES, 'study').replace('-', '_')}")
+STUDIES: dict[str, Declared] = {
+    "laptop": laptop.STUDY,
+    "gate": gate.STUDY,
+    "bag-grid": comparisons.BAG_GRID,
+    "power-law": comparisons.POWER_LAW,
+    "headline": comparisons.HEADLINE,
+    "equal-cost": comparisons.EQUAL_COST,
+    "input-output": comparisons.INPUT_OUTPUT,
+    "weightings": comparisons.WEIGHTINGS,
+    "reinitialise": comparisons.REINITIALISE,
+    "optimizer-at-switch": comparisons.OPTIMIZER_AT_SWITCH,
+    "optimizers": comparisons.OPTIMIZERS,
+    "learning-rates": comparisons.LEARNING_RATES,
+    "loss-against-compute": comparisons.LOSS_AGAINST_COMPUTE,
+    "data-constrained": data_constrained.STUDY,
+    "seed-noise": comparisons.SEED_NOISE,
+    "mixture-10b-a1b": mixture_10b_a1b.STUDY,
+    "what-does-the-work": what_does_the_work.STUDY,
+}
 
 
 def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
     """The study of that name at that scale, on another device than the scale says where one is
     given; with its runs in another folder, corpora that are not there yet are made in that folder,
     too. Raises `UserError` for names that do not exist."""
-    module = module_of(name)
-    names = getattr(module, "SCALES", SCALES)
-    chosen = scale_of(one_of(scale, names, "scale", f" of study {name!r}"))
+    declared = STUDIES[one_of(name, STUDIES, "study")]
+    chosen = scale_of(one_of(scale, declared.scales, "scale", f" of study {name!r}"))
     usual = Path("runs") / f"{name}-{scale}"
     elsewhere = runs is not None and runs.resolve() != usual.resolve()
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
-    parts = module.parts(chosen)
+    parts = declared.parts(chosen)
     recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
     if device is not None:
         one_of(device, get_args(DeviceName), "--device")
@@ -64,8 +74,8 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     return Study(
         name=name,
         scale=scale,
-        title=f"{module.TITLE} ({scale})",
-        claims=f"{module.CLAIMS} {chosen.caveat}".strip(),
+        title=f"{declared.title} ({scale})",
+        claims=f"{declared.claims} {chosen.caveat}".strip(),
         corpora={folders[name]: recipe for name, recipe in recipes.items()},
         runs=lambda results: [
             here(run) for part in parts for run in part.runs(name, _Of(here, results))
@@ -76,8 +86,8 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
             if isinstance(part, Choice) and (why := part.dead_end(name, _Of(here, results)))
         ],
         folder=runs or usual,
-        questions=module.questions(chosen) if hasattr(module, "questions") else (),
-        published_gpu_hours=getattr(module, "PUBLISHED_GPU_HOURS", {}) if chosen.is_paper else {},
+        questions=declared.questions(chosen),
+        published_gpu_hours=declared.published_gpu_hours if chosen.is_paper else {},
     )
 
 

@@ -8,18 +8,15 @@ so repeat it more often.
 from collections.abc import Sequence
 
 from experiments.corpora import BooksPart, HubText, Recipe
-from experiments.studies.grid import Part, against_baseline, main_of
-from experiments.studies.paper_settings import DCLM
-from experiments.studies.scales import FINEWEB_EDU, Scale
+from experiments.studies.grid import Declared, Part, against_baseline
+from experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
-TITLE = "Little text, read many times"
-CLAIMS = "Which method to take when text is short: at equal FLOPs and equal unique tokens."
 EPOCHS = (1, 4, 16)
 """Of the baseline."""
 
 
 def parts(scale: Scale) -> list[Part]:
-    full = main_of(scale.is_paper)
+    full = scale.main
     modes = ("full", "input_only", "output_only")
     arms = [full.model_copy(update={"mode": mode}) for mode in modes]
     found = []
@@ -50,3 +47,10 @@ def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:
     limit = gigabytes * 10**9
     recipe = HubText(f"{whole.name}-{gigabytes}GB", whole.source, whole.tokenizer, limit)
     return recipe, round(limit / 4.5)
+
+
+STUDY = Declared(
+    "Little text, read many times",
+    "Which method to take when text is short: at equal FLOPs and equal unique tokens.",
+    parts,
+)

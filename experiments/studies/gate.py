@@ -7,16 +7,10 @@ of a pair's difference is known before a study is paid for (docs/research/plan-o
 
 from dataclasses import replace
 
-from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline
-from experiments.studies.scales import Scale
+from experiments.studies.grid import Choice, Declared, Part, against_baseline
+from experiments.studies.scales import SMALL_MAIN, Scale
 from experiments.studies.setting import BASELINE, Setting
 
-TITLE = "Where the baseline is at its best"
-CLAIMS = (
-    "Which rate, decay, heads and norm make baselines of one length good and alike; no claim about "
-    "superposition."
-)
-SCALES = ("smoke", "quick", "laptop", "desktop")
 STEPS = {"desktop": 8_000}
 SEEDS = 6
 RATES = (1e-3, 2e-3)
@@ -48,3 +42,12 @@ def parts(scale: Scale) -> list[Choice]:
         return [against_baseline(one, (SMALL_MAIN,), seeds) for one in (more_heads, normed, faster)]
 
     return [Choice(candidates, variants, (BASELINE, SMALL_MAIN), seeds)]
+
+
+STUDY = Declared(
+    "Where the baseline is at its best",
+    "Which rate, decay, heads and norm make baselines of one length good and alike; no claim about "
+    "superposition.",
+    parts,
+    scales=("smoke", "quick", "laptop", "desktop"),
+)

@@ -1,17 +1,14 @@
 """Runs as products, set-ups × superpositions × seeds, and as choices among set-ups."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from analysis.verdict.question import Question
 from experiments.corpora import Recipe
+from experiments.studies.scales import SCALES, Scale
 from experiments.studies.setting import BASELINE, Setting
 from experiments.study import AllDivergedError, Results, best_of
 from tst_study.config.schema import Config, Superposition
-
-PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
-"""The paper's headline setting."""
-SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.25)
-"""In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,21 @@ class Choice:
         return [recipe for setting in self.candidates for recipe in setting.corpora]
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A study as its file declares it, at any of its scales."""
+
+    title: str
+    claims: str
+    """What it can show."""
+    parts: Callable[[Scale], Sequence[Part | Choice]]
+    scales: Sequence[str] = SCALES
+    questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
+    """What it asks before its runs."""
+    published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    """What the paper says that its runs took, by role."""
+
+
 def against_baseline(
     setting: Setting, arms: Iterable[Superposition], seeds: range = range(1)
 ) -> Part:
@@ -90,7 +102,3 @@ def grid(
         for s in bag_sizes
         for r in step_ratios
     ]
-
-
-def main_of(is_paper: bool) -> Superposition:
-    return PAPER_MAIN if is_paper else SMALL_MAIN

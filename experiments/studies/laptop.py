@@ -14,15 +14,8 @@ from analysis.verdict.question import Arm, Question
 from experiments.corpora import Recipe, TopicalLanguage
 from experiments.studies import campaign
 from experiments.studies.campaign import STEPS
-from experiments.studies.grid import SMALL_MAIN, Choice, Part, against_baseline, grid
-from experiments.studies.scales import Scale
-
-TITLE = "Token superposition on two cores"
-CLAIMS = (
-    "Superposition against the baseline at equal FLOPs on prose; the generated language shows the "
-    "mechanism."
-)
-SCALES = ("smoke", "quick", "laptop", "desktop")
+from experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
+from experiments.studies.scales import SMALL_MAIN, Scale
 
 SHORT_STEPS = {"smoke": 300}
 """Of prose, where they are not the scale's."""
@@ -109,3 +102,13 @@ def _generated(scale: Scale) -> Part:
     )
     superposed = grid(GENERATED_BAG_SIZES[scale.name], (GENERATED_RATIO,))
     return against_baseline(setting, superposed, GENERATED_SEEDS[scale.name])
+
+
+STUDY = Declared(
+    "Token superposition on two cores",
+    "Superposition against the baseline at equal FLOPs on prose; the generated language shows the "
+    "mechanism.",
+    parts,
+    scales=("smoke", "quick", "laptop", "desktop"),
+    questions=questions,
+)

@@ -8,18 +8,11 @@ experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and sma
 from dataclasses import replace
 
 from experiments.corpora import HubText
-from experiments.studies.grid import Part
-from experiments.studies.paper_settings import VALIDATION_TOKENS, WARMUP_STEPS
-from experiments.studies.scales import Scale
+from experiments.studies.grid import Declared, Part
+from experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS, Scale
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Parallel, Superposition
-
-TITLE = "Superposition at 10B parameters, 1B active"
-CLAIMS = (
-    "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
-    "Twins of the small scales show that everything works, and how experts are used."
-)
 
 QWEN = "Qwen/Qwen3-30B-A3B"
 """The tokenizer of the Qwen3 family, with its 151,936 words."""
@@ -70,3 +63,12 @@ def parts(scale: Scale) -> list[Part]:
         Part((twin,), (BASELINE,), scale.seeds),
         Part((twin.with_steps(steps),), (superposed,), scale.seeds),
     ]
+
+
+STUDY = Declared(
+    "Superposition at 10B parameters, 1B active",
+    "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
+    "Twins of the small scales show that everything works, and how experts are used.",
+    parts,
+    published_gpu_hours=PUBLISHED_GPU_HOURS,
+)

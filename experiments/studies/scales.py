@@ -8,13 +8,17 @@
 | `desktop` | 10,000 steps of prose, the whole axes | two cores, a night |
 | `one-gpu` | the 270M shape, 10,000 steps of 2^18 tokens of FineWeb-Edu | one GPU, days |
 | `paper` | the paper's runs | its clusters |
+
+What the paper does not state of its runs is named here: the sequence length of the dense ones
+(2,048 is SmolLM2's, and gives the batch of 2^21 tokens with 1,024 sequences), weight decay,
+clipping, initialisation and seeds (`tst_study`'s defaults).
 """
 
 from dataclasses import dataclass
 
 from experiments.corpora import Books, HubText
-from experiments.studies.paper_settings import DENSE_270M
 from experiments.studies.setting import Setting
+from tst_study.config.schema import Parallel, Superposition
 
 GATE_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
 """What the gate chose beside the rate."""
@@ -26,6 +30,38 @@ FINEWEB_EDU = HubText(
     "hf://HuggingFaceFW/fineweb-edu/sample-100BT:train",
     "meta-llama/Meta-Llama-3-8B",
 )
+
+PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
+"""The paper's headline setting."""
+SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.25)
+"""In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
+DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
+VALIDATION_TOKENS = 8_388_608
+WARMUP_STEPS = 2_000
+
+
+def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Setting:
+    return Setting(
+        model=model,
+        corpora=(DCLM,),
+        sequences=1024,
+        sequence_length=2048,
+        steps=steps,
+        warmup_steps=WARMUP_STEPS,
+        learning_rate=learning_rate,
+        dtype="bfloat16",
+        micro_batch=micro_batch,
+        parallel=Parallel(optimizer="distributed", overlap_gradients=True, overlap_weights=True),
+        validation_tokens=VALIDATION_TOKENS,
+    )
+
+
+DENSE_270M = _dense("270m", 20_000, 2e-3, micro_batch=16)
+DENSE_270M_LONG = DENSE_270M.with_steps(100_000)
+DENSE_600M = _dense("600m", 20_000, 1e-3, micro_batch=8)
+DENSE_3B = _dense("3b", 20_000, 2e-4, micro_batch=4)
+EQUAL_LOSS_STEPS, EQUAL_DATA_STEPS = 36_000, 50_000
+"""Figure 3: baselines of 3B that cost as much as they must for the same loss, or read as much."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +77,14 @@ class Scale:
     @property
     def is_paper(self) -> bool:
         return self.name == "paper"
+
+    @property
+    def main(self) -> Superposition:
+        return PAPER_MAIN if self.is_paper else SMALL_MAIN
+
+    def setting_of(self, paper: Setting) -> Setting:
+        """The scale's own, and at scale `paper` the given one."""
+        return paper if self.is_paper else self.setting
 
 
 def _prose(

@@ -10,18 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.verdict.question import Arm, Question
-from experiments.studies.grid import SMALL_MAIN, Choice, Part
-from experiments.studies.scales import Scale
+from experiments.studies.grid import Choice, Declared, Part
+from experiments.studies.scales import SMALL_MAIN, Scale
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.schema import Superposition
 from tst_study.config.superposition_setting import SuperpositionSetting
 
-TITLE = "Which part of superposition does the work"
-CLAIMS = (
-    "Which of bags in, bags out, their weights, soft targets or look-ahead brings the gain, and "
-    "whether a better batch does."
-)
-SCALES = ("smoke", "quick", "laptop", "desktop", "one-gpu")
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Of the study, where they are not the scale's; the gate's are two fifths of them."""
 SEEDS = {"laptop": range(11, 14), "desktop": range(11, 23)}
@@ -166,3 +160,13 @@ def _gate(setting: Setting) -> tuple[Setting, ...]:
 def _label(setting: Setting, arm: Superposition) -> str:
     values = {"superposition": arm.model_dump(), "schedule": {"steps": setting.steps}}
     return SuperpositionSetting.from_config(values).label
+
+
+STUDY = Declared(
+    "Which part of superposition does the work",
+    "Which of bags in, bags out, their weights, soft targets or look-ahead brings the gain, and "
+    "whether a better batch does.",
+    parts,
+    scales=("smoke", "quick", "laptop", "desktop", "one-gpu"),
+    questions=questions,
+)

@@ -58,7 +58,7 @@ def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
         assert {run.optimizer.learning_rate for run in superposed} == {rate}
 
 
-@pytest.mark.parametrize("scale", laptop.SCALES)
+@pytest.mark.parametrize("scale", laptop.STUDY.scales)
 def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: str) -> None:
     runs = catalogue.load("laptop", scale).runs(Known(2e-3))
     baselines = {(_but_superposition(run)) for run in runs if run.role == "baseline"}
@@ -67,7 +67,7 @@ def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: s
         assert (plan_phases(run).superposed_steps == 0) == (run.role == "baseline")
 
 
-@pytest.mark.parametrize("scale", laptop.SCALES)
+@pytest.mark.parametrize("scale", laptop.STUDY.scales)
 def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
     runs = catalogue.load("laptop", scale).runs(Known(4e-3))
     by_name: dict[str, set[Config]] = defaultdict(set)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import typer
@@ -32,7 +31,8 @@ from experiments.state.jobs import cancel_runs
 from experiments.state.status import stopped
 from experiments.studies import catalogue
 from experiments.studies.catalogue import load
-from experiments.studies.grid import SMALL_MAIN, Choice, against_baseline
+from experiments.studies.grid import Choice, Declared, against_baseline
+from experiments.studies.scales import SMALL_MAIN
 from experiments.studies.setting import Setting
 from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
@@ -174,11 +174,9 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
             rates, lambda best: [against_baseline(best, (SMALL_MAIN,), seeds)], seeds=seeds
         )
 
-    module: Any = ModuleType("experiments.studies.two_choices")
-    module.TITLE, module.CLAIMS = "Two choices", "Shows nothing."
-    module.parts = lambda scale: [choice("diverge_", 0), choice("good", 1)]
-    monkeypatch.setattr(catalogue, "STUDIES", (*catalogue.STUDIES, "two-choices"))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    choices = [choice("diverge_", 0), choice("good", 1)]
+    declared = Declared("Two choices", "Shows nothing.", lambda scale: choices)
+    monkeypatch.setitem(catalogue.STUDIES, "two-choices", declared)
     study = load("two-choices", "smoke", tmp_path)
     submit(study, tmp_path)
     tried = ("diverge_-100-baseline-{}-seed0", "good-100-baseline-{}-seed1")

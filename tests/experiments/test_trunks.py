@@ -14,7 +14,7 @@ from experiments.plan.trunks import trunks_of
 from experiments.run_process import write_config
 from experiments.studies import catalogue
 from experiments.studies.grid import grid
-from experiments.studies.paper_settings import DENSE_270M
+from experiments.studies.scales import DENSE_270M
 from experiments.study import Study
 from tests.examples import example
 from tests.record.test_record import DATA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,8 +108,7 @@ def fake_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str) -> t
     """A launcher whose profile tells jobs of the study, too."""
     monkeypatch.setenv("TST_STUDY_FIRST_RATE", first)
     monkeypatch.syspath_prepend(str(SITE))
-    monkeypatch.setattr(catalogue, "STUDIES", (*catalogue.STUDIES, "fake-sweep"))
-    monkeypatch.setitem(sys.modules, "experiments.studies.fake_sweep", __import__("fake_sweep"))
+    monkeypatch.setitem(catalogue.STUDIES, "fake-sweep", __import__("fake_sweep").STUDY)
     path = tmp_path / "slurm.toml"
     lines = [f"export PYTHONPATH='{SITE}:{ROOT}'", f"export TST_STUDY_FIRST_RATE={first}"]
     path.write_text(f"setup = {json.dumps(lines)}\n[resources]\ntime = '10'\n")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
+from experiments.studies.grid import Declared
 from experiments.study import Results, best_of
 from tests.experiments.fake_training import config
 from tst_study.config.schema import Config
-
-TITLE, CLAIMS = "A fake sweep", "Shows nothing."
 
 
 class Part:
@@ -25,5 +24,4 @@ class Part:
         return []
 
 
-def parts(scale: object) -> list[Part]:
-    return [Part()]
+STUDY = Declared("A fake sweep", "Shows nothing.", lambda scale: [Part()])  # type: ignore[list-item]

@@ -169,14 +169,13 @@ sys.meta_path.insert(0, FakeTrainer())
 
 def with_the_fake_sweep() -> None:
     """Where a job is to find that study by its name."""
-    import importlib
+    from fake_sweep import STUDY
 
-    from experiments.studies import catalogue
+    from experiments.studies.catalogue import STUDIES
     from tst_study.data import run_data
 
     run_data.fingerprints = lambda config: DATA
-    catalogue.STUDIES += ("fake-sweep",)
-    sys.modules["experiments.studies.fake_sweep"] = importlib.import_module("fake_sweep")
+    STUDIES["fake-sweep"] = STUDY
 
 
 if "TST_STUDY_FIRST_RATE" in os.environ:
