@@ -105,10 +105,11 @@ def plan(
 
     from experiments.launcher import Options, launcher_of
     from experiments.local.queue import fitting
-    from experiments.plan.allocation import Allocation, Prices
+    from experiments.plan.layouts import Allocation, memory_by_part
     from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
-    from experiments.plan_table import table
+    from experiments.plan.prices import Prices
+    from experiments.plan.table import table
     from experiments.state.status import ENDLESS
     from experiments.studies.catalogue import load
 
@@ -144,10 +145,8 @@ def plan(
         width = get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
         print(*shown.lines(width), sep="\n")
     if gpus is not None and not as_json:
-        from experiments.plan.cluster_sheet import lines as cluster_lines
-
         configs = [run.config for run in planner.whole()]
-        print(*cluster_lines(chosen, configs, gpus, memory, gpu), sep="\n")
+        print(*memory_by_part(configs, gpus, memory), sep="\n")
 
 
 @verb(

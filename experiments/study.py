@@ -44,8 +44,6 @@ class Study:
     """What the runs are to answer, declared before them."""
     dead_ends: Callable[[Results], list[str]] = field(default=lambda results: [])
     """A line for each choice that nothing can follow, because all that it had tried diverged."""
-    published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
-    """What a paper says that its runs took, by role."""
 
     def prepare(self) -> None:
         """Make the corpora that are not whole. Raises `UserError` for one of the hub."""

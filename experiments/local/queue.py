@@ -20,8 +20,7 @@ from types import FrameType
 from typing import Protocol
 
 from experiments.launcher import RETRIES, Options
-from experiments.plan.allocation import Allocation
-from experiments.plan.layouts import check_layouts
+from experiments.plan.layouts import Allocation, check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, write_config

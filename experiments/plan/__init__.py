@@ -1,4 +1,4 @@
 """From a study to the runs that will be made: each `planned_run` has its config, identity and
-folder; `trunks` finds what several share; `planner` puts both together; `allocation` is what each
-gets and `layouts` checks that it can be trained there; `cluster_sheet` prints it for a cluster,
-`timing` trains a few steps for its hours, `detectable` says which effect its seeds would find."""
+folder; `trunks` finds what several share; `planner` puts both together. `layouts` says what each
+gets and whether it can be trained there, `prices` what that costs, `detectable` which effect its
+seeds would find; `table` prints it."""

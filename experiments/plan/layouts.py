@@ -1,20 +1,37 @@
-"""Whether runs can be trained on what a launcher would give them: asked before anything is paid."""
+"""What runs get, whether they can be trained on it, and the memory that they take there."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import get_args
 
-from experiments.plan.allocation import Allocation
 from experiments.plan.planned_run import PlannedRun
-from tst_study.config.schema import Config
-from tst_study.cost.auto_layout import resolve
-from tst_study.cost.parallel_layout import check
+from tst_study.config.schema import Config, Recompute
+from tst_study.cost.auto_layout import describe, resolve
+from tst_study.cost.compute import count_parameters
+from tst_study.cost.memory import Memory, estimate_memory
+from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.errors import UserError
 from tst_study.text import listed
 
-AllocationOf = Callable[[PlannedRun], Allocation]
-"""What a run would get."""
 ENDLESS = 10**18
 """Bytes of a device of which nothing is known."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a run gets."""
+
+    ranks: int = 1
+    """Processes of torch.distributed."""
+    on_gpu: bool = False
+    seconds: float | None = None
+    """That one launch trains at most; None where nothing limits it."""
+    memory: int | None = None
+    """Bytes of each rank's device, where they are known."""
+
+
+AllocationOf = Callable[[PlannedRun], Allocation]
 
 
 def resolved(config: Config, given: Allocation) -> Config:
@@ -43,3 +60,39 @@ def check_layouts(runs: Iterable[PlannedRun], allocation: AllocationOf) -> None:
     lines = problems(runs, allocation)
     if lines:
         raise UserError(lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)")
+
+
+def memory_by_part(runs: Sequence[Config], gpus: int, gigabytes: float) -> list[str]:
+    """Of each shape once: parameters, layout, and the memory of a GPU, as lines.
+
+    `gigabytes`: 10^9 bytes of one GPU. Raises `UserError` where a layout cannot work on `gpus`.
+    """
+    shapes = {(one.model, one.batch, one.execution.parallel): one for one in reversed(runs)}
+    return [
+        line
+        for config in reversed(shapes.values())
+        for line in ("", *_shape(config, gpus, int(gigabytes * 1e9)))
+    ]
+
+
+def _shape(config: Config, gpus: int, memory: int) -> list[str]:
+    parameters = count_parameters(config.model)
+    kinds = ", ".join(
+        f"{kind.replace('_', ' ')} {number:,}"
+        for kind, number in asdict(parameters).items()
+        if number and kind not in ("total", "active")
+    )
+    config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
+    text = [
+        f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
+        f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
+        f"pipeline stages: those that divide {config.model.layers} layers",
+        f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; GB per GPU, estimated",
+        f"  {'recomputing':<13}" + " ".join(f"{part.name:>11}" for part in fields(Memory)),
+    ]
+    for recompute in get_args(Recompute):
+        estimate = estimate_memory(config.executed(recompute=recompute), gpus, on_gpu=True)
+        cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
+        fits = "" if estimate.peak <= memory else "  does not fit"
+        text.append(f"  {recompute:<13}{cells}{fits}")
+    return text

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.launcher import Options, the_only_submitter
-from experiments.plan.allocation import Allocation
-from experiments.plan.layouts import check_layouts
+from experiments.plan.layouts import Allocation, check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, write_config

@@ -87,7 +87,6 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
         ],
         folder=runs or usual,
         questions=declared.questions(chosen),
-        published_gpu_hours=declared.published_gpu_hours if chosen.is_paper else {},
     )
 
 

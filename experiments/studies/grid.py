@@ -1,7 +1,7 @@
 """Runs as products, set-ups × superpositions × seeds, and as choices among set-ups."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from analysis.verdict.question import Question
 from experiments.corpora import Recipe
@@ -83,8 +83,6 @@ class Declared:
     scales: Sequence[str] = SCALES
     questions: Callable[[Scale], Sequence[Question]] = lambda scale: ()
     """What it asks before its runs."""
-    published_gpu_hours: Mapping[str, float] = field(default_factory=dict)
-    """What the paper says that its runs took, by role."""
 
 
 def against_baseline(

@@ -42,8 +42,6 @@ PAPER = Setting(
     ),
     validation_tokens=VALIDATION_TOKENS,
 )
-PUBLISHED_GPU_HOURS = {"baseline": 12_311.0, "superposition": 4_768.0}
-"""B200-hours of Table 1, by a run's role."""
 
 
 def parts(scale: Scale) -> list[Part]:
@@ -70,5 +68,4 @@ STUDY = Declared(
     "Whether a mixture of experts reaches its baseline's loss in 40% of the steps, as published. "
     "Twins of the small scales show that everything works, and how experts are used.",
     parts,
-    published_gpu_hours=PUBLISHED_GPU_HOURS,
 )

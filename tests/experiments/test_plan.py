@@ -13,12 +13,12 @@ import pytest
 from experiments import cli
 from experiments.corpora import TopicalLanguage
 from experiments.launcher import Options, launcher_of
-from experiments.plan import cluster_sheet
-from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
+from experiments.plan.layouts import Allocation, memory_by_part
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan_table import ENDLESS, table
+from experiments.plan.prices import Prices
+from experiments.plan.table import ENDLESS, table
 from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
 from experiments.study import Study
@@ -250,7 +250,7 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     planner = Planner(chosen, tmp_path, unprepared=True)
     given = Allocation(64, on_gpu=True, memory=180 * 10**9)
     shown = lines(planner, lambda run: given)
-    sheet = cluster_sheet.lines(chosen, [planner.decided()[0].config], 64, 180.0)
+    sheet = memory_by_part([planner.decided()[0].config], 64, 180.0)
     total, checkpoint = next(line for line in sheet if line.startswith("  none")).split()[-2:]
     assert listed(shown)[0].split()[-3:-1] == [max(total, checkpoint, key=float), "GB"]
 

@@ -50,13 +50,13 @@ def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(
     settings = ("schedule.steps=600", "execution.log_every=10", "name=long")
     study = Study("real", "test", "Real", "", {}, lambda results: [tiny(words, *settings)])
     submit(study, tmp_path / "runs", Profile(resources=Resources(time="10")))
-    run(words, tmp_path / "alone", *settings)
     (folder,) = (tmp_path / "runs").glob("long-*")
     wait_until(lambda: logged_step(folder) >= 50)
     (row,) = rows_of(study, tmp_path / "runs")
     cluster.run("scancel", "--signal=USR2", row.job)
     wait_for_end(tmp_path / "runs")
     assert len(run_record.read(folder).segments) == 2, (folder / "job" / "log.txt").read_text()
+    run(words, tmp_path / "alone", *settings)
     assert_same_run(tmp_path / "alone", folder)
 
 

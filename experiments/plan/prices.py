@@ -1,23 +1,10 @@
-"""What a run gets, and what that costs."""
+"""What runs cost on a device."""
 
 from dataclasses import dataclass
 
 from tst_study.config.schema import Model
 from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
 from tst_study.errors import UserError
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What a run gets."""
-
-    ranks: int = 1
-    """Processes of torch.distributed."""
-    on_gpu: bool = False
-    seconds: float | None = None
-    """That one launch trains at most; None where nothing limits it."""
-    memory: int | None = None
-    """Bytes of each rank's device, where they are known."""
 
 
 @dataclass(frozen=True)

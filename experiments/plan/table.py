@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeVar
 
-from experiments.plan.allocation import Allocation, Prices
 from experiments.plan.detectable import detectable
-from experiments.plan.layouts import AllocationOf, problems, resolved
+from experiments.plan.layouts import Allocation, AllocationOf, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
+from experiments.plan.prices import Prices
 from experiments.state.status import ENDLESS, StatusRow, row, totals
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
