@@ -109,7 +109,7 @@ def plan(
     from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
     from experiments.plan.prices import Prices
-    from experiments.plan.table import table
+    from experiments.plan_table import table
     from experiments.state.status import ENDLESS
     from experiments.studies.catalogue import load
 

@@ -25,7 +25,7 @@ from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
-from experiments.plan.table import table
+from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
 from experiments.state.jobs import cancel_runs
 from experiments.state.status import stopped
@@ -457,7 +457,7 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_launcher_never_imports_torch() -> None:
     program = (
-        "import sys, experiments.local.launcher, experiments.plan.table\n"
+        "import sys, experiments.local.launcher, experiments.plan_table\n"
         "import experiments.studies.laptop\n"
         "sys.exit('torch' in sys.modules)"
     )

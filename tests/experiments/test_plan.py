@@ -18,7 +18,7 @@ from experiments.plan.layouts import Allocation, memory_by_part
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.prices import Prices
-from experiments.plan.table import ENDLESS, table
+from experiments.plan_table import ENDLESS, table
 from experiments.slurm.profile import Resources
 from experiments.studies import catalogue
 from experiments.study import Study
