@@ -101,7 +101,6 @@ def plan(
 ) -> None:
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
-    from shutil import get_terminal_size
 
     from experiments.launcher import Options, launcher_of
     from experiments.local.queue import fitting
@@ -110,7 +109,7 @@ def plan(
     from experiments.plan.planner import Planner
     from experiments.plan.prices import Prices
     from experiments.plan_table import table
-    from experiments.state.status import ENDLESS
+    from experiments.state.status_screen import columns
     from experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs)
@@ -142,8 +141,7 @@ def plan(
     if as_json:
         _print_json(shown.as_json())
     else:
-        width = get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
-        print(*shown.lines(width), sep="\n")
+        print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
         print(*memory_by_part(configs, gpus, memory), sep="\n")

@@ -12,7 +12,8 @@ from experiments.plan.layouts import Allocation, AllocationOf, problems, resolve
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
 from experiments.plan.prices import Prices
-from experiments.state.status import ENDLESS, StatusRow, row, totals
+from experiments.state.status import StatusRow, row
+from experiments.state.status_screen import ENDLESS, totals
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import gpu_hours

@@ -25,8 +25,6 @@ from experiments.study import Study
 from tst_study.record import lock as run_lock
 from tst_study.text import duration
 
-GPUS = Path("/dev")
-"""Where their drivers show them; asked without torch."""
 WAITING = ("waiting", "preempted", "interrupted")
 """States of what a launcher may start."""
 
@@ -48,11 +46,9 @@ class Local:
         began = time.monotonic()
         _say(console, study.title, study.claims)
         study.prepare()
-        if _leaves_a_gpu_alone(Planner(study, root, options.share)):
-            _say(console, "On processors; --device cuda takes the GPU that is here.")
         try:
             with Progress(console, str(root)) as progress:
-                queue = launch(study, root, options, (progress,), wanted)
+                queue = launch(study, root, options, progress, wanted)
         except StoppedError as stopped:
             again = self._command(study, root)
             _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
@@ -101,11 +97,6 @@ class Local:
         if not study.scale:  # of a mere folder
             words = ["tst-study", "retry", study.name]
         return shlex.join([*words, *self._options.words()])
-
-
-def _leaves_a_gpu_alone(planner: Planner) -> bool:
-    there = any(GPUS.glob("nvidia[0-9]*"))
-    return there and all(run.config.execution.device == "cpu" for run in planner.decided())
 
 
 def _stop(folder: Path) -> bool:

@@ -1,30 +1,30 @@
-"""Progress of a launcher: a live table in a terminal, a line every ten seconds elsewhere."""
+"""Progress of a study here: a live table in a terminal, a line every ten seconds elsewhere."""
 
 import time
-from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from experiments.local.queue import Queue
-from experiments.plan.planned_run import PlannedRun
-from experiments.state.status import StatusRow, row, table
+from experiments.state.status import StatusRow, row
+from experiments.state.status_screen import lines
 from tst_study.text import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""
+SECONDS = 10.0
 
 
 class Progress:
-    """A `Watcher`; a context manager, so that the terminal is left in order."""
+    """Called with the queue a few times a second; a context manager, so that the terminal is left
+    in order."""
 
-    def __init__(self, console: Console, title: str, *, every: float = 10.0) -> None:
+    def __init__(self, console: Console, title: str, *, every: float = SECONDS) -> None:
         self._console, self._title, self._every = console, title, every
         self._started = time.monotonic()
         self._shown = float("-inf")
-        self._queue: Queue | None = None
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -32,59 +32,39 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live:
-            if self._queue:
-                self._draw(self._live, self._queue)  # what stays on the screen is the end
             self._live.stop()
 
-    def look(self, queue: Queue) -> None:
-        now = time.monotonic()
-        if now - self._shown < (0.5 if self._live else self._every):
+    def __call__(self, queue: Queue) -> None:
+        now, is_over = time.monotonic(), not (queue.running or queue.waiting or queue.elsewhere)
+        if not is_over and now - self._shown < (0.5 if self._live else self._every):
             return
-        self._shown, self._queue = now, queue
+        self._shown = now
+        headline = f"{duration(now - self._started)} | {_headline(queue)}"
         if self._live:
-            self._draw(self._live, queue)
+            table = lines(_rows(queue), self._console.width)
+            text = Text("\n".join([self._title, *table, headline]), no_wrap=True)
+            self._live.update(text, refresh=True)
         else:
-            headline = self._headline(queue)
             running = ", ".join(_short(row(one.folder)) for one in queue.running.values())
-            self._print(f"{headline} | {running}" if running else headline)
+            line = f"{headline} | {running}" if running else headline
+            self._console.print(Text(line), soft_wrap=True)
 
-    def finished(self, run: PlannedRun) -> None:
-        one = row(run.folder)
-        if not self._live:
-            loss = "" if one.loss is None else f", last training loss {one.loss:.3f}"
-            self._print(f"{run.run_id}: {one.state}{loss}")
 
-    def _draw(self, live: Live, queue: Queue) -> None:
-        runs = table(_rows(queue), self._title, self._console.width)
-        live.update(Group(runs, Text(self._headline(queue))), refresh=True)
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
-    def _headline(self, queue: Queue) -> str:
-        # A trunk is no longer planned once its last branch has begun.
-        trunks = queue.over.keys() - {one.fingerprint for one in queue.decided}
-        total = max(len(queue.whole), len(queue.decided)) + len(trunks)
-        parts = [
-            duration(time.monotonic() - self._started),
-            f"{len(queue.over)} of {total} runs over",
-            f"{len(queue.running)} running",
-        ]
-        if queue.elsewhere:
-            parts.append(f"{len(queue.elsewhere)} running in another process")
-        if queue.failed:
-            parts.append(f"{len(queue.failed)} failed")
-        if queue.running or queue.waiting:
-            left = time_left(queue)
-            parts.append("time left: measuring" if left is None else f"{duration(left)} left")
-        return " | ".join(parts)
+def _headline(queue: Queue) -> str:
+    # A trunk is no longer planned once its last branch has begun.
+    trunks = queue.over.keys() - {one.fingerprint for one in queue.decided}
+    total = max(len(queue.whole), len(queue.decided)) + len(trunks)
+    parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
+    if queue.elsewhere:
+        parts.append(f"{len(queue.elsewhere)} running in another process")
+    if queue.failed:
+        parts.append(f"{len(queue.failed)} failed")
+    if queue.running or queue.waiting:
+        left = time_left(queue)
+        parts.append("time left: measuring" if left is None else f"{duration(left)} left")
+    return " | ".join(parts)
 
 
 def _rows(queue: Queue) -> list[StatusRow]:

@@ -17,7 +17,6 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from experiments.launcher import RETRIES, Options
 from experiments.plan.layouts import Allocation, check_layouts
@@ -72,16 +71,6 @@ class Queue:
         return [run for run in self.decided if run.fingerprint not in known]
 
 
-class Watcher(Protocol):
-    """Is told what happens: progress on the screen."""
-
-    def look(self, queue: Queue) -> None:
-        """Called a few times a second."""
-
-    def finished(self, run: PlannedRun) -> None:
-        """A run is over."""
-
-
 class StoppedError(Exception):
     """The launcher was told to stop; its runs have been told to checkpoint and have ended."""
 
@@ -94,14 +83,14 @@ def launch(
     study: Study,
     root: Path,
     options: Options,
-    watchers: tuple[Watcher, ...] = (),
+    look: Callable[[Queue], None] = lambda queue: None,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
     target: Callable[..., None] = run,
 ) -> Queue:
     """Train every run of the study that is not over; returns when none is left.
 
-    A failed run ends neither the study nor the other runs: look at `failed`. Raises `StoppedError`
-    on Ctrl-C or SIGTERM.
+    `look` is told where it stands a few times a second, and at the end. A failed run ends neither
+    the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
     _one_thread_per_run()
     planning, processes = Planner(study, root, options.share), options.processes
@@ -117,21 +106,15 @@ def launch(
         try:
             while queue.waiting or children or queue.elsewhere:
                 _start(queue, children, target)
-                for watcher in watchers:
-                    watcher.look(queue)
+                look(queue)
                 time.sleep(0.1)
-                ended = _reap(queue, children) + _look_elsewhere(queue)
-                if ended:
-                    for one in ended:
-                        for watcher in watchers:
-                            watcher.finished(one)
+                if _reap(queue, children) + _look_elsewhere(queue):
                     _plan(planning, queue, wanted)
                     _write_job_folders(queue)
         except BaseException:
             _stop(queue, children)
             raise
-    for watcher in watchers:
-        watcher.look(queue)
+    look(queue)
     return queue
 
 
@@ -188,9 +171,9 @@ def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[Bas
     return started
 
 
-def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedRun]:
-    """Take note of children that ended; returns the runs that are over."""
-    over = []
+def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> int:
+    """Take note of children that ended; returns how many runs are over."""
+    over = 0
     for key, ranks in list(children.items()):
         code = _ended(ranks)
         if code is None:
@@ -201,7 +184,7 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> list[PlannedR
             queue.elsewhere[key] = one
         elif is_over(one):
             queue.over[key] = one
-            over.append(one)
+            over += 1
         elif cancel_mark(one.folder).exists():
             queue.failed[key] = (one, "cancelled")
         elif code == Exit.FAILED:
@@ -252,16 +235,17 @@ def _reason(one: PlannedRun, code: int) -> str:
     return message
 
 
-def _look_elsewhere(queue: Queue) -> list[PlannedRun]:
-    """Runs of other processes that ended since: over, or to be taken up here."""
-    over = []
+def _look_elsewhere(queue: Queue) -> int:
+    """Take note of runs of other processes that ended: over, or to be taken up here; returns how
+    many are over."""
+    over = 0
     for key, one in list(queue.elsewhere.items()):
         if run_lock.is_held(one.folder):
             continue
         del queue.elsewhere[key]
         if is_over(one):
             queue.over[key] = one
-            over.append(one)
+            over += 1
     return over
 
 

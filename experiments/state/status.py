@@ -7,13 +7,12 @@ import os
 import shutil
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.launcher import Job, jobs_of
 from experiments.plan.planned_run import PlannedRun, matches
@@ -25,31 +24,8 @@ from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.text import aligned, duration, printable, shortened
+from tst_study.text import duration
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-COLORS = {
-    "done": "green",
-    "running": "cyan",
-    "failed": "red",
-    "diverged": "red",
-    "preempted": "yellow",
-    "interrupted": "yellow",
-    "queued": "blue",
-    "blocked": "yellow",
-    "cancelled": "yellow",
-    "waiting": "dim",
-}
-
-
-ENDLESS = 10_000
-"""Columns of a screen that is none: a file or a pipe gets whole lines."""
-NUMBERS = range(2, 8)
-"""Columns that end alike."""
-BESIDE_THE_NAME = 72
-"""Columns of the other cells of a running run."""
 QUIET_SECONDS = 60.0
 """For which a run may say nothing, whatever its steps take: an evaluation, a checkpoint."""
 FULL_BYTES = 2**20
@@ -328,85 +304,3 @@ def _folders_below(root: Path) -> list[Path]:
     exists = os.path.exists
     found = [Path(path) for path in paths if any(exists(f"{path}/{name}") for name in names)]
     return sorted(found) or run_record.find_run_folders(root)
-
-
-def totals(rows: Iterable[StatusRow]) -> str:
-    """`12 done, 2 running, 7 waiting`."""
-    counts = Counter(row.state for row in rows)
-    order = [state for state in COLORS if state in counts]
-    return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
-
-
-def sums(rows: Sequence[StatusRow]) -> str:
-    """Counts of states; speed and time left of what runs."""
-    text = totals(rows)
-    speeds = [one.tokens_per_second for one in rows if one.tokens_per_second]
-    left = [one.seconds_left for one in rows if one.seconds_left]
-    if speeds:
-        text += f" | {sum(speeds):,.0f} tokens/s"
-    if left:
-        text += f" | running ones end within {duration(max(left))}"
-    return text
-
-
-def cells(rows: Sequence[StatusRow]) -> list[list[str]]:
-    """A heading, then the cells of each run, without columns that nothing stands in."""
-    lagging, jobs = any(one.lag is not None for one in rows), any(one.job for one in rows)
-    remarks = [
-        printable("; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message))))
-        for one in rows
-    ]
-    heads = ("run", "state", "step", "training", "held-out", "tokens/s", "left")
-    found = [[*heads, "lag" if lagging else "", "job" if jobs else ""]]
-    for one in rows:
-        found.append(
-            [
-                printable(one.run_id),
-                one.state,
-                f"{one.step:,}/{one.steps:,}" if one.steps else "",
-                "" if one.loss is None else f"{one.loss:.3f}",
-                "" if one.held_out is None else f"{one.held_out:.4f}",
-                "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
-                "" if one.seconds_left is None else duration(one.seconds_left),
-                "" if one.lag is None else duration(one.lag),
-                one.job,
-            ]
-        )
-    return [
-        [*row, remark]
-        for row, remark in zip(found, ["phase" if any(remarks) else "", *remarks], strict=True)
-    ]
-
-
-def plain(rows: Sequence[StatusRow]) -> list[str]:
-    """Lines of a file or a pipe."""
-    return aligned(cells(rows), NUMBERS)
-
-
-def table(rows: Sequence[StatusRow], title: str, width: int = ENDLESS) -> Table:
-    """Names of runs give way where the terminal is narrow, in their middle: seeds stay apart."""
-    from rich.table import Table
-    from rich.text import Text
-
-    longest = max((len(one.run_id) for one in rows), default=0)
-    width = max(24, min(longest, width - BESIDE_THE_NAME))
-    # Rich marks up strings; a run's name or message is plain text whatever brackets it holds.
-    shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    if any(one.lag is not None for one in rows):
-        shown.caption = "lag: time since the run last said anything"
-        shown.caption_justify = "left"
-    heads, *lines = cells(rows)
-    for place, head in enumerate(heads):
-        last = place == len(heads) - 1
-        shown.add_column(
-            head,
-            justify="right" if place in NUMBERS else "left",
-            no_wrap=not last,
-            overflow="fold" if last else "ellipsis",
-        )
-    for name, state, *others in lines:
-        shown.add_row(
-            Text(shortened(name, width)), Text(state, style=COLORS.get(state, "")),
-            *map(Text, others),
-        )  # fmt: skip
-    return shown

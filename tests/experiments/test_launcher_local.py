@@ -23,7 +23,6 @@ from experiments.launcher import RETRIES, Options
 from experiments.local import launcher as launcher_local
 from experiments.local import queue as local_queue
 from experiments.local.queue import Queue, StoppedError, launch
-from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
 from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
@@ -197,19 +196,16 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
 
 
 def test_no_more_runs_at_a_time_than_asked_for(tmp_path: Path) -> None:
-    most = 0
-
-    class Watcher:
-        def look(self, queue: Queue) -> None:
-            nonlocal most
-            most = max(most, len(queue.running))
-
-        def finished(self, run: PlannedRun) -> None:
-            pass
-
+    at_once: list[int] = []
     study = study_of(*(config(f"sleep_0.3{n}", f"seed={n}") for n in range(5)))
-    launch(study, tmp_path, Options(parallel=2), (Watcher(),), target=fake_training.run)
-    assert most == 2
+    launch(
+        study,
+        tmp_path,
+        Options(parallel=2),
+        lambda queue: at_once.append(len(queue.running)),
+        target=fake_training.run,
+    )
+    assert max(at_once) == 2
 
 
 def test_run_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
@@ -489,14 +485,6 @@ def test_studies_of_laptop_models_stay_on_processors_unless_asked(
     assert devices("one-gpu") == devices("paper") == {"auto"}
     with pytest.raises(UserError, match="--device 'gpu' is not known"):
         devices("smoke", "gpu")
-    # And they say so where there is a GPU.
-    runs = (config("one", "execution.device=cpu"), config("two", "seed=1", "execution.device=cuda"))
-    monkeypatch.setattr(launcher_local, "GPUS", tmp_path)
-    left_alone = launcher_local._leaves_a_gpu_alone
-    assert not left_alone(Planner(study_of(runs[0]), tmp_path))
-    (tmp_path / "nvidia0").touch()
-    assert left_alone(Planner(study_of(runs[0]), tmp_path))
-    assert not left_alone(Planner(study_of(*runs), tmp_path))
 
 
 def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
@@ -505,5 +493,5 @@ def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
     (tmp_path / "healed").touch()
     again = catalogue.of_folder(tmp_path)
     wanted = stopped(again, tmp_path, "", share=False)
-    assert not launch(again, tmp_path, Options(), (), wanted, fake_training.run).failed
+    assert not launch(again, tmp_path, Options(), wanted=wanted, target=fake_training.run).failed
     assert launches(tmp_path) == {"a": 1, "fail": 2}

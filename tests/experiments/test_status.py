@@ -21,6 +21,7 @@ from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import Exit, train_rank
 from experiments.state import status
+from experiments.state.status_screen import lines, totals
 from tests.examples import example
 from tests.record.test_record import evaluation, open_run
 from tst_study.config.schema import to_toml
@@ -86,19 +87,18 @@ def test_runs_that_failed_before_they_wrote_a_record_are_shown(tmp_path: Path) -
     )
     rows = status.rows_below(tmp_path)
     assert [row.state for row in rows] == ["done", "failed"]
-    assert status.totals(rows) == "1 done, 1 failed"
+    assert totals(rows) == "1 done, 1 failed"
 
 
 def test_seeds_stay_apart_in_a_narrow_terminal_and_a_pipe_gets_whole_names(tmp_path: Path) -> None:
     names = [f"prose-20000-s4-r0.25-power_law-lr0.002-seed{seed}-0123abcd" for seed in range(2)]
     for name in names:
         open_run(tmp_path / name).status("done", 100)
-    rows, text = status.rows_below(tmp_path), io.StringIO()
-    Console(file=text, width=100).print(status.table(rows, "", 100))
-    assert "prose-200…" in text.getvalue()
-    assert [f"seed{seed}-0123abcd" in text.getvalue() for seed in range(2)] == [True, True]
-    Console(file=text, width=status.ENDLESS).print(status.table(rows, ""))
-    assert all(name in text.getvalue() for name in names)
+    rows = status.rows_below(tmp_path)
+    _, *narrow = lines(rows, 72)
+    assert [f"seed{seed}-0123abcd " in line for seed, line in enumerate(narrow)] == [True, True]
+    assert max(map(len, narrow)) <= 72
+    assert [line.split()[0] for line in lines(rows)[1:]] == names
     assert shortened("abcdefghij", 7) == "ab…ghij"
 
 
@@ -113,13 +113,9 @@ def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
         file.write('{"task": "arc_easy", "metrics": {}}\n{"nats_per_tok')
     row = status.row(tmp_path)
     assert (row.loss, row.held_out) == (3.9, 3.25)
-    text = io.StringIO()
-    Console(file=text, width=200).print(status.table([row], ""))
-    assert "3.900    3.2500" in text.getvalue()
-    assert "lag: " not in text.getvalue()
-    running = replace(row, state="running", lag=4.0)
-    Console(file=text, width=200).print(status.table([running], ""))
-    assert "lag: time since the run last said anything" in text.getvalue()
+    assert "3.900    3.2500" in lines([row])[1]
+    assert "lag" not in lines([row])[0]
+    assert "lag" in lines([replace(row, state="running", lag=4.0)])[0]
 
 
 def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_path: Path) -> None:
@@ -227,11 +223,9 @@ def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
     text = io.StringIO()
     queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
     with Progress(Console(file=text, width=40), "study", every=0.0) as progress:
-        progress.look(queue)
-        progress.finished(run)
-    first, second = text.getvalue().splitlines()
-    assert "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250" in first
-    assert second.startswith("a: ")
+        progress(queue)
+    said = "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250"
+    assert text.getvalue().endswith(f"{said}\n")
 
 
 def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
@@ -239,6 +233,6 @@ def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
     text = io.StringIO()
     console = Console(file=text, width=100, force_terminal=True)
     with Progress(console, "[study]") as progress:
-        progress.look(Queue(decided=runs, whole=runs))
+        progress(Queue(decided=runs, whole=runs))
     for part in ("[study]", "run0", "run2", "waiting", "0 of 3 runs over"):
         assert part in text.getvalue()
