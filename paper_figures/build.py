@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from paper_figures.catalogue import CATALOGUE, KNOWN_STUDIES, Selection, find
+from paper_figures.catalogue import Entry, catalogue, find
 from paper_figures.item import Item, Missing, write_bytes
-from paper_figures.registration import REGISTERED, Entry
 from paper_figures.report import page, reproduction
 from paper_figures.sources import Sources
 from tst_study.errors import UserError
+
+Made = tuple[list[Item | Missing], list[Path]]
+"""What one entry gives, and the files of it that were written."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Built:
     sources: Sources
     items: tuple[Item, ...]
     missing: tuple[Missing, ...]
-    """What cannot be made from these runs, each with the command that would make them."""
+    """What was asked for by name, or with everything, and lacks runs; each says which."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None
@@ -46,115 +48,87 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
     `only` names nothing known.
     """
     began = time.perf_counter()
-    wanted, sources, to = find(only), Sources(runs), Path(to)
-    own = bool(only) and runs is not None and _are_own(sources)
-    entries = _entries(wanted, only, runs is None, own)
+    (wanted, pages), sources, to = find(only), Sources(runs), Path(to)
+    if not (only or runs):  # a study's own pictures are not missed where no study is named
+        wanted = [entry for entry in wanted if entry.group != "study"]
+    work = _Work(sources, {entry.name for entry in wanted}, "report" in pages, to)
     try:
         to.mkdir(parents=True, exist_ok=True)
-        every, written = _made(entries, _Work(sources, wanted, to))
+        done = _side_by_side(work, _entries(wanted, pages, sources))
+        written = [path for _, paths in done for path in paths]
+        every = [item for found, _ in done for item in found]
+        items = [item for item in every if isinstance(item, Item)]
+        missing = [item for item in every if isinstance(item, Missing)]
+        names = [item.name for item in items]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two items have one name: {sorted(names)}")
+        made = {}
+        if "report" in pages:
+            made[to / "report.html"] = page.html(sources, items, to)
+        if "reproduction" in pages:
+            made[to / "reproduction.md"] = reproduction.markdown(sources, items, missing)
+        written += [path for path, text in made.items() if write_bytes(path, text.encode())]
     except OSError as error:
-        raise _unwritable(error, to) from None
-    items = [item for item in every if isinstance(item, Item)]
-    missing = [item for item in every if isinstance(item, Missing)]
-    names = [item.name for item in items]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two items have one name: {sorted(names)}")
-    if own:  # no study of the package is asked for, unless by its figure's name
-        missing = [item for item in missing if item.kind in (only or ())]
-    for name, entry in wanted.pictures.items():
-        if name not in names:
-            there = ", ".join(sorted(item.name for item in items if item.kind == entry.name))
-            there = there or "none from these runs"
-            raise UserError(f"--only {name}: no such picture; there are {there}")
-    try:
-        pages = {}
-        if "report" in wanted.pages:
-            pages[to / "report.html"] = page.html(sources, items, missing, to)
-        if "reproduction" in wanted.pages:
-            pages[to / "reproduction.md"] = reproduction.markdown(sources, items, missing)
-        written += [path for path, text in pages.items() if write_bytes(path, text.encode())]
-    except OSError as error:
-        raise _unwritable(error, to) from None
+        raise UserError(f"{error.filename or to}: cannot be written ({error.strerror})") from None
     return Built(
         to=to,
         sources=sources,
         items=tuple(items),
-        missing=tuple(missing),
+        missing=tuple(item for item in missing if not only or item.kind in only),
         written=tuple(written),
-        report=to / "report.html" if "report" in wanted.pages else None,
+        report=to / "report.html" if "report" in pages else None,
         seconds=time.perf_counter() - began,
     )
 
 
+def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list[Entry]:
+    """What is asked for, and what a page tells of: the reproduction of everything, a report of
+    what runs can have a part in, and of runs that no entry asks for their own pictures alone."""
+    every = catalogue().values()
+    told = [entry for entry in every if pages and (entry.group != "study" or sources.folder)]
+    if pages == {"report"} and sources.folder:
+        known = any(set(sources.runs["study"]) & entry.studies for entry in every)
+        told = [entry for entry in told if entry.from_runs and (known or entry.group == "study")]
+    return [entry for entry in every if entry in wanted or entry in told]
+
+
 @dataclass(frozen=True)
 class _Work:
-    """What is done for one entry of the catalogue: its items are made, those asked for saved."""
+    """What is done for one entry: its items are made, those saved that are wanted or shown."""
 
     sources: Sources
-    wanted: Selection
+    wanted: set[str]
+    report: bool
     to: Path
 
-    def __call__(self, entry: Entry) -> tuple[list[Item | Missing], list[Path]]:
+    def __call__(self, entry: Entry) -> Made:
         found, runs = entry.items(self.sources), self.sources.runs
-        chosen = [item for item in found if isinstance(item, Item) and self._is_chosen(item)]
+        chosen = [
+            item
+            for item in found
+            if isinstance(item, Item)
+            and (entry.name in self.wanted or (self.report and page.is_shown(item, self.sources)))
+        ]
         return found, [path for item in chosen for path in item.save(runs, self.to)]
 
-    def _is_chosen(self, item: Item) -> bool:
-        asked = item.kind in {entry.name for entry in self.wanted.entries}
-        in_report = "report" in self.wanted.pages and page.is_shown(item, self.sources)
-        return asked or item.name in self.wanted.pictures or in_report
 
-
-def _made(entries: Sequence[Entry], work: _Work) -> tuple[list[Item | Missing], list[Path]]:
-    """Entries side by side on all processors, where a process can be forked with the runs that it
-    needs in memory; in the order of `entries`."""
+def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
+    """In the order of `entries`, by all processors where a process can be forked with the runs
+    that it needs in memory."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     if min(cores, len(entries)) < 2:
-        done = list(map(work, entries))
-    else:
-        _ = work.sources.summary  # read once, before the processes part
-        first = sorted(
-            entries, key=lambda entry: entry.group != "extensions"
-        )  # their fits are slow
-        with ProcessPoolExecutor(
-            min(cores, len(entries)), get_context("fork"), _begin, (work,)
-        ) as pool:
-            found = dict(zip(first, pool.map(_in_child, [e.name for e in first]), strict=True))
-        done = [found[entry] for entry in entries]
-    return [item for items, _ in done for item in items], [path for _, p in done for path in p]
+        return list(map(work, entries))
+    _ = work.sources.summary  # read once, before the processes part
+    slow_first = sorted(entries, key=lambda entry: entry.group != "extensions")  # they hold fits
+    with ProcessPoolExecutor(cores, get_context("fork"), _FORKED.append, (work,)) as pool:
+        done = pool.map(_in_child, [entry.name for entry in slow_first])
+        found = dict(zip(slow_first, done, strict=True))
+    return [found[entry] for entry in entries]
 
 
-_WORK: list[_Work] = []
-"""Of a forked process."""
+_FORKED: list[_Work] = []
+"""The work of a forked process."""
 
 
-def _begin(work: _Work) -> None:
-    _WORK[:] = [work]
-
-
-def _in_child(name: str) -> tuple[list[Item | Missing], list[Path]]:
-    return _WORK[0](REGISTERED[name])
-
-
-def _unwritable(error: OSError, to: Path) -> UserError:
-    return UserError(f"{error.filename or to}: cannot be written ({error.strerror})")
-
-
-def _are_own(sources: Sources) -> bool:
-    """Whether all runs are of a study that no figure knows: one's own."""
-    studies = set(sources.runs["study"])
-    return bool(studies) and not studies & KNOWN_STUDIES
-
-
-def _entries(
-    wanted: Selection, only: Sequence[str] | None, no_runs: bool, own: bool
-) -> list[Entry]:
-    """A page tells of everything; that of a study of what runs can have a part in.
-
-    A study's own pictures need runs, and are not missed without.
-    """
-    entries = [entry for entry in CATALOGUE if wanted.pages or entry in wanted.makers]
-    if wanted.pages == {"report"} and not no_runs:
-        told = [e for e in entries if e.from_runs and (e.group == "study" or not own)]
-        entries = [entry for entry in entries if entry in told or entry in wanted.makers]
-    return [entry for entry in entries if not (no_runs and entry.group == "study") or only]
+def _in_child(name: str) -> Made:
+    return _FORKED[-1](catalogue()[name])

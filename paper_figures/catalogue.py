@@ -1,24 +1,133 @@
-"""All tables and figures by name, as the modules of `paper/`, `extensions/` and `study/` register
-them: in the paper's order, then what it does not show, then pictures of a study's own runs.
+"""All tables and figures by name: `@figure` registers the function that makes one.
+
+A module of `paper/` (in the paper's order), `extensions/` (what the paper does not show) or
+`study/` (a study's own runs) holds its data and its drawing. Name, published files, what is said
+where runs are lacking, and the command that would make them stand in the decorator.
 """
 
+from __future__ import annotations
+
+import functools
 import pkgutil
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Any, TypeVar
 
-from paper_figures.registration import REGISTERED, Entry
+from paper_figures.item import Finding, Item, Missing
+from paper_figures.sources import Sources
 from tst_study.errors import one_of
 
 FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
-GROUPS = (*FOLDERS, "tables", "figures")
 
-for _folder in FOLDERS:
-    _package = import_module(f"paper_figures.{_folder}")
-    for _module in pkgutil.iter_modules(_package.__path__, f"{_package.__name__}."):
-        import_module(_module.name)
+Made = Item | Sequence[Item]
+"""None at all: runs are lacking."""
+Maker = TypeVar("Maker", bound=Callable[..., Made])
+
+_REGISTERED: dict[str, Entry] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    name: str
+    group: str
+    """The folder of its module."""
+    make: Callable[[Sources], Made]
+    title: str = ""
+    """Empty: the maker says it."""
+    published: Sequence[str] = ()
+    """Files of published numbers that it is made from."""
+    needs: str = ""
+    """How its measured half is made, commands in backquotes; empty: published numbers alone."""
+    lacks: str = ""
+    """The runs without which there is nothing to draw, and how they are made."""
+    shows: str = ""
+    """What the paper shows of it, said where there is nothing to draw."""
+
+    @property
+    def from_runs(self) -> bool:
+        """Whether runs can have a part in it."""
+        return bool(self.needs or self.lacks)
+
+    @property
+    def studies(self) -> set[str]:
+        """Studies whose runs it asks for."""
+        return set(re.findall(r"tst-study submit ([\w-]+)", f"{self.needs} {self.lacks}"))
+
+    def items(self, sources: Sources) -> list[Item | Missing]:
+        """Usually one; an entry of a study may give several pictures."""
+        made = self.make(sources)
+        found = [made] if isinstance(made, Item) else made
+        return [self._whole(item) for item in found] or [self._missing()]
+
+    def is_asked_for(self, names: Sequence[str]) -> bool:
+        """By its own name, its group's, or as one of the paper's `tables` or `figures`."""
+        kind = re.sub(r"\d+$", "s", self.name) if self.group == "paper" else ""
+        return bool({self.name, self.group, kind} & set(names))
+
+    def _whole(self, item: Item) -> Item:
+        """What an item says of measured runs holds where it has any."""
+        caption, finding = item.caption, item.finding
+        if self.needs:
+            measured = item.folders or (finding and finding.measured)
+            caption += f" {item.measured}" if measured else f" Nothing measured: {self.needs}."
+        if finding and not finding.measured:
+            finding = Finding(finding.published, needs=self._command if self.from_runs else "")
+        return replace(
+            item,
+            kind=self.name,
+            group=self.group,
+            name=item.name or self.name,
+            title=item.title or self.title,
+            caption=caption,
+            published=self.published,
+            finding=finding,
+        )
+
+    def _missing(self) -> Missing:
+        finding = Finding(self.shows, needs=self._command) if self.shows else None
+        return Missing(self.name, self.title, f"Needs {self.lacks}.", finding)
+
+    @property
+    def _command(self) -> str:
+        return (self.needs or self.lacks).split("`")[1]
+
+
+def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Maker]:
+    """Register a maker under its name, or a family by name: the maker is then given the value.
+
+    `facts`: what an `Entry` holds beside them.
+    """
+
+    def register(maker: Maker) -> Maker:
+        group = maker.__module__.split(".")[1]
+        family = {names: None} if isinstance(names, str) else names
+        for name, which in family.items():
+            make = maker if which is None else functools.partial(maker, which=which)
+            _REGISTERED[name] = Entry(name, group, make, **facts)
+        return maker
+
+    return register
+
+
+def submit(study: str, *scales: str) -> str:
+    """The command that makes the runs of a study, the paper's scale first, in backquotes."""
+    return ", or smaller ".join(f"`tst-study submit {study} --scale {scale}`" for scale in scales)
+
+
+PAIR = f"a finished baseline and a finished superposed run of one seed: {submit('laptop', 'quick')}"
+
+
+@functools.cache
+def catalogue() -> dict[str, Entry]:
+    """Every entry by name, in the order of pages."""
+    for folder in FOLDERS:
+        package = import_module(f"paper_figures.{folder}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
+    return {entry.name: entry for entry in sorted(_REGISTERED.values(), key=_place)}
 
 
 def _place(entry: Entry) -> tuple[int, bool, int, str]:
@@ -27,52 +136,16 @@ def _place(entry: Entry) -> tuple[int, bool, int, str]:
     return FOLDERS.index(entry.group), figure, int(number[1]) if number else 0, entry.name
 
 
-CATALOGUE: tuple[Entry, ...] = tuple(sorted(REGISTERED.values(), key=_place))
+def find(names: Sequence[str] | None) -> tuple[list[Entry], set[str]]:
+    """Entries and pages that `--only` asks for, by name or by group; all, where it asks for none.
 
-KNOWN_STUDIES = frozenset(
-    study
-    for entry in CATALOGUE
-    for study in re.findall(r"tst-study submit ([\w-]+)", f"{entry.needs} {entry.lacks}")
-)
-"""Studies whose runs some figure asks for."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What `--only` asks for; everything, where it asks for nothing."""
-
-    entries: tuple[Entry, ...]
-    pages: frozenset[str]
-    pictures: dict[str, Entry]
-    """Single pictures of a study, such as `gains-books-1000`, and the entries that make them."""
-
-    @property
-    def makers(self) -> tuple[Entry, ...]:
-        return (*self.entries, *self.pictures.values())
-
-
-def find(names: Sequence[str] | None) -> Selection:
-    """A name is that of an entry, of a page, of a group, or of one picture of a study.
-
-    Raises `UserError` for a name that cannot be any of these.
+    Raises `UserError` for a name that is none of these.
     """
+    entries = list(catalogue().values())
     if not names:
-        return Selection(CATALOGUE, frozenset(PAGES), {})
-    pictures = {name: entry for name in names if (entry := _maker(name)) is not None}
+        return entries, set(PAGES)
     for name in names:
-        if name not in pictures and name not in PAGES and not any(_is(e, name) for e in CATALOGUE):
-            one_of(name, [*(e.name for e in CATALOGUE), *PAGES, *GROUPS], "--only: table or figure")
-    entries = tuple(entry for entry in CATALOGUE if any(_is(entry, name) for name in names))
-    return Selection(entries, frozenset(PAGES) & set(names), pictures)
-
-
-def _maker(name: str) -> Entry | None:
-    """The entry of `gains-books-1000`: a study's pictures are named `kind-which`."""
-    kind, dash, _ = name.partition("-")
-    entry = REGISTERED.get(kind.removesuffix("_end"))
-    return entry if dash and entry and entry.group == "study" else None
-
-
-def _is(entry: Entry, name: str) -> bool:
-    of_paper = entry.group == "paper" and name == re.sub(r"\d+$", "s", entry.name)
-    return of_paper or name in (entry.name, entry.group)
+        if name not in PAGES and not any(entry.is_asked_for([name]) for entry in entries):
+            known = [*catalogue(), *PAGES, *FOLDERS, "tables", "figures"]
+            one_of(name, known, "--only: table or figure")
+    return [entry for entry in entries if entry.is_asked_for(names)], set(PAGES) & set(names)

@@ -20,7 +20,7 @@ from analysis.summary import Summary, summarise
 from analysis.tables.source import read_tables
 from analysis.verdict.comparison import Comparison
 from analysis.verdict.intervals import mean_interval
-from paper_figures.report.study_sections import verdicts as section_of_verdicts
+from paper_figures.report.sections import verdicts as blocks_of_verdicts
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/records"
@@ -155,7 +155,10 @@ def test_every_registered_question_has_one_verdict_wherever_it_stands() -> None:
     planned = rows[rows["heading"] == "Planned"]
     assert len(planned) == 39
     assert planned["registered"].str.fullmatch("[0-9a-f]{40}").all()
-    report = words_of(section_of_verdicts(summary("campaign")))
+    rows_of_report = [
+        row for block in blocks_of_verdicts(summary("campaign")) for row in block.grid.rows
+    ]
+    report = words_of(" ".join(entry.text for row in rows_of_report for entry in row))
     terminal = words_of("\n".join(summary("campaign").lines()))
     assert terminal.startswith("Planned primary")
     for row in rows.to_dict("records"):

@@ -16,10 +16,10 @@ from analysis.fits.scaling.compute_multiplier import multipliers_of
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import key, lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Look, Mark, bag_size_mark, new_figure
 from tst_study.config.superposition_setting import SuperpositionSetting

@@ -11,11 +11,11 @@ from analysis.fits.law.data_constrained import WORTH_RANGE, published_win_map, w
 from analysis.fits.law.rows import TOKENS_PER_STEP
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import CLAIMED, heat_map, key
 from paper_figures.groups import Group
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, PAGE, new_figure
 from tst_study.text import big

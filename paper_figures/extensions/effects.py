@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 from analysis.summary import counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import forest
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Item
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_figure
 from tst_study.text import big

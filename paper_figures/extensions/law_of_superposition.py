@@ -12,10 +12,10 @@ from analysis.fits.law.rows import published_rows
 from analysis.fits.law.superposition_law import Law, published_law
 from analysis.tables.columns import rows_of
 from analysis.wording import number
+from paper_figures.catalogue import figure
 from paper_figures.drawing import rows_below
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.registration import figure
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
 

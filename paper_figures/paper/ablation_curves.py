@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures import curves
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import end_labels
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, Mark, new_rows
 

@@ -17,6 +17,7 @@ from analysis.fits.bag_size import optimum
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
 from analysis.wording import number
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Verdict
@@ -29,7 +30,6 @@ from paper_figures.paper.final_loss_grid import (
     PublishedGrid,
 )
 from paper_figures.picture import Picture, say
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import FAINT, INK, PAGE, new_rows, ratio_mark
 from tst_study.errors import UserError

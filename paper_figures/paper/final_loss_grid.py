@@ -13,9 +13,9 @@ from analysis import published
 from analysis.summary import counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import number
+from paper_figures.catalogue import figure, submit
 from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, grid_over_s_and_r, number_as, number_entry
 

@@ -16,10 +16,10 @@ from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import over_shared_seeds
 from analysis.wording import group_label, number, told_apart
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import key_above, log_axis, means, note, point
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
 from tst_study.config.superposition_setting import COLUMNS as SETTING

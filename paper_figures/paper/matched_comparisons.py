@@ -12,10 +12,10 @@ from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME_BUT_LENGTH, alike
 from analysis.wording import bounds, gain, group_label, number, signed
 from paper_figures import curves
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import is_baseline, key_above
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, new_rows
 from tst_study.config.superposition_setting import SuperpositionSetting

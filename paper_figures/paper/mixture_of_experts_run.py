@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from analysis import published
 from analysis.wording import signed
 from paper_figures import curves
+from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import is_baseline, key_above, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from analysis import published
 from analysis.checks import Floats
 from analysis.fits.mutual_information import fit_decay
+from paper_figures.catalogue import figure
 from paper_figures.drawing import log_axis
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
-from paper_figures.registration import figure
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
 from tst_study.errors import UserError

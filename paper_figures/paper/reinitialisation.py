@@ -5,9 +5,9 @@ import pandas as pd
 from analysis import published
 from analysis.tables.columns import rows_of
 from analysis.wording import signed
+from paper_figures.catalogue import figure, submit
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, Verdict
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, gain_entry, number_entry
 

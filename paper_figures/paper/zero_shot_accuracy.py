@@ -9,9 +9,9 @@ from analysis import published
 from analysis.published import TASKS
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart
+from paper_figures.catalogue import figure, submit
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.table import Grid, Table, grid_over_s_and_r, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting

@@ -8,7 +8,6 @@ from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import gain_sentence, number, signed, span, told_apart
 from paper_figures.groups import Group, all_groups
-from paper_figures.report.html_parts import paragraph, text
 from tst_study.text import big, duration
 
 ASKED = (
@@ -16,39 +15,36 @@ ASKED = (
     "lower held-out next-token loss than ordinary training of the same FLOPs?"
 )
 EXPECTED = (
-    "To be expected: right after the switch superposition is behind, in the paper's runs too "
-    "(Figure 3), and makes this up later. A small model trained for a few thousand steps may end "
-    "before it has; that it loses there says nothing of longer runs."
+    "To be expected: superposition is behind right after the switch, in the paper's runs too, and "
+    "makes it up later. A run of a few thousand steps may end before it has."
 )
 GLOSSARY = (
     "TST: token superposition training. s: tokens per bag; r: share of the steps that read bags; "
-    "s = 1 is the baseline. Nats: loss per token with the natural logarithm; a gain is the "
-    "baseline's loss less that of superposition, and 0.01 of it is 1% less perplexity."
+    "s = 1 is the baseline. Gain: the baseline's loss less that of superposition, in nats per "
+    "token, paired by seed; 0.01 is 1% less perplexity."
 )
 PAPER_SIZES = "270M to 10B parameters"
 FEW = 3
 """Settings of one kind of text that are all said in words at the top."""
 
 
-def by_text(summary: Summary) -> list[tuple[str, list[Group]]]:
-    """Groups of each natural text, then of language that was made up to show the mechanism."""
-    split: dict[str, list[Group]] = {}
+def lead(summary: Summary) -> list[tuple[str, str, str]]:
+    """Paragraphs, each with its kind and a bold start: scale, question, what was to be expected,
+    an answer for each natural text, then for language made to show the mechanism, words."""
+    by_text: dict[str, list[Group]] = {}
     for group in sorted(all_groups(summary), key=lambda g: (g.is_generated, g.model, g.steps)):
-        split.setdefault(group.text, []).append(group)
-    return list(split.items())
-
-
-def lead(summary: Summary) -> str:
-    """Scale, question, what was to be expected, answers, words."""
-    texts = by_text(summary)
-    parts = [paragraph(_facts(summary), "facts"), paragraph(ASKED, "lead")]
-    parts.append(paragraph(EXPECTED, "note"))
-    for name, found in texts:
-        words = f"<b>{text(name)}</b> ({text(_scale(found))}): {text(_answer(found))}"
-        parts.append(f'<p class="lead answer">{words}</p>\n')
-    if not texts:
-        parts.append(paragraph(summary.headline(), "lead"))
-    return "".join(parts) + paragraph(GLOSSARY, "note")
+        by_text.setdefault(group.text, []).append(group)
+    answers = [
+        ("lead answer", f"{name} ({_scale(found)}):", _answer(found))
+        for name, found in by_text.items()
+    ]
+    return [
+        ("facts", "", _facts(summary)),
+        ("lead", "", ASKED),
+        ("note", "", EXPECTED),
+        *(answers or [("lead", "", summary.headline())]),
+        ("note", "", GLOSSARY),
+    ]
 
 
 def _scale(found: list[Group]) -> str:
@@ -100,77 +96,44 @@ def _facts(summary: Summary) -> str:
 
 
 def limits(summary: Summary) -> list[str]:
-    """Sentences, each with the study's own figures."""
+    """What the numbers cannot say: sentences, each with the study's own figures."""
     table, eligible = summary.comparison.table, summary.comparison.eligible
     if table.empty:
         return ["Nothing has been compared yet."]
     runs = eligible[eligible["group"].isin(table["group"])]
-    most = float(runs["epochs"].max())
+    most, error = float(runs["epochs"].max()), eligible["standard_error"].median()
     said = [
-        f"The models have up to {big(runs['parameters'].max())} parameters; the paper's have "
+        f"Models have up to {big(runs['parameters'].max())} parameters; the paper's have "
         f"{PAPER_SIZES}. Size and sign of an effect may differ there.",
-        _text(summary),
-        _seeds(summary),
-        "Equal FLOPs is not equal text: superposition read up to "
+        "Intervals are over seeds and do not cover other texts"
+        + ("." if pd.isna(error) else f"; one evaluation's standard error is {error:.3f} nats."),
+        _seeds(table),
+        "Superposition read up to "
         f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
-        _rates(summary),
     ]
+    if not summary.sweeps:
+        said.append("The learning rate was not swept: at another the arms may stand otherwise.")
+    elif all(sweep.followed for sweep in summary.sweeps):
+        said.append(
+            "Learning rates were chosen on the baseline; one tuned for superposition "
+            "might favour it."
+        )
     if most > 1:
-        said.append(f"Some runs read their text more than once, up to {most:.3g} times.")
-    elif runs["epochs"].notna().all():
-        said.append("No run read any text twice.")
+        said.append(f"Some runs read their text up to {most:.3g} times.")
     if runs["optimal_nats_per_token"].notna().any():
         said.append(
-            "The generated language has a slow topic by construction, which is what bags can "
-            "carry. It shows the mechanism, not what natural text would gain."
+            "Generated language has a slow topic, which bags can carry: it shows the "
+            "mechanism, not what natural text gains."
         )
     return said
 
 
-def _rates(summary: Summary) -> str:
-    if not summary.sweeps:
-        return "The learning rate was not swept: at another one the arms may stand otherwise."
-    if all(sweep.followed for sweep in summary.sweeps):
-        return (
-            "Where the learning rate was swept, it was chosen on the baseline and used by both; a "
-            "rate tuned for superposition might favour it."
-        )
-    return (
-        "Where the learning rate was swept, some superposed runs use other rates than the one that "
-        "was best for the baseline; each comparison is of one rate."
-    )
-
-
-def _text(summary: Summary) -> str:
-    names = sorted(set(summary.comparison.table["corpus"]))
-    error = summary.comparison.eligible["standard_error"].median()
-    said = (
-        f"Each result is of one corpus and one held-out text ({', '.join(names)}). The intervals "
-        "are over seeds; they do not cover other texts."
-    )
-    if pd.isna(error):
-        return said
-    return (
-        f"{said} (One evaluation has a standard error of about {error:.3f} nats over its "
-        "sequences, most of it common to both arms.)"
-    )
-
-
-def _seeds(summary: Summary) -> str:
-    table = summary.comparison.table
+def _seeds(table: pd.DataFrame) -> str:
     tested = table[table["seeds"] > 1]
     if tested.empty:
-        return "No setting was repeated with another seed, so there is no interval and no claim."
+        return "No setting was repeated with another seed: no interval and no claim."
     smallest = tested["smallest_detectable"].astype(float)
-    text = (
-        f"{number(int(tested['seeds'].min()), 'seed')} at least and "
-        f"{int(tested['seeds'].max()):,} at most give each interval: a true difference below "
-        f"{smallest.min():.3f} (best case) to {smallest.max():.3f} nats (worst case) would be "
-        "missed more than one time in five."
+    return (
+        f"With {span(tested['seeds'], 'seed')}, a true difference below {smallest.min():.3f} to "
+        f"{smallest.max():.3f} nats would be missed more than one time in five."
     )
-    if tested["comparisons"].max() > 1:
-        text += (
-            " Intervals and p allow for all questions of a family together, and for all settings "
-            "that no question planned; from family to family nothing is adjusted."
-        )
-    return text

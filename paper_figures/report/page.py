@@ -1,22 +1,46 @@
 """`report.html`: what a study found, in one page that needs nothing but itself.
 
 Styles, script and pictures are inside; nothing is fetched. Links to run folders and to files of
-figures are relative.
+figures and tables are relative.
 """
 
+import re
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 
-from paper_figures.item import Item, Missing
-from paper_figures.report import study_sections
-from paper_figures.report.answer import lead, limits
-from paper_figures.report.html_parts import bullets, paragraph, text
-from paper_figures.report.item_sections import figures, not_reproduced, tables
-from paper_figures.sources import Sources
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-OWN_SECTION = ("headline_table",)
-"""Items that the study's own sections print."""
+from paper_figures.item import Item
+from paper_figures.picture import Picture
+from paper_figures.report import sections
+from paper_figures.report.answer import lead, limits
+from paper_figures.report.sections import Block
+from paper_figures.sources import Sources
+from paper_figures.style import COLUMN, PALETTE
+from paper_figures.table import Table
+
+FIRST = "overview"
+"""Its two panels follow one by one, so a phone leaves it out."""
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    tables: Sequence[Block] = ()
+    pictures: Sequence[dict[str, object]] = ()
+    sentences: Sequence[str] = ()
+    links: Sequence[Table] = ()
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.title.lower().replace(",", "").split())
+
+    @property
+    def is_empty(self) -> bool:
+        filled = any(len(block.grid.rows) for block in self.tables)
+        return not (filled or self.pictures or self.sentences or self.links)
 
 
 def is_shown(item: Item, sources: Sources) -> bool:
@@ -24,48 +48,76 @@ def is_shown(item: Item, sources: Sources) -> bool:
     return sources.folder is None or bool(item.folders)
 
 
-def html(sources: Sources, items: Sequence[Item], missing: Sequence[Missing], to: Path) -> str:
-    """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes."""
-    there = [i for i in items if is_shown(i, sources) and i.kind not in OWN_SECTION]
-    summary = sources.summary
-    sections = {  # one that is empty is left out
-        "Verdicts": study_sections.verdicts(summary),
-        "Not read": bullets(summary.tables.problems) if summary.tables.problems else "",
-        "Figures": figures(there, to),
-        "Comparisons": study_sections.comparisons(summary),
-        "Equal loss": study_sections.equal_loss(summary),
-        "Cost and loss": study_sections.headline(summary),
-        "Learning rates": study_sections.learning_rates(summary),
-        "Tables": tables(there),
-        "What these numbers cannot say": bullets(limits(summary)) if sources.folder else "",
-        "Not compared": study_sections.excluded(summary),
-        "Runs": study_sections.runs(summary, to),
-        "The paper, figure by figure": not_reproduced(items, missing),
-    }
-    kept = {title: content for title, content in sections.items() if content}
-    names = {title: "-".join(title.lower().replace(",", "").split()) for title in kept}
-    links = "".join(f'<a href="#{names[title]}">{text(title)}</a>' for title in kept)
-    body = "".join(
-        f'<section id="{names[title]}"><h2>{text(title)}</h2>\n{content}</section>\n'
-        for title, content in kept.items()
+def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
+    """The page; the pictures' SVG files must lie in `to`. Same runs, same bytes.
+
+    A result stands here once: tables, which hold it again, are links.
+    """
+    there, summary = [item for item in items if is_shown(item, sources)], sources.summary
+    every = [
+        Section("Verdicts", sections.verdicts(summary)),
+        Section("Not read", sentences=summary.tables.problems),
+        Section("Figures", pictures=_pictures(there, to)),
+        Section("Equal loss", [sections.equal_loss(summary)]),
+        Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
+        Section("Tables", links=[item for item in there if isinstance(item, Table)]),
+        Section("What these numbers cannot say", sentences=limits(summary)),
+        Section("Not compared", [sections.excluded(summary)]),
+        Section("Runs", [sections.runs(summary, to)]),
+    ]
+    names = ", ".join(sorted(set(sources.runs["study"])))
+    subject = f"study {names}" if names else "no runs yet"
+    published = "No runs: everything here is published (arXiv 2605.06546)."
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
-    style, script = (
-        Path(__file__).with_name(f"report.{kind}").read_text("utf8") for kind in ("css", "js")
-    )
-    title = escape(f"Token superposition: {_subject(sources)}")
-    top = "No runs: everything here is published (arXiv 2605.06546)."
-    start = paragraph(top, "lead") if sources.folder is None else lead(summary)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style></head>\n"
-        f'<body><main><header><h1>{title}</h1>\n{start}<nav aria-label="Sections">{links}</nav>'
-        f"</header>\n{body}</main>\n<script>\n{script}</script></body></html>\n"
+    pages.filters["marked"] = marked
+    return pages.get_template("report.html").render(
+        subject=subject if sources.folder else "the published numbers",
+        lead=lead(summary) if sources.folder else [("lead", "", published)],
+        sections=[section for section in every if not section.is_empty],
     )
 
 
-def _subject(sources: Sources) -> str:
-    if sources.folder is None:
-        return "the published numbers"
-    names = sorted(set(sources.runs["study"]))
-    return f"study {', '.join(names)}" if names else "no runs yet"
+def marked(words: str) -> Markup:
+    """Escaped, with `commands` in backquotes set as code."""
+    parts = str(escape(words)).split("`")
+    return Markup(
+        "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+    )
+
+
+def _pictures(items: Sequence[Item], to: Path) -> list[dict[str, object]]:
+    """A study's own say what was found; the paper's come after them."""
+    pictures = [item for item in items if isinstance(item, Picture)]
+    pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != FIRST))
+    found: list[dict[str, object]] = []
+    for place, picture in enumerate(pictures):
+        svg = to.joinpath(f"{picture.name}.svg").read_text("utf8")
+        points = re.search(r'width="([\d.]+)pt"', svg)
+        wide = points is not None and float(points[1]) > 1.3 * COLUMN * 72
+        kinds = ["wide"] * wide + ["twice"] * (picture.kind == FIRST)
+        drawing = _inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
+        found.append({"item": picture, "kinds": kinds, "drawing": drawing})
+    return found
+
+
+def _inline(svg: str, prefix: str, description: str) -> Markup:
+    """The `<svg>` element alone, in the colours of the page, light or dark: they become variables
+    (`--c-1c1c20`); ids get `prefix`. What a page does not need goes, and so does the fixed size.
+    """
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    head, _, body = svg.partition(">")
+    view = re.search(r'viewBox="[^"]*"', head)
+    head = f'<svg {view[0] if view else ""} role="img" aria-label="{escape(description)}">'
+    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    body = re.sub(r"url\(#", f"url(#{prefix}-", body)
+    body = re.sub(r'xlink:href="#', f'href="#{prefix}-', body)
+    for colour in PALETTE:
+        body = body.replace(colour, f"var(--c-{colour[1:]})")
+    return Markup(head + body.strip())

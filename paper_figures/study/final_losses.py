@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from analysis.verdict.comparison import SAME_BUT_LENGTH
 from analysis.wording import gain, group_details, span, told_apart
+from paper_figures.catalogue import figure, submit
 from paper_figures.curves import said
 from paper_figures.drawing import DOTTED, key_above, level_line, log_axis, side_by_side
 from paper_figures.groups import Group, file_part
 from paper_figures.item import Item
 from paper_figures.picture import Picture
-from paper_figures.registration import figure, submit
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, INK, MUTED, cycle_mark, new_figure, setting_marks
 

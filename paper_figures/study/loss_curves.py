@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from analysis.verdict.intervals import mean_interval
 from analysis.wording import group_details
 from paper_figures import curves
+from paper_figures.catalogue import PAIR, figure
 from paper_figures.drawing import key_above, means, step_axis
 from paper_figures.groups import Group
 from paper_figures.item import Item
 from paper_figures.picture import Picture
-from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
 from paper_figures.style import BASELINE, COLUMN, MUTED, Mark, new_figure, setting_marks
 

@@ -20,7 +20,7 @@ from analysis import published
 from analysis.wording import told_apart
 from paper_figures import curves
 from paper_figures.build import build
-from paper_figures.catalogue import find
+from paper_figures.catalogue import catalogue
 from paper_figures.item import Item, Missing
 from paper_figures.paper.method import PLAN, shapes
 from paper_figures.picture import Picture
@@ -34,7 +34,7 @@ FILE = "published/final_loss_grid.csv"
 
 
 def made(name: str, runs: Path | None = None) -> Item | Missing:
-    (item,) = find([name]).entries[0].items(Sources(runs))
+    (item,) = catalogue()[name].items(Sources(runs))
     return item
 
 
@@ -80,7 +80,7 @@ def test_measured_runs_stand_beside_published_ones(name: str, all_runs: Path) ->
 
 def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     """PNG, SVG, PDF and CSV, whatever the order in which a process hashes strings."""
-    names = ["figure1", "figure4", "best_setting", "table4"]
+    names = ["figure1", "figure4", "table4"]
     here = build(None, tmp_path / "here", only=names)
     program = (
         "import sys; from paper_figures.build import build\n"
@@ -145,15 +145,6 @@ def test_a_measured_grid_at_another_scale_fills_one_figure_per_weighting(all_run
     for name in ("figure5", "figure8"):
         assert not picture(name, all_runs).folders
         assert "tst-study submit bag-grid --scale paper" in picture(name, all_runs).caption
-
-
-def test_a_figure_without_its_runs_says_which_and_how() -> None:
-    for name in ("effects", "expert_load"):
-        missing = made(name)
-        assert isinstance(missing, Missing)
-        assert "tst-study submit" in missing.sentence
-        assert missing.finding is not None
-        assert missing.finding.needs.startswith("tst-study submit")
 
 
 def test_the_published_fit_of_mutual_information_is_the_printed_one() -> None:
@@ -246,7 +237,7 @@ def test_a_sweep_of_r_at_one_s_is_named_and_marked_by_r(tmp_path: Path) -> None:
     assert list(looks) == ["baseline", "r = 0.1", "r = 0.2", "r = 0.4"]
     assert len(set(looks.values())) == 4
     assert set(data["label"]) == set(looks)
-    first, *_ = find(["loss_curves"]).entries[0].items(Sources(tmp_path))
+    first, *_ = catalogue()["loss_curves"].items(Sources(tmp_path))
     assert isinstance(first, Picture)
     assert "; s = 4. Mean over" in first.caption
 
@@ -297,7 +288,7 @@ def test_a_hollow_mark_is_no_claim_and_seeds_are_printed(tmp_path: Path) -> None
             luck = 0.01 * (seed - 1)
             write_run(tmp_path, config(seed, steps=steps), 3.5)
             write_run(tmp_path, config(seed, 4, 0.2, steps=steps), 3.5 - gain + luck)
-    (item,) = find(["loss_over_length"]).entries[0].items(Sources(tmp_path))
+    (item,) = catalogue()["loss_over_length"].items(Sources(tmp_path))
     assert isinstance(item, Picture)
     axes = item.figure().axes[0]
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_gid()]

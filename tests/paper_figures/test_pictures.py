@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from paper_figures.catalogue import CATALOGUE
+from paper_figures.catalogue import catalogue
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
 from paper_figures.style import PAGE, styled
@@ -42,7 +42,7 @@ def test_no_word_is_cut_or_covered_and_no_panel_is_squeezed(
 ) -> None:
     given = {"published": None, "campaign": CAMPAIGN}
     sources = Sources(given[which] if which in given else request.getfixturevalue(which))
-    entries = [entry for entry in CATALOGUE if entry.from_runs or which == "published"]
+    entries = [entry for entry in catalogue().values() if entry.from_runs or which == "published"]
     items = [item for entry in entries for item in entry.items(sources)]
     drawn = [item for item in items if isinstance(item, Picture)]
     drawn = [item for item in drawn if item.folders or which == "published"]

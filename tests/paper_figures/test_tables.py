@@ -10,7 +10,7 @@ import pytest
 
 from analysis import published
 from paper_figures.build import build
-from paper_figures.catalogue import find
+from paper_figures.catalogue import catalogue, find
 from paper_figures.item import csv_bytes
 from paper_figures.paper.headline_runs import runs_table
 from paper_figures.sources import Sources
@@ -22,8 +22,7 @@ from tst_study.record.writer import append_task_results
 
 
 def table(name: str, runs: Path | None = None) -> Table:
-    (entry,) = find([name]).entries
-    (item,) = entry.items(Sources(runs))
+    (item,) = catalogue()[name].items(Sources(runs))
     assert isinstance(item, Table)
     return item
 
@@ -67,7 +66,7 @@ def test_every_published_accuracy_stands_in_its_cell(number: int) -> None:
 
 
 def test_nothing_is_measured_without_runs() -> None:
-    for entry in find(["tables"]).entries:
+    for entry in find(["tables"])[0]:
         (item,) = entry.items(Sources(None))
         assert item.folders == ()
         measured = [name for name in item.data.columns if "measured" in name or "differ" in name]
@@ -135,7 +134,7 @@ def test_accuracies_come_from_the_run_folder(tmp_path: Path) -> None:
         }
         append_task_results(folder, [row])
     sources = Sources(tmp_path)
-    (item,) = find(["table11"]).entries[0].items(sources)
+    (item,) = catalogue()["table11"].items(sources)
     row = item.data.set_index(["step_ratio", "bag_size"]).loc[(0.3, 6)]
     assert row["measured"] == 0.38
     assert row["difference"] == pytest.approx(0.38 - row["published"])

@@ -1,5 +1,5 @@
-"""Gain over the baseline at equal FLOPs, setting by setting, with its interval: wins, ties and
-losses alike. The README's picture has a run with its switch beside it.
+"""A study at a glance: a run with its switch, and the gain of every setting with its interval,
+wins, ties and losses alike.
 """
 
 from functools import partial
@@ -11,56 +11,17 @@ from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
 from analysis.wording import number, told_apart
 from paper_figures import curves
+from paper_figures.catalogue import PAIR, figure
 from paper_figures.drawing import forest
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Item
 from paper_figures.picture import Picture
-from paper_figures.registration import PAIR, figure
 from paper_figures.sources import Sources
 from paper_figures.study.loss_curves import curves_of, draw_whole, has_inset
-from paper_figures.style import COLUMN, PAGE, Mark, new_figure
+from paper_figures.style import PAGE, Mark, new_figure
 
-READING = (
-    "Baseline minus superposition, held-out next-token loss, paired by seed: right of zero, "
-    "superposition is better. Bars: the 95% interval of its verdict; short ticks: single seeds. A "
-    "filled mark has an interval that excludes zero; a hollow one shows no difference, and without "
-    "a bar it is one seed and no claim."
-)
 MOST_ROWS = 6
 """Settings per corpus in the overview."""
-
-
-@figure("gains", title="Gain over the baseline at equal FLOPs", lacks=PAIR)
-def gains(sources: Sources) -> list[Item]:
-    """One picture per corpus and model, at its main length (`loss_over_length` has the others)."""
-    return [_picture(group) for group in sources.main_groups]
-
-
-def _picture(group: Group) -> Picture:
-    data = gain_data(group)
-    return Picture(
-        name=f"gains-{group.slug}",
-        title=f"Gain over the baseline, {group.label}",
-        caption=f"{READING} {number(len(data), 'setting')}, {group.seeds} each.",
-        data=data.assign(ticks=[" ".join(f"{gain:.6f}" for gain in row) for row in data["ticks"]]),
-        folders=group.folders,
-        draw=partial(_figure, data),
-    )
-
-
-def gain_data(group: Group) -> pd.DataFrame:
-    """Rows of the comparison as drawn; `ticks` lists the single gains, in order of seed."""
-    key = [*SAME, "setting"]
-    columns = ["setting", "steps", "bag_size", "seeds", "gain", "low", "high", "verdict"]
-    by_setting = group.pairs.sort_values("seed").groupby(key)["gain"].agg(list)
-    ticks = [by_setting[tuple(row[name] for name in key)] for row in rows_of(group.rows)]
-    return group.rows[columns].assign(ticks=ticks).reset_index(drop=True)
-
-
-def _figure(data: pd.DataFrame) -> Figure:
-    drawn, ((axes,),) = new_figure(COLUMN, 0.75 + 0.2 * max(len(data), 2))
-    forest(axes, data)
-    return drawn
 
 
 @figure("overview", title="The study at a glance", lacks=PAIR)
@@ -101,3 +62,12 @@ def _overview(
     draw_whole(left, data, looks, f"Held-out loss at the end: {label}", 2)
     forest(right, table, "group")
     return drawn
+
+
+def gain_data(group: Group) -> pd.DataFrame:
+    """Rows of the comparison as drawn; `ticks` lists the single gains, in order of seed."""
+    key = [*SAME, "setting"]
+    columns = ["setting", "steps", "bag_size", "seeds", "gain", "low", "high", "verdict"]
+    by_setting = group.pairs.sort_values("seed").groupby(key)["gain"].agg(list)
+    ticks = [by_setting[tuple(row[name] for name in key)] for row in rows_of(group.rows)]
+    return group.rows[columns].assign(ticks=ticks).reset_index(drop=True)

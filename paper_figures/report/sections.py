@@ -1,0 +1,97 @@
+"""Tables of the report that come from a study's runs."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.summary import Summary
+from analysis.tables.columns import rows_of
+from analysis.wording import bounds, number, verdict_parts
+from paper_figures.table import Entry, Grid, Row, number_as, number_entry
+from tst_study.config.superposition_setting import SuperpositionSetting
+
+
+@dataclass(frozen=True)
+class Block:
+    grid: Grid
+    note: str = ""
+    """Said above it."""
+
+
+def verdicts(summary: Summary) -> list[Block]:
+    """Every verdict as the terminal has it: planned questions, then all other settings."""
+    blocks: list[Block] = []
+    said = ""
+    for heading, words, cells in verdict_parts(summary.comparison.verdicts):
+        titles: tuple[str, ...] = ("question", "gain", "verdict")
+        titles += ("chosen afterwards",) if any(row[-1] for row in cells) else ()
+        rows = tuple(tuple(map(Entry, row[: len(titles)])) for row in cells)
+        title, said = heading if heading != said else "", heading
+        blocks.append(Block(Grid(title, titles, rows), ", ".join(words)))
+    return blocks
+
+
+def equal_loss(summary: Summary) -> Block:
+    corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
+
+    def times(row: Row) -> Entry:
+        interval = f" [{found}]" if (found := bounds(row)) else ""
+        return number_as(row["steps_ratio"], lambda times: f"{times:.2f}{interval}")
+
+    columns = {
+        "setting": lambda row: row["setting"],
+        "times [95% interval]": times,
+        "steps": lambda row: number_entry(row["steps"]),
+        "baseline steps": lambda row: number_entry(row["baseline_steps"]),
+        "corpus": lambda row: corpora[row["group"]],
+        "note": lambda row: row["note"],
+    }
+    return Block(
+        Grid.of(rows_of(summary.equal_loss), columns),
+        "Baseline steps that reach the loss of each setting, read between baselines of several "
+        "lengths; intervals for all settings of one question together.",
+    )
+
+
+def excluded(summary: Summary) -> Block:
+    columns = {
+        "run": lambda row: row["run_id"],
+        "why": lambda row: row["reason"],
+        "setting": lambda row: row["setting"],
+        "seed": lambda row: number_entry(row["seed"]),
+    }
+    return Block(Grid.of(rows_of(summary.comparison.excluded), columns))
+
+
+def runs(summary: Summary, to: Path) -> Block:
+    def link(row: Row) -> Entry:
+        return Entry(row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix())
+
+    columns: dict[str, Callable[[Row], Entry | str]] = {
+        "run": link,
+        "held-out loss": lambda row: number_entry(row["nats_per_token"], 4),
+        "setting": lambda row: SuperpositionSetting.of_row(row).label,
+        "seed": lambda row: number_entry(row["seed"]),
+        "learning rate": lambda row: number_as(row["learning_rate"], "{:g}".format),
+        "steps": lambda row: number_entry(row["steps"]),
+        "state": _state,
+    }
+    return Block(Grid.of(rows_of(summary.tables.runs), columns))
+
+
+def _state(row: Row) -> str:
+    """How it ended, and what is out of the ordinary about it."""
+    said = [row["state"]]
+    if row["state"] != "done":
+        said += [f"at step {row['step']:,}"] if row["step"] == row["step"] else []
+        said += [row["message"]] if row["message"] else []
+    elif not row["annealed"]:
+        said.append("not annealed")
+    if row["role"] not in ("baseline", "superposition"):
+        said.append(row["role"])
+    if row["segments"] > 1:
+        said.append(f"{row['segments']} launches")
+    if row["dropped_rows"]:
+        said.append(f"{number(row['dropped_rows'], 'row')} written twice")
+    return "; ".join(said)
