@@ -44,13 +44,6 @@ def repetition_problem() -> Problem:
     return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
 
 
-def tied_problem() -> Problem:
-    runs = pd.read_csv(SCALING / "datablations_all.csv")
-    runs = runs[runs["tokens"] / runs["unique_tokens"] <= 2.5]
-    model = chinchilla(runs["params"], runs["tokens"], tied=True)
-    return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
-
-
 def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> Formula:
     """E + a N^c + b (√6 · M N)^c with M = D / N; parameters log_E, log_a, log_b, c (negative), of
     Gadre et al. 2024 (arXiv 2403.08540)."""

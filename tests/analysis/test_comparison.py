@@ -145,6 +145,8 @@ def test_detectable_effects_shrink_with_seeds_and_exist_for_two() -> None:
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(2.8, abs=0.15)  # the normal limit: 1.96 + 0.84
     assert smallest_detectable(1) is None
+    assert detectable(1.7e8, 0.153) == float("inf")  # with less than a degree of freedom
+    assert detectable(12.7, 1.0) < float("inf")
 
 
 def test_the_intervals_and_p_values_of_ten_settings_allow_for_ten() -> None:
@@ -202,8 +204,3 @@ def test_a_run_with_a_bad_value_is_left_out_and_listed(
     assert reason in reasons(result)[0]
     with pytest.raises(UserError, match=f"runs: column '{column}' is missing"):
         compare(runs.drop(columns=column))
-
-
-def test_with_less_than_a_degree_of_freedom_no_effect_can_be_told() -> None:
-    assert detectable(1.7e8, 0.153) == float("inf")
-    assert detectable(12.7, 1.0) < float("inf")

@@ -24,8 +24,6 @@ from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
     over_training_runs,
-    repetition_problem,
-    tied_problem,
 )
 from tst_study.errors import UserError
 
@@ -52,15 +50,12 @@ def test_without_noise_every_objective_recovers_the_law(objective: Objective) ->
     "problem",
     [
         chinchilla_problem(Huber(), outliers=True),
-        chinchilla_problem(LeastSquares("loss")),
-        tied_problem(),
-        repetition_problem(),
         over_training_runs("rpj")[1],
     ],
-    ids=["chinchilla", "on the loss", "tied", "repetition", "over-training"],
+    ids=["Huber, on the log", "squares, on the loss"],
 )
 def test_gradients_are_those_of_finite_differences(problem: Problem) -> None:
-    theta = {5: TRUTH, 4: np.array([0.5, 5.0, 5.0, -0.2]), 2: np.array([2.0, 1.0])}
+    theta = {5: TRUTH, 4: np.array([0.5, 5.0, 5.0, -0.2])}
     at = theta[len(problem.model.parameters)]
     gradient = problem.slopes(problem.residuals(at)) @ problem.jacobian(at)
     numeric = optimize.approx_fprime(at, problem.value, 1e-7)
@@ -93,12 +88,6 @@ def test_too_few_runs_and_impossible_losses_are_refused() -> None:
     worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), Huber())
     with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
         fit(worse, [TRUTH])
-
-
-def test_bootstrap_errors_are_those_of_repeated_experiments() -> None:
-    drawn = [fit(made_runs(0.01, seed), [TRUTH]).theta for seed in range(60)]
-    errors = bootstrap(fit(made_runs(0.01), [TRUTH]), 200).draws.std()
-    assert errors.to_numpy() == pytest.approx(np.std(drawn, axis=0), rel=0.45)
 
 
 def test_bootstrap_over_clusters_sees_what_rows_share() -> None:

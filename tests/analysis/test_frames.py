@@ -60,9 +60,7 @@ def test_a_fit_predicts_with_intervals_and_allocates(
     )
     assert ((said["low"] < truth) & (truth < said["high"])).all()
     assert said["loss"].to_numpy() == pytest.approx(truth.to_numpy(), rel=0.005)
-    best = found.allocation([1e21])
-    assert (best["params_low"] < best["params"]).all()
-    assert 6 * best["params"].item() * best["tokens"].item() == pytest.approx(1e21)
+    assert (found.allocation([1e21]).eval("params_low < params < params_high")).all()
 
 
 def test_rows_of_one_training_are_drawn_together() -> None:
@@ -80,44 +78,16 @@ def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> 
     assert "E not determined" in str(found)
 
 
-def test_a_power_law_of_one_column() -> None:
-    flops = np.geomspace(1e18, 1e22, 12)
-    loss = 1.7 + 0.5 * (flops / 1e20) ** -0.15
-    found = analysis.fit_power_law(pd.DataFrame({"flops": flops, "loss": loss}), draws=20)
-    assert (found.E, found.alpha) == (pytest.approx(1.7, rel=1e-3), pytest.approx(0.15, rel=1e-3))
-    assert found.predict(pd.DataFrame({"flops": [1e23]}))["loss"].item() == pytest.approx(
-        1.7 + 0.5 * 1e3**-0.15, rel=1e-3
-    )
-
-
-def test_a_power_law_leaves_out_what_is_not_annealed_and_draws_models() -> None:
+def test_a_power_law_predicts_leaves_out_what_is_not_annealed_and_draws_models() -> None:
     flops = np.geomspace(1e18, 1e22, 12)
     rows = pd.DataFrame({"flops": flops, "loss": 2.0 + 0.5 * (flops / 1e20) ** -0.15})
     rows = rows.assign(annealed=True, model=np.repeat([0, 1, 2, 3], 3))
     early = rows.tail(1).assign(annealed=False, loss=2.6)
     found = analysis.fit_power_law(pd.concat([rows, early], ignore_index=True), draws=5)
-    assert pytest.approx(2.0, rel=1e-4) == found.E
+    assert (found.E, found.alpha) == (pytest.approx(2.0, rel=1e-4), pytest.approx(0.15, rel=1e-3))
+    said = found.predict(pd.DataFrame({"flops": [1e23]}))["loss"].item()
+    assert said == pytest.approx(2.0 + 0.5 * 1e3**-0.15, rel=1e-3)
     assert (found.drawn.resampled, found.drawn.clusters) == ("models", 4)
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"loss": np.nan}, "column 'loss' of frame, row 3: nan is not a finite number above 0"),
-        ({"params": -1.0}, "column 'params' of frame, row 3: -1.0 is not"),
-        ({"tokens": np.inf}, "column 'tokens' of frame, row 3: inf is not"),
-        ({"annealed": "False"}, "column annealed, row 3: 'False' is neither true nor false"),
-    ],
-)
-def test_a_bad_cell_is_named_by_column_row_and_value(
-    change: dict[str, object], complaint: str
-) -> None:
-    points = frame().assign(annealed=True).astype({"annealed": object})
-    for name, value in change.items():
-        points.loc[3, name] = value
-    with pytest.raises(UserError, match=complaint) as error:
-        analysis.fit_chinchilla(points)
-    assert "\n" not in str(error.value)
 
 
 def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:
@@ -127,6 +97,8 @@ def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -
     assert same.found.theta == pytest.approx(analysis.fit_chinchilla(points, draws=2).found.theta)
     with pytest.raises(UserError, match="'tokens' is missing, and 'flops'"):
         analysis.fit_chinchilla(points.drop(columns="tokens"))
+    with pytest.raises(UserError, match="annealed, row 0: 'False' is neither true nor false"):
+        analysis.fit_chinchilla(points.assign(annealed="False"))
 
 
 def test_rows_that_are_not_annealed_or_badly_tuned_are_no_part_of_the_law() -> None:

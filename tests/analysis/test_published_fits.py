@@ -15,7 +15,6 @@ from tests.analysis.published_fits import (
     over_training,
     over_training_runs,
     repetition_problem,
-    tied_problem,
 )
 
 
@@ -91,16 +90,6 @@ def test_the_worth_of_repeated_data_is_hardly_identified() -> None:
         found = fit(held, starts[:3, 1:], strict=False)
         deviance[worth] = scale * np.log(found.objective / wide.objective)
     assert deviance[1000.0] < deviance[8.4] < stats.chi2.ppf(0.95, 1) < deviance[6.9]
-
-
-def test_the_tied_law_is_the_published_one() -> None:
-    problem = tied_problem()
-    published = np.array([0.63987476, 6.4526014, 8.022968, 0.3595363])
-    assert problem.value(published) == pytest.approx(0.0012189396, abs=1e-10)
-    starts = grid_of_starts(problem.model, {"log_E": (0.0, 0.5), "alpha": (0.1, 0.3, 0.6)})
-    assert fit(problem, starts).theta == pytest.approx(
-        [0.64004, 6.45395, 8.02425, 0.35961], rel=1e-4
-    )
 
 
 @pytest.mark.parametrize(

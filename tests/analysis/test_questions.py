@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.answer import Answer, table_lines
@@ -89,19 +90,6 @@ def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path: Path) -> None:
             ask(question, tmp_path)
 
 
-def test_bad_runs_are_left_out_with_a_sentence_and_not_averaged_in(tmp_path: Path) -> None:
-    write_run(tmp_path, config(0), 3.5)
-    write_run(tmp_path, config(0, 4, 0.2), 3.4, annealed=False)
-    write_run(tmp_path, config(0, 8, 0.2), 3.4, eval_set="validation-ffffffffffffffff")
-    write_run(tmp_path, config(0, 2, 0.2), 3.4)
-    answer = ask("comparison", tmp_path)
-    assert {reason.split(" (")[0] for reason in answer.excluded["reason"]} == {
-        "its learning rate was not annealed when it was evaluated",
-        "no finished baseline evaluated on the same held-out text",
-    }
-    assert "one seed: no claim" in " ".join(answer.lines())
-
-
 def test_the_law_says_nothing_of_models_far_from_its_own(study: Path) -> None:
     answer = ask("law", study)
     (table,) = answer.tables.values()
@@ -111,32 +99,16 @@ def test_the_law_says_nothing_of_models_far_from_its_own(study: Path) -> None:
 
 
 def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
-    import pandas as pd
-
     lines = table_lines(pd.DataFrame({"loss_at": [3.25, None], "name": ["a", "long"]}))
     assert lines == ["loss at  name", " 3.2500  a", "      –  long"]
     assert table_lines(pd.DataFrame({"gain": [-0.25], "steps": [-3]}))[1] == "−0.2500     −3"
     assert table_lines(pd.DataFrame()) == ["(none)"]
-
-
-def test_sentences_stand_before_the_rows() -> None:
-    import pandas as pd
-
-    answer = Answer("q", {"Table": pd.DataFrame({"a": [1]})}, ("It is so.",), {})
-    assert answer.lines() == ["It is so.", "", "Table", "  a", "  1"]
-
-
-def test_a_number_has_as_many_digits_as_its_interval_bears() -> None:
-    import pandas as pd
-
     row = {"best": 9.16094, "low": 8.12, "high": 10.31, "seeds": 3.0}
     lines = table_lines(pd.DataFrame([row, dict.fromkeys(row)]))
-    assert lines[1].split() == ["9.2", "8.1", "10.3", "3"]
+    assert lines[1].split() == ["9.2", "8.1", "10.3", "3"]  # as many digits as the interval bears
 
 
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
-    import pandas as pd
-
     table = pd.DataFrame({"x": [float("nan"), 1.0], "y": [10**22, 1]})
     Answer("q", {"t": table}, (), {}).write_json(tmp_path / "a.json")
     rows = json.loads((tmp_path / "a.json").read_text())["tables"]["t"]
@@ -144,8 +116,6 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_words_and_tables() -> None:
-    import pandas as pd
-
     shown = Answer("q", {"Gains": pd.DataFrame({"gain": [0.25]})}, ("a < b",), {})._repr_html_()
     assert "<p>a &lt; b</p>" in shown
     assert "<td>0.25</td>" in shown
@@ -180,15 +150,6 @@ def test_a_folder_without_runs_is_refused_and_nothing_written_there(tmp_path: Pa
     assert done.returncode == 2
     assert done.stderr == "error: other: no run folder there; name the folder that holds the runs\n"
     assert not list((tmp_path / "other").iterdir())
-
-
-def test_a_grid_of_ratios_alone_has_the_noise_of_its_seeds(tmp_path: Path) -> None:
-    for seed in (0, 1, 2):
-        write_run(tmp_path, config(seed), 3.5 + 0.01 * seed)
-        for r, gain in ((0.1, 0.02), (0.2, 0.05), (0.3, 0.06), (0.4, 0.04), (0.6, -0.03)):
-            luck = 0.001 * ((7 * seed + round(30 * r)) % 5)
-            write_run(tmp_path, config(seed, 4, r), 3.5 + 0.01 * seed - gain + luck)
-    assert "Noise is that of seeds" in ask("bag-size", tmp_path).sentences[-1]
 
 
 def test_winners_at_several_rates_are_told_apart(tmp_path: Path) -> None:

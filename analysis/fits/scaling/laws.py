@@ -294,18 +294,17 @@ def power_law(size: ArrayLike) -> Formula:
     )
 
 
-def chinchilla(params: ArrayLike, tokens: ArrayLike, *, tied: bool = False) -> Formula:
-    """E + A N^−α + B D^−β; with `tied`, β = α. Parameters log_E, log_A, log_B, alpha(, beta)."""
-    exponents = ("alpha",) if tied else ("alpha", "beta")
+def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
+    """E + A N^−α + B D^−β, with parameters log_E, log_A, log_B, alpha, beta."""
 
     def loss(p: Mapping[str, Any], c: Columns) -> Any:
         of_size = np.exp(p["log_A"] - p["alpha"] * c["size"])
-        return np.exp(p["log_E"]) + of_size + np.exp(p["log_B"] - p[exponents[-1]] * c["data"])
+        return np.exp(p["log_E"]) + of_size + np.exp(p["log_B"] - p["beta"] * c["data"])
 
     columns = {"size": np.log(np.asarray(params, dtype=float))}
     columns["data"] = np.log(np.asarray(tokens, dtype=float))
     coefficients = ("log_E", "log_A", "log_B")
-    return Formula((*coefficients, *exponents), loss, columns, coefficients)
+    return Formula((*coefficients, "alpha", "beta"), loss, columns, coefficients)
 
 
 @dataclass(frozen=True)
