@@ -84,16 +84,16 @@ def test_importing_any_module_of_ours_touches_no_cuda() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kind", ["()", "MIXTURE", "('execution.micro_batch=1',)"])
-def test_a_run_on_processors_leaves_the_gpu_of_its_machine_alone(
-    words: Path, tmp_path: Path, kind: str
+def test_runs_on_processors_leave_the_gpu_of_their_machine_alone(
+    words: Path, tmp_path: Path
 ) -> None:
     program = f"""
 from pathlib import Path
 from tests.tiny_runs import MIXTURE, tiny
 from tst_study.train import train
-config = tiny(Path({str(words)!r}), "execution.device=cpu", *{kind})
-assert train(config, {str(tmp_path / "run")!r}, progress=False) == "done"
+for number, kind in enumerate(((), MIXTURE, ('execution.micro_batch=1',))):
+    config = tiny(Path({str(words)!r}), "execution.device=cpu", *kind)
+    assert train(config, Path({str(tmp_path)!r}) / str(number), progress=False) == "done"
 """
     done = run(program, there=True)
     assert done.returncode == 0, done.stderr
@@ -114,19 +114,19 @@ def device_with(there: int, patch: pytest.MonkeyPatch, device: Any, **environmen
 ON_EIGHT = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
 
 
-def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_with(8, monkeypatch, "auto", **ON_EIGHT) == "cuda:5"
-
-
-def test_a_task_of_slurm_that_sees_one_gpu_takes_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_with(1, monkeypatch, "cuda", SLURM_PROCID="13", **ON_EIGHT) == "cuda:0"
-
-
-@pytest.mark.parametrize(("there", "device"), [(8, "cpu"), (0, "auto")])
-def test_processors_serve_where_asked_for_or_alone(
-    monkeypatch: pytest.MonkeyPatch, there: int, device: str
+@pytest.mark.parametrize(
+    ("there", "device", "more", "chosen"),
+    [
+        (8, "auto", {}, "cuda:5"),
+        (1, "cuda", {"SLURM_PROCID": "13"}, "cuda:0"),  # a task of Slurm that sees its GPU alone
+        (8, "cpu", {}, "cpu"),
+        (0, "auto", {}, "cpu"),
+    ],
+)
+def test_a_rank_takes_the_gpu_of_its_number_or_the_processor(
+    monkeypatch: pytest.MonkeyPatch, there: int, device: str, more: dict[str, str], chosen: str
 ) -> None:
-    assert device_with(there, monkeypatch, device, **ON_EIGHT) == "cpu"
+    assert device_with(there, monkeypatch, device, **ON_EIGHT, **more) == chosen
 
 
 @pytest.mark.parametrize(

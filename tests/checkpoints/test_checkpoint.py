@@ -11,26 +11,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.tiny_runs import (
     assert_same_run,
-    assert_same_tensors,
-    built,
     checkpoint_folders,
     fork,
-    last_tensors,
     run,
-    tiny,
     when_step_begins,
 )
-from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import DIGESTS
 from tst_study.config.megatron_version import megatron_version
-from tst_study.config.schema import Parallel
 from tst_study.errors import UserError
-from tst_study.parallel.gradient_buffers import GradientBuffers
-from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record import reader as run_record
 
 EVERY_FIVE = "execution.checkpoint_every=5"
@@ -43,51 +34,6 @@ def test_the_last_ones_are_kept(words: Path, tmp_path: Path, keep: int) -> None:
     run(words, tmp_path, EVERY_FIVE, f"execution.keep_checkpoints={keep}")
     there = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert there == [f"step-{step:08d}" for step in (5, 10, 15, 20)[-keep:]]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_everything_that_a_run_needs_is_restored(words: Path, tmp_path: Path, dtype: str) -> None:
-    config = tiny(words, f"numerics.dtype={dtype}")
-    places = Checkpoints(tmp_path, keep=1)
-    with built(config) as (model, _):
-        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
-        for _step in range(3):
-            for parameter in optimizer.parameters:
-                (parameter * torch.randn_like(parameter)).sum().backward()
-            optimizer.step(1e-3)
-        torch.manual_seed(5)
-        places.save(3, model, optimizer, {"training_seconds": 1.5})
-        drawn = torch.rand(4)
-        before = [p.detach().clone() for p in [*model.parameters(), *optimizer.main]]
-        moments = [
-            {key: value.clone() for key, value in optimizer.state_of(main).items()}
-            for main in optimizer.main
-        ]
-    torch.manual_seed(0)
-    with built(config) as (model, _):
-        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
-        common = places.load_last(model, optimizer)
-        assert common is not None
-        assert (common["step"], common["training_seconds"]) == (3, 1.5)
-        assert torch.equal(torch.rand(4), drawn)
-        after = [*model.parameters(), *optimizer.main]
-        assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
-        for main, expected in zip(optimizer.main, moments, strict=True):
-            assert_same_tensors(optimizer.state_of(main), expected)
-        # Fused AdamW counts in place: one shared counter would count once per parameter.
-        counters = [optimizer.state_of(main)["step"] for main in optimizer.main]
-        assert len({counter.data_ptr() for counter in counters}) == len(counters)
-
-
-def test_bfloat16_runs_keep_main_parameters_and_moments_in_float32(
-    words: Path, tmp_path: Path
-) -> None:
-    run(words, tmp_path, "numerics.dtype=bfloat16")
-    for name, tensor in last_tensors(tmp_path).items():
-        if name.startswith("optimizer."):
-            assert tensor.dtype == torch.float32, name
-        elif name.endswith("weight"):
-            assert tensor.dtype == torch.bfloat16, name
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_a_torn_file_is_named_also_without_digests(trained: Path, tmp_path: Path
 
 def test_what_is_not_there_is_named(trained: Path) -> None:
     reader = CheckpointReader(open_run(trained).checkpoint)
-    with pytest.raises(UserError, match="has no tensor lm_head"):
+    with pytest.raises(UserError, match="lm_head"):
         reader.read("lm_head")
     with pytest.raises(UserError, match=r"holds 0 of the \d+ numbers"):
         reader.read("decoder.layers.mlp.linear_fc1.weight", (2,))

@@ -263,7 +263,7 @@ def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path, 
         broken.setattr(module, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             quietly([tmp_path / "a.jsonl"], tmp_path / "out")
-    with pytest.raises(UserError, match="out: its preparation has not ended"):
+    with pytest.raises(UserError, match="out: its preparation"):
         manifest_of(token_prefix(tmp_path / "out"))
     quietly([tmp_path / "a.jsonl"], tmp_path / "out")
     assert manifest_of(token_prefix(tmp_path / "out")) == verify(tmp_path / "out")
@@ -376,10 +376,10 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
 
     assert read(whole) == read(whole + bytes(8)) == text  # padding is allowed
     for cut in (3, first // 2, (first + len(whole)) // 2, len(whole) - 1):
-        message = rf"a\.jsonl\{packing}: is cut off: it ends at byte {cut:,}, inside what is packed"
+        message = rf"a\.jsonl\{packing}: is cut off.* byte {cut:,},"
         with pytest.raises(UserError, match=message):
             read(whole[:cut])
-    with pytest.raises(UserError, match=f"cannot be unpacked from byte {len(whole):,} on"):
+    with pytest.raises(UserError, match=f"unpacked from byte {len(whole):,} "):
         read(whole + b"something else")
     draw = np.random.default_rng(0)
     for place in draw.integers(len(whole), size=60):

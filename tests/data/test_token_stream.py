@@ -78,7 +78,7 @@ def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_la
             if batch.max() < vocabulary:
                 stream.batch(step)
             else:
-                with pytest.raises(UserError, match=f"outside the vocabulary of {vocabulary}"):
+                with pytest.raises(UserError, match=f"vocabulary of {vocabulary}"):
                     stream.batch(step)
 
 
@@ -188,7 +188,7 @@ def test_aligning_needs_an_end_of_document_and_does_nothing_to_a_baseline(tmp_pa
 
 def test_a_corpus_shorter_than_one_step_is_an_error_that_says_how_much_is_needed(tmp_path):
     file = token_file(tmp_path, [100])
-    with pytest.raises(UserError, match=r"train: has 100 tokens, one step reads 128"):
+    with pytest.raises(UserError, match=r"train: has 100 tokens.* 128"):
         TokenStream(
             [Corpus(file)],
             sequences_per_step=4,

@@ -97,12 +97,12 @@ def test_a_pair_of_token_files_is_never_its_own_held_out_text(
         shutil.copy(documents / f"train{ending}", tmp_path / f"text_document{ending}")
     pair = tmp_path / "text_document"
     describe(pair, 257)
-    with pytest.raises(UserError, match=r"text_document: no held-out text lies beside it; name"):
+    with pytest.raises(UserError, match=r"text_document: no held-out text"):
         fingerprints_and_held_out(tiny(pair, *BYTES))
     run(pair, tmp_path / "run", *BYTES, f"data.validation={documents}")
     found = domains_of_run(open_run(tmp_path / "run"))
     assert found == {"validation": documents / "validation"}
-    assert f"left out: {pair}: no held-out text lies beside it" in capsys.readouterr().err
+    assert f"left out: {pair}: " in capsys.readouterr().err
     beside = fingerprints_and_held_out(tiny(documents / "train", *BYTES))[1]
     assert beside.fingerprint == fingerprints_and_held_out(tiny(documents, *BYTES))[1].fingerprint
     with pytest.raises(UserError, match="no held-out text"):
@@ -131,7 +131,7 @@ def test_results_of_a_step_that_is_trained_again_are_dropped(
 
 
 def test_a_superposition_checkpoint_has_no_next_token_loss(trained: Path) -> None:
-    with pytest.raises(UserError, match="inside the superposition phase"):
+    with pytest.raises(UserError, match="superposition phase"):
         list(evaluate_run(open_run(trained, step=3), EvaluationOptions()))
 
 
@@ -139,21 +139,19 @@ def test_text_of_another_vocabulary_is_refused(
     words: Path, documents: Path, tmp_path: Path
 ) -> None:
     run(words, tmp_path / "run", "schedule.steps=4")
-    with pytest.raises(
-        UserError, match="other: has token ids up to 256, but the model's vocabulary has 64"
-    ):
+    with pytest.raises(UserError, match=r"other: .* 256, .* 64"):
         list(
             evaluate_run(
                 open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
             )
         )
-    with pytest.raises(UserError, match="write it as NAME=FOLDER"):
+    with pytest.raises(UserError, match="NAME=FOLDER"):
         list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
 def test_two_texts_of_one_name_are_refused(trained: Path, documents: Path) -> None:
     wanted = EvaluationOptions(held_out=[f"same={documents}", f"same={documents / 'train'}"])
-    with pytest.raises(UserError, match=r"same=.*train: same names another text already"):
+    with pytest.raises(UserError, match=r"same=.*train: same"):
         list(evaluate_run(open_run(trained), wanted))
     assert run_record.read(trained).tasks == []
 
@@ -164,14 +162,12 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     texts = [str(documents.with_name("texts.jsonl"))]
     prepare(Request(texts, "bpe:270"), tmp_path / "other", progress=False)
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
-    with pytest.raises(
-        UserError, match=r"other: was prepared with another tokenizer \(bpe of 270 tokens, sha256"
-    ):
+    with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), wanted))
 
 
 def test_an_unknown_device_is_named(trained: Path) -> None:
-    with pytest.raises(UserError, match="--device 'tpu' is not known; did you mean 'cpu'"):
+    with pytest.raises(UserError, match=r"--device 'tpu'.*'cpu'"):
         list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
 
 

@@ -90,7 +90,7 @@ def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> Non
 def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> None:
     value = f"gpu{ending}"
     parameters = {"additional_parameters": {key: value}} if key == "chdir" else {key: value}
-    with pytest.raises(UserError, match="more lines of the batch script"):
+    with pytest.raises(UserError, match="batch script"):
         script_text(Path("runs"), "true", parameters)
 
 

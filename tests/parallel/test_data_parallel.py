@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed import WorkerError, run_ranks
+from tests.distributed import run_ranks
 from tests.layouts import assert_close_tensors
 from tests.tiny_runs import (
     checkpoint_folders,
@@ -63,14 +63,6 @@ def test_a_run_on_two_ranks_is_the_run_on_one(
     assert two.header["fingerprint"] == one.header["fingerprint"]
     assert len(two.metrics) == 20
     assert_same_losses(two, one)
-
-
-def test_a_batch_that_does_not_divide_by_the_ranks_is_named(words: Path, tmp_path: Path) -> None:
-    config = tiny(words, "batch.sequences=3")
-    with pytest.raises(
-        WorkerError, match=r"UserError: batch\.sequences = 3 does not divide by the 2"
-    ):
-        run_two(lambda: train(config, tmp_path / "run", progress=False))
 
 
 def test_data_ranks_write_a_checkpoint_in_equal_parts(words: Path, tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.distributed import run_ranks
-from tests.layouts import assert_close_tensors, gradients_on, standing_still
-from tests.tiny_runs import MIXTURE, MUON, last_tensors, run, tiny
+from tests.layouts import (
+    Shards,
+    assembled,
+    assert_close_tensors,
+    gradients_of_run,
+    standing_still,
+)
+from tests.tiny_runs import MIXTURE, MUON, last_tensors, tiny
 from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.record import reader as run_record
 from tst_study.record.reader import RunRecord
@@ -87,45 +92,38 @@ def of_the_result(overrides: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(x for x in overrides if not x.startswith("execution."))
 
 
+def gradients_and_run(corpus: Path, folder: Path, *overrides: str) -> list[Shards]:
+    """On every rank: gradients of a step of each phase at the same weights; then the whole run."""
+    gradients = gradients_of_run(standing_still(corpus, *overrides), folder / "standing still")
+    assert len(gradients) == 2
+    assert train(tiny(corpus, *overrides), folder / "run", progress=False) == "done"
+    return gradients
+
+
 @pytest.fixture(scope="module")
 def alone(words: Path, tmp_path_factory: pytest.TempPathFactory):
-    """The same runs on one process, each made once."""
+    """The same on one process, each made once."""
 
     @cache
-    def gradients(overrides: tuple[str, ...]) -> list[dict[str, Tensor]]:
-        folder = tmp_path_factory.mktemp("gradients")
-        return gradients_on(1, standing_still(words, *overrides), folder)
+    def computed(overrides: tuple[str, ...]) -> tuple[list[list[Shards]], Path]:
+        folder = tmp_path_factory.mktemp("alone")
+        return run_ranks(1, gradients_and_run, words, folder, *overrides), folder / "run"
 
-    @cache
-    def trained(overrides: tuple[str, ...]) -> Path:
-        folder = tmp_path_factory.mktemp("trained")
-        run(words, folder, *overrides)
-        return folder
-
-    return gradients, trained
+    return computed
 
 
 @pytest.mark.parametrize(("model", "ranks", "layout"), CASES)
-def test_gradients_are_those_of_one_process(
+def test_gradients_and_twenty_steps_across_the_switch_are_those_of_one_process(
     words: Path, tmp_path: Path, alone, model: tuple[str, ...], ranks: int, layout: tuple[str, ...]
 ) -> None:
-    config = standing_still(words, *model, *layout)
-    steps = gradients_on(ranks, config, tmp_path / "run")
-    assert len(steps) == 2  # one superposed, one of recovery
-    for mine, theirs in zip(steps, alone[0](of_the_result((*model, *layout))), strict=True):
+    settings = (*model, *layout)
+    of_ranks = run_ranks(ranks, gradients_and_run, words, tmp_path, *settings, timeout=120.0)
+    gradients, reference = alone(of_the_result(settings))
+    for phase in (0, 1):
+        mine, theirs = (assembled([rank[phase] for rank in one]) for one in (of_ranks, gradients))
         assert_close_tensors(mine, theirs, 1e-5)
-
-
-@pytest.mark.parametrize(("model", "ranks", "layout"), CASES)
-def test_twenty_steps_across_the_switch_are_those_of_one_process(
-    words: Path, tmp_path: Path, alone, model: tuple[str, ...], ranks: int, layout: tuple[str, ...]
-) -> None:
-    config = tiny(words, *model, *layout)
-    states = run_ranks(ranks, lambda: train(config, tmp_path, progress=False), timeout=60.0)
-    assert states == ["done"] * ranks
-    reference = alone[1](of_the_result((*model, *layout)))
-    assert_same_run_closely(run_record.read(tmp_path), run_record.read(reference))
-    assert_close_tensors(last_tensors(tmp_path), last_tensors(reference), 1e-4)
+    assert_same_run_closely(run_record.read(tmp_path / "run"), run_record.read(reference))
+    assert_close_tensors(last_tensors(tmp_path / "run"), last_tensors(reference), 1e-4)
 
 
 def assert_same_run_closely(one: RunRecord, other: RunRecord) -> None:

@@ -61,8 +61,12 @@ def unbroken(words: Path, tmp_path_factory: pytest.TempPathFactory):
     return trained
 
 
-@pytest.mark.parametrize("stopped_at", [6, 14], ids=["before the switch", "behind the switch"])
-@pytest.mark.parametrize(("model", "first", "then"), MOVES.values(), ids=MOVES.keys())
+# Every other move before the switch, the rest behind it.
+@pytest.mark.parametrize(
+    ("stopped_at", "model", "first", "then"),
+    [((6, 14)[number % 2], *move) for number, move in enumerate(MOVES.values())],
+    ids=MOVES.keys(),
+)
 def test_a_run_goes_on_under_another_layout(
     words: Path,
     tmp_path: Path,

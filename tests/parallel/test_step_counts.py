@@ -1,23 +1,222 @@
-"""How often a step makes the host wait, and what it sends."""
+"""How often a step makes the host wait, and what it sends, counted: no clock, no GPU.
+
+Ranks are real processes over gloo. An operation counts as a wait where it would make the host wait
+for all that a GPU has queued: a number that is read, a size that depends on numbers, a tensor that
+is made on the device from the host's numbers. What kernels wait for inside is not seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from tests.step_counts import (
-    LAYOUTS,
-    MICRO_BATCHES,
-    RECOVERING,
-    SUPERPOSED,
-    Counts,
-    counting,
-    counts_of,
-)
+from tests.distributed import run_ranks
+from tst_study import train
+from tst_study.config import schema as config
+from tst_study.config.schema import Config
+
+aten = torch.ops.aten
+SIZED_BY_NUMBERS = {
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten.repeat_interleave.Tensor,
+    aten._unique2.default,
+    aten.bincount.default,
+}
+BY_INDEX = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+READS = {Tensor.tolist, Tensor.numpy}
+FROM_THE_HOST = {torch.tensor, torch.as_tensor}
+ON_THE_HOST_ALREADY = {"sort_chunks_by_idxs", "_sizes_are_on_the_host", "summary", "_rounded"}
+"""Functions that read what one wait before has brought."""
+KINDS = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "send": "send",
+    "recv": "receive",
+}
+
+
+@dataclass
+class Counts:
+    """Of a rank."""
+
+    waits: Counter[str] = field(default_factory=Counter)
+    """By the function that waits."""
+    messages: Counter[str] = field(default_factory=Counter)
+    """By kind; none where a rank is alone in its group."""
+    sizes: Counter[str] = field(default_factory=Counter)
+    """Bytes of the whole tensor; of an all-to-all, those that the rank sends."""
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Of what this thread does while it lasts."""
+    counts = Counts()
+    exchange = MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize
+
+    def counted_exchange(self: Any, point: str, *more: Any) -> Any:
+        if point == self.cuda_sync_point:  # on a GPU it waits here for the copies in its queue
+            counts.waits["sizes of messages to experts"] += 1
+        return exchange(self, point, *more)
+
+    MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = counted_exchange
+    try:
+        with _Operations(counts), _Functions(counts):
+            yield counts
+    finally:
+        MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = exchange
+
+
+class _Operations(TorchDispatchMode):
+    """Messages, and what waits, wherever it is called from: backward passes and C++ too."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operation.namespace == "c10d":
+            self._note_message(operation._schema.name.removeprefix("c10d::"), args)
+        by_mask = operation in BY_INDEX and any(
+            isinstance(x, Tensor) and x.dtype == torch.bool for x in args[1]
+        )
+        if by_mask or operation in SIZED_BY_NUMBERS:
+            _note_wait(self.counts)
+        elif operation == aten._local_scalar_dense.default:
+            _note_read(self.counts)
+        return operation(*args, **(kwargs or {}))
+
+    def _note_message(self, name: str, args: Any) -> None:
+        group = next(x for x in tree_leaves(args) if isinstance(x, torch.ScriptObject))
+        if dist.ProcessGroup.unbox(group).size() == 1:
+            return
+        kind = next(kind for start, kind in KINDS.items() if name.strip("_").startswith(start))
+        sides = [sum(x.nbytes for x in tree_leaves(arg) if isinstance(x, Tensor)) for arg in args]
+        self.counts.messages[kind] += 1
+        self.counts.sizes[kind] += sides[1] if kind == "all-to-all" else max(sides)
+
+
+class _Functions(TorchFunctionMode):
+    """Methods that bring a tensor to the host or from it, which on a processor do nothing."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if function is Tensor.cpu or (function in FROM_THE_HOST and named.get("device")):
+            _note_wait(self.counts)
+        elif function in READS:
+            _note_read(self.counts)
+        return function(*args, **named)
+
+
+def _note_wait(counts: Counts) -> None:
+    counts.waits[_asker()] += 1
+
+
+def _note_read(counts: Counts) -> None:
+    if not ON_THE_HOST_ALREADY & set(_asker().split(".")):
+        _note_wait(counts)
+
+
+def _asker() -> str:
+    """Name of the function of ours or Megatron's that an operation is called by."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith((_TORCH, __file__)):
+        frame = frame.f_back
+    return frame.f_code.co_qualname
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+DENSE = {"preset": "laptop-64"}
+EXPERTS = {"preset": "laptop-moe"}
+TENSOR = {"tensor": 2, "sequence_parallel": True}
+SHARED = {"optimizer": "distributed", "overlap_gradients": True, "overlap_weights": True}
+LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "one process": (1, DENSE, {}),
+    "data parallel": (2, DENSE, {}),
+    "data parallel, optimizer shared, overlapped": (2, DENSE, SHARED),
+    "tensor and sequence parallel": (2, DENSE, TENSOR),
+    "pipeline": (2, DENSE, {"pipeline": 2}),
+    "experts in one process": (1, EXPERTS, {}),
+    "expert parallel": (2, EXPERTS, {"expert": 2}),
+    "expert parallel by all-gathers": (2, EXPERTS, {"expert": 2, "dispatcher": "allgather"}),
+    "tensor, sequence and expert parallel": (2, EXPERTS, TENSOR | {"expert": 2}),
+}
+MICRO_BATCHES = 2
+SUPERPOSED, RECOVERING = 1, 3
+"""Steps that are counted: not the first of a launch, which sets up more."""
+
+
+def of_layout(name: str, corpus: Path) -> tuple[int, Config]:
+    """Four steps of two layers on eight sequences of 64, s = 4."""
+    ranks, model, parallel = LAYOUTS[name]
+    share = 8 // (1 if parallel.keys() & {"tensor", "pipeline"} else ranks)
+    return ranks, config.from_dict(
+        {
+            "model": model,
+            "superposition": {"bag_size": 4, "step_ratio": 0.5},
+            "data": {"corpora": [{"path": str(corpus)}]},
+            "batch": {"sequences": 8, "sequence_length": 64},
+            "optimizer": {"learning_rate": 1e-3},
+            "schedule": {"steps": 4, "warmup_steps": 0},
+            "execution": {
+                "threads": 1,
+                "micro_batch": share // MICRO_BATCHES,
+                "log_every": 4,
+                "parallel": parallel,
+            },
+        }
+    )
+
+
+def _run_counted(config: Config, folder: Path) -> list[Counts]:
+    """Train on this rank: of every step, and of the last row of the log."""
+    counted: list[tuple[str, Counts]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("step", "log_loss"):
+            patch.setattr(train._Trainer, name, _watched(name, counted))
+        patch.setattr(train._Trainer, "evaluate", lambda *unused: True)
+        train.train(config, folder, progress=False)
+    return [counts for name, counts in counted if name == "step"] + [counted[-1][1]]
+
+
+def _watched(name: str, counted: list[tuple[str, Counts]]) -> Any:
+    method = getattr(train._Trainer, name)
+
+    def watched(*args: Any, **named: Any) -> Any:
+        with counting() as counts:
+            result = method(*args, **named)
+        counted.append((name, counts))
+        return result
+
+    return watched
+
 
 LAYERS, BAG_SIZE = 2, 4
 
@@ -27,9 +226,14 @@ Counted = Callable[[str], list[list[Counts]]]
 
 @pytest.fixture(scope="module")
 def counted(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Counted:
-    """Once per layout."""
-    folder = tmp_path_factory.mktemp("counted")
-    return cache(lambda name: counts_of(name, words, folder / name))
+    """Per rank: of every step of a run, and of the last row of its log; once per layout."""
+
+    @cache
+    def counts_of(name: str) -> list[list[Counts]]:
+        ranks, config = of_layout(name, words)
+        return run_ranks(ranks, _run_counted, config, tmp_path_factory.mktemp("counted"))
+
+    return counts_of
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

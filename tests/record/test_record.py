@@ -92,6 +92,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
         (4, range(5, 7), [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0), (5, 4.0), (6, 4.0)]),
         (4, range(0), [(1, 5.0), (2, 5.0), (3, 5.0), (4, 5.0)]),  # killed before it wrote a row
         (None, range(1, 3), [(1, 4.0), (2, 4.0)]),  # no checkpoint: all begins anew
+        (None, range(0), []),
     ],
 )
 def test_rows_beyond_a_resume_point_are_dropped_and_counted(

@@ -88,7 +88,7 @@ def test_labels_that_are_not_shifted_are_refused() -> None:
     tokens = text(POSITIONS * 4)[:, :-1]
     method = tst()
     hidden = method.embed(nn.Embedding(WORDS, WORDS), tokens, 0)
-    with pytest.raises(ValueError, match="labels are the tokens themselves: shift them by one"):
+    with pytest.raises(ValueError, match=r"labels .*: shift them"):
         method.loss(hidden, tokens.clone(), 0)
 
 

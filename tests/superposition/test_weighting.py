@@ -43,7 +43,7 @@ def test_only_the_multi_hot_loss_takes_weights():
     for kind in BAG_LOSS_KINDS:
         check_loss_kind(kind)
     check_loss_kind("mce", "power_law")
-    with pytest.raises(ValueError, match="sees the bag as a set"):
+    with pytest.raises(ValueError, match="sum_to_one"):
         check_loss_kind("sum_to_one", "power_law")
     with pytest.raises(ValueError, match="'focal' is unknown"):
         check_loss_kind("focal")

@@ -224,7 +224,8 @@ def test_what_the_disk_of_one_rank_refuses_all_of_them_say(words: Path, tmp_path
         return str(raised.value)
 
     first, other = run_ranks(2, refused)
-    assert "step-00000008: cannot be written ([Errno 28] No space left on device); free" in first
+    assert "step-00000008: " in first
+    assert "[Errno 28]" in first
     assert "step-00000008: cannot be written" in other
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
     assert run_record.read(tmp_path).segments[0]["ended"] == first

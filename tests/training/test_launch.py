@@ -111,7 +111,6 @@ def test_of_a_first_rank_that_was_ended_outright_its_launcher_says_so(
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        (os.kill, signal.SIGTERM),
         (os.kill, signal.SIGHUP),
         (os.killpg, signal.SIGINT),  # as the terminal does at one Ctrl-C
     ],
@@ -150,25 +149,25 @@ SLURM = {
 }
 
 
-def test_slurm_tasks_are_ranks() -> None:
-    environment = dict(SLURM)
+@pytest.mark.parametrize(
+    ("change", "local"),
+    [
+        ({}, ("1", "2")),
+        # Nodes may have different numbers of tasks.
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,2(x1),1", "SLURM_NODEID": "1"}, ("1", "2")),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": "1", "SLURM_LOCALID": "2"},
+            ("2", "3"),
+        ),
+    ],
+)
+def test_slurm_tasks_are_ranks(change: dict[str, str], local: tuple[str, str]) -> None:
+    environment = SLURM | change
     adopt_slurm_ranks(environment)
-    ours = {key: value for key, value in environment.items() if key not in SLURM}
-    port = ours.pop("MASTER_PORT")
-    assert 20_000 <= int(port) < 30_000
-    assert ours == {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "gpu07",
-    }
-
-
-def test_nodes_may_have_different_numbers_of_tasks() -> None:
-    environment = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1,2(x1),1", "SLURM_NODEID": "1"}
-    adopt_slurm_ranks(environment)
-    assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("1", "2")
+    ours = {key: value for key, value in environment.items() if key not in SLURM | change}
+    assert 20_000 <= int(ours.pop("MASTER_PORT")) < 30_000
+    assert (ours.pop("LOCAL_RANK"), ours.pop("LOCAL_WORLD_SIZE")) == local
+    assert ours == {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu07"}
 
 
 @pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "0"}])

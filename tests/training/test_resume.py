@@ -89,6 +89,8 @@ def test_killed_in_a_step(
     assert [segment["resumed_from"] for segment in record.segments] == [None, resumed_from]
     assert [segment["ended"] for segment in record.segments] == ["lost", "done"]
     assert record.dropped_rows > 0 or step % every == 0
+    seconds = [row["training_seconds"] for row in record.metrics]
+    assert seconds == sorted(seconds)
     assert_same_run(tmp_path / "broken", unbroken)
 
 

@@ -149,12 +149,9 @@ def test_the_record_says_where_and_how_the_run_was_computed(words: Path, tmp_pat
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("batch.sequences=1000", "superposition.bag_size=8"), "one step reads 64000"),
         (("model.vocabulary_size=32",), "raise it or prepare the text with another tokenizer"),
-        (("superposition.align_bags_to_documents=true",), "without the end-of-document"),
         (("data.corpora=[{path='nowhere'}]",), "nowhere: holds no token files"),
         (("execution.parallel.tensor=2",), "execution.parallel.tensor = 2"),
-        (("execution.device=cuda",), "no GPU here"),
     ],
     ids=str,
 )
