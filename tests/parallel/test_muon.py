@@ -107,13 +107,6 @@ def test_on_a_processor_it_is_torchs_within_the_rounding_of_bfloat16(
     assert 0.6 < float(values.min()) <= float(values.max()) < 1.25
 
 
-def test_matrices_are_orthogonalized_side_by_side() -> None:
-    several = torch.randn(3, 8, 5, generator=torch.Generator().manual_seed(0))
-    together = muon.orthogonalized(several)
-    for matrix, found in zip(several, together, strict=True):
-        torch.testing.assert_close(found, muon.orthogonalized(matrix.unsqueeze(0)).squeeze(0))
-
-
 def test_every_optimizer_has_a_rule_and_every_rule_says_what_it_keeps(words: Path) -> None:
     assert RULES.keys() == OPTIMIZER_KINDS.keys() == set(get_args(OptimizerName))
     used: set[type] = set()
