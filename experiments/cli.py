@@ -3,6 +3,7 @@ again."""
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from tst_study.command_line import ONE_RUN, STUDIES, Verb, verb
 verbs = typer.Typer()
 
 
-class _OfStudies(Verb):
+class _NamesStudies(Verb):
     """Its help says which names STUDY may have."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -24,6 +25,7 @@ class _OfStudies(Verb):
         super().format_epilog(ctx, formatter)
 
 
+_of_studies = partial(verb, verbs, STUDIES, kind=_NamesStudies)
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study (below).")]
 StudyOrFolder = Annotated[
     str,
@@ -58,12 +60,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study plan laptop",
     "tst-study plan bag-grid '*-s4-*' --scale paper --device B200 --price 4",
-    kind=_OfStudies,
 )
 def plan(
     study: StudyName,
@@ -147,12 +146,9 @@ def plan(
         print(*memory_by_part(configs, gpus, memory), sep="\n")
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study submit laptop --scale smoke",
     "tst-study submit bag-grid --scale one-gpu --launcher slurm --profile slurm.toml",
-    kind=_OfStudies,
 )
 def submit(
     study: StudyName,
@@ -209,12 +205,9 @@ def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     return status or int(bool(dead_ends))
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study status laptop --watch 10",
     "tst-study status runs/mine '*seed0*'",
-    kind=_OfStudies,
 )
 def status(
     study: StudyOrFolder,
@@ -239,12 +232,9 @@ def status(
     show(study, scale, pattern, runs, share=not no_share, every=watch)
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study logs laptop",
     "tst-study logs bag-grid baseline --scale one-gpu -n 100",
-    kind=_OfStudies,
 )
 def logs(
     study: StudyOrFolder,
@@ -260,12 +250,9 @@ def logs(
         print(text)
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study retry laptop",
     "tst-study retry bag-grid '*-s8-*' --scale one-gpu --launcher slurm",
-    kind=_OfStudies,
 )
 def retry(
     study: StudyOrFolder,
@@ -294,12 +281,9 @@ def retry(
     raise typer.Exit(_submitted(chosen, launcher, options, wanted))
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study cancel laptop",
     "tst-study cancel bag-grid '*-s8-*' --scale one-gpu",
-    kind=_OfStudies,
 )
 def cancel(
     study: StudyOrFolder,
@@ -317,12 +301,9 @@ def cancel(
     print(*cancelled, f"{len(cancelled)} cancelled" if cancelled else nothing, sep="\n")
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study collect laptop",
     "tst-study collect bag-grid --scale one-gpu --keep records/bag-grid",
-    kind=_OfStudies,
 )
 def collect(
     study: StudyOrFolder,
@@ -344,12 +325,9 @@ def collect(
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
 
-@verb(
-    verbs,
-    STUDIES,
+@_of_studies(
     "tst-study clean laptop",
     "tst-study clean bag-grid --scale one-gpu --yes",
-    kind=_OfStudies,
 )
 def clean(
     study: StudyOrFolder,

@@ -51,20 +51,6 @@ def copies(root: Path) -> list[Path]:
     return sorted(path for path in named if (path / COPY_FACTS).is_file())
 
 
-def unfinished(root: Path) -> list[Path]:
-    """What submitters that were killed left of copies, of no other name and content than theirs."""
-    named = (root / FOLDER).glob(".*")
-    return sorted(
-        path
-        for path in named
-        if re.fullmatch(r"\.[0-9a-f]{12}\.\d+", path.name)
-        and path.is_dir()
-        and all(
-            part.name in (*PACKAGES, VERBS) or COPY_FACTS in part.name for part in path.iterdir()
-        )
-    )
-
-
 def _files() -> dict[str, Path]:
     root, found = Path(__file__).parents[2], {}
     if (root / VERBS).is_file():

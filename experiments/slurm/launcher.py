@@ -11,7 +11,7 @@ from experiments.plan.planned_run import PlannedRun
 from experiments.plan.prices import Prices
 from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
-from experiments.slurm.code_copy import copies, unfinished
+from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
 from experiments.slurm.jobs import Key, SlurmJob, in_the_queue
@@ -120,8 +120,6 @@ class Slurm:
         for place in copies(root):
             if place.name not in used:
                 yield place, "code of jobs that have ended"
-        for place in unfinished(root):
-            yield place, "half a copy of the code, of a submitter that was killed"
 
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)

@@ -75,8 +75,8 @@ def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     lag = max(0.0, time.time() - status["heartbeat"]) if running else None
     if lag is not None and (said := _silent(lag, status)):
         message = "; ".join(filter(None, (said, message)))
-    if state in ("failed", "interrupted") and _is_full(folder):
-        message = "; ".join(filter(None, (message, "the disk is full: make room, then retry")))
+    if state in ("failed", "interrupted", "preempted"):
+        message = "; ".join(filter(None, (message, _obstacle(folder))))
     return StatusRow(
         run_id=folder.name,
         state=state,
@@ -103,10 +103,14 @@ def _silent(lag: float, status: run_record.Status) -> str:
     return f"silent for {duration(lag)}: hangs? (a step takes {duration(usual)})"
 
 
-def _is_full(folder: Path) -> bool:
+def _obstacle(folder: Path) -> str:
+    """What stands in the way of the run's next launch, and what to do about it."""
     with suppress(OSError):
-        return shutil.disk_usage(folder).free < FULL_BYTES
-    return False
+        if not os.access(folder, os.W_OK, effective_ids=True):
+            return f"its folder is {folder.owner()}'s: have it handed over, or submit with --runs"
+        if shutil.disk_usage(folder).free < FULL_BYTES:
+            return "the disk is full: make room, then retry"
+    return ""
 
 
 def _without_a_word(folder: Path, job: Job | None) -> tuple[str, str]:

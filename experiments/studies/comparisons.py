@@ -22,6 +22,7 @@ from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 
 def _bag_grid(scale: Scale) -> list[Part]:
+    """Tables 4 to 6, Figures 4, 5, 8 and 11."""
     if scale.is_paper:
         return [
             against_baseline(setting, grid(range(2, bag_sizes), scale.step_ratios))
@@ -31,30 +32,15 @@ def _bag_grid(scale: Scale) -> list[Part]:
     return [against_baseline(scale.setting, arms, scale.seeds)]
 
 
-BAG_GRID = Declared(
-    "Bag size and step ratio",
-    "Which s and r are best at one size and length; all r of one s share a trunk.",
-    _bag_grid,
-)
-"""Tables 4 to 6, Figures 4, 5, 8 and 11."""
-
-
 def _power_law(scale: Scale) -> list[Part]:
-    """At scale `paper` with r = 1.0 at every s, of which the paper prints s = 2 alone."""
+    """Table 7; at scale `paper` with r = 1.0 at every s, of which the paper prints s = 2 alone."""
     bag_sizes = range(2, 14) if scale.is_paper else scale.bag_sizes
     arms = grid(bag_sizes, scale.step_ratios, weighting="power_law")
     return [against_baseline(scale.setting_of(DENSE_600M), arms, scale.seeds)]
 
 
-POWER_LAW = Declared(
-    "Power-law weights over bag size and step ratio",
-    "Whether weights 1/i flatten the loss over s; uniform weights are `bag-grid`'s.",
-    _power_law,
-)
-"""Table 7."""
-
-
 def _headline(scale: Scale) -> list[Part]:
+    """Table 1's dense runs; its mixture is `mixture-10b-a1b`."""
     if not scale.is_paper:
         return [against_baseline(scale.setting, (scale.main,), scale.seeds)]
     pairs = (DENSE_270M, DENSE_270M_LONG, DENSE_600M, DENSE_3B)
@@ -62,20 +48,13 @@ def _headline(scale: Scale) -> list[Part]:
     return [Part(pairs, (BASELINE, scale.main)), Part(longer, (BASELINE,))]
 
 
-HEADLINE = Declared(
-    "Superposition against the baseline",
-    "Whether superposition beats a baseline of the same FLOPs, and by how much.",
-    _headline,
-)
-"""Table 1's dense runs; its mixture is `mixture-10b-a1b`."""
-
 EQUAL_LOSS = 1.8
 """Times the superposed run's steps: the paper's 36,000 of 20,000."""
 
 
 def _equal_cost(scale: Scale) -> list[Part]:
-    """Lengths of one baseline share their stable phase, so the three cost little more than the
-    longest."""
+    """Figure 3. Lengths of one baseline share their stable phase, so the three cost little more
+    than the longest."""
     setting, main = scale.setting_of(DENSE_3B), scale.main
     lengths = (EQUAL_LOSS, 1 + main.step_ratio * (main.bag_size - 1))
     longer = tuple(setting.with_steps(round(setting.steps * length)) for length in lengths)
@@ -85,35 +64,21 @@ def _equal_cost(scale: Scale) -> list[Part]:
     ]
 
 
-EQUAL_COST = Declared(
-    "Equal FLOPs, equal loss, equal data",
-    "What a baseline must spend to reach the superposed run's loss, and to read its text.",
-    _equal_cost,
-)
-"""Figure 3."""
-
 FIGURE_6 = DENSE_270M.with_steps(40_000)
 """It names no model, and its baseline (about 3.086) is in no table. Taken: 270M."""
 FIGURE_6_ARM = Superposition(bag_size=4, step_ratio=0.5)
 
 
 def _input_output(scale: Scale) -> list[Part]:
+    """Figure 6."""
     modes = ("full", "input_only", "output_only")
     arms = [FIGURE_6_ARM.model_copy(update={"mode": mode}) for mode in modes]
     return [against_baseline(scale.setting_of(FIGURE_6), arms, scale.seeds)]
 
 
-INPUT_OUTPUT = Declared(
-    "Bags as input, as target, or both",
-    "Which of the two sides brings the gain, at one s and r.",
-    _input_output,
-)
-"""Figure 6."""
-
-
 def _weightings(scale: Scale) -> list[Part]:
-    """Figure 6's step ratio, whose uniform curve (3.011 at s = 4) is Figure 9's as well; beside its
-    weights, the mutual information of tokens by distance, which the paper names."""
+    """Figure 9, at Figure 6's step ratio: its uniform curve (3.011 at s = 4) is in both. Beside
+    its weights, the mutual information of tokens by distance, which the paper names."""
     arms = [
         arm
         for s in (4, 16)
@@ -123,37 +88,20 @@ def _weightings(scale: Scale) -> list[Part]:
     return [against_baseline(scale.setting_of(FIGURE_6), arms, scale.seeds)]
 
 
-WEIGHTINGS = Declared(
-    "Weights of the targets of a bag",
-    "Whether near tokens should count for more, at a small and at a large bag.",
-    _weightings,
-)
-"""Figure 9."""
+def _at_the_switch(setting: Setting, scale: Scale, **change: object) -> list[Part]:
+    """Both arms share their trunk."""
+    arms = (scale.main, scale.main.model_copy(update=change))
+    return [against_baseline(setting, arms, scale.seeds)]
 
 
 def _reinitialise(scale: Scale) -> list[Part]:
-    arms = (scale.main, scale.main.model_copy(update={"reinitialize_at_switch": True}))
-    return [against_baseline(scale.setting_of(DENSE_3B), arms, scale.seeds)]
-
-
-REINITIALISE = Declared(
-    "Embedding and head re-initialised at the switch",
-    "Whether the gain survives the loss of the embeddings; both arms share their trunk.",
-    _reinitialise,
-)
-"""Table 2: does recovery need what superposition taught them?"""
+    """Table 2: does recovery need what superposition taught them?"""
+    return _at_the_switch(scale.setting_of(DENSE_3B), scale, reinitialize_at_switch=True)
 
 
 def _optimizer_at_switch(scale: Scale) -> list[Part]:
-    arms = (scale.main, scale.main.model_copy(update={"optimizer_at_switch": "reset"}))
-    return [against_baseline(scale.setting, arms, scale.seeds)]
+    return _at_the_switch(scale.setting, scale, optimizer_at_switch="reset")
 
-
-OPTIMIZER_AT_SWITCH = Declared(
-    "Optimizer state kept or reset at the switch",
-    "What a reset of AdamW's moments costs; a public replication lost its whole gain by it.",
-    _optimizer_at_switch,
-)
 
 RATES: dict[OptimizerName, tuple[float, ...]] = {
     "adamw": (0.5, 1.0, 2.0),
@@ -177,27 +125,14 @@ def _optimizers(scale: Scale) -> list[Choice]:
     return [Choice(candidates(kind), both_arms, seeds=first) for kind in RATES]
 
 
-OPTIMIZERS = Declared(
-    "Superposition under AdamW and under Muon",
-    "Whether the gain is one over AdamW alone, or holds for an optimizer of another kind.",
-    _optimizers,
-)
-
-
 def _learning_rates(scale: Scale) -> list[Part]:
-    """Multiples of the set-up's own rate; the paper's figure does not print its rates."""
+    """Figure 7: is one rate right for both? It does not print its rates: multiples of the
+    set-up's own are taken."""
     setting = scale.setting_of(DENSE_270M_LONG)
     factors = (0.25, 0.5, 1.0, 2.0, 4.0)
     settings = tuple(setting.with_rate(factor * setting.learning_rate) for factor in factors)
     return [Part(settings, (BASELINE, scale.main), scale.seeds)]
 
-
-LEARNING_RATES = Declared(
-    "Learning rates of both arms",
-    "Where the best rate of each arm lies, and what a rate tuned on the baseline costs.",
-    _learning_rates,
-)
-"""Figure 7: is one rate right for both?"""
 
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the set-up's own steps; lengths of one baseline share their stable phase."""
@@ -221,12 +156,6 @@ def _loss_against_compute(scale: Scale) -> list[Part]:
     return [Part(tuple(settings), (BASELINE, scale.main), scale.seeds)]
 
 
-LOSS_AGAINST_COMPUTE = Declared(
-    "Loss against compute",
-    "How much more compute a baseline needs for the same loss, over sizes and lengths.",
-    _loss_against_compute,
-)
-
 PAIRS = {"smoke": 2, "quick": 4, "laptop": 8, "desktop": 16, "one-gpu": 5, "paper": 5}
 
 
@@ -235,8 +164,65 @@ def _seed_noise(scale: Scale) -> list[Part]:
     return [against_baseline(scale.setting, (scale.main,), seeds)]
 
 
-SEED_NOISE = Declared(
-    "Noise of seeds",
-    "The deviation of a loss and of a paired gain over seeds: what other studies must exceed.",
-    _seed_noise,
-)
+STUDIES = {
+    "bag-grid": Declared(
+        "Bag size and step ratio",
+        "Which s and r are best at one size and length; all r of one s share a trunk.",
+        _bag_grid,
+    ),
+    "power-law": Declared(
+        "Power-law weights over bag size and step ratio",
+        "Whether weights 1/i flatten the loss over s; uniform weights are `bag-grid`'s.",
+        _power_law,
+    ),
+    "headline": Declared(
+        "Superposition against the baseline",
+        "Whether superposition beats a baseline of the same FLOPs, and by how much.",
+        _headline,
+    ),
+    "equal-cost": Declared(
+        "Equal FLOPs, equal loss, equal data",
+        "What a baseline must spend to reach the superposed run's loss, and to read its text.",
+        _equal_cost,
+    ),
+    "input-output": Declared(
+        "Bags as input, as target, or both",
+        "Which of the two sides brings the gain, at one s and r.",
+        _input_output,
+    ),
+    "weightings": Declared(
+        "Weights of the targets of a bag",
+        "Whether near tokens should count for more, at a small and at a large bag.",
+        _weightings,
+    ),
+    "reinitialise": Declared(
+        "Embedding and head re-initialised at the switch",
+        "Whether the gain survives the loss of the embeddings; both arms share their trunk.",
+        _reinitialise,
+    ),
+    "optimizer-at-switch": Declared(
+        "Optimizer state kept or reset at the switch",
+        "What a reset of AdamW's moments costs; a public replication lost its whole gain by it.",
+        _optimizer_at_switch,
+    ),
+    "optimizers": Declared(
+        "Superposition under AdamW and under Muon",
+        "Whether the gain is one over AdamW alone, or holds for an optimizer of another kind.",
+        _optimizers,
+    ),
+    "learning-rates": Declared(
+        "Learning rates of both arms",
+        "Where the best rate of each arm lies, and what a rate tuned on the baseline costs.",
+        _learning_rates,
+    ),
+    "loss-against-compute": Declared(
+        "Loss against compute",
+        "How much more compute a baseline needs for the same loss, over sizes and lengths.",
+        _loss_against_compute,
+    ),
+    "seed-noise": Declared(
+        "Noise of seeds",
+        "The deviation of a loss and of a paired gain over seeds: what other studies must exceed.",
+        _seed_noise,
+    ),
+}

@@ -59,15 +59,6 @@ def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
 
 
 @pytest.mark.parametrize("scale", laptop.STUDY.scales)
-def test_every_superposed_run_has_a_baseline_of_its_seed_at_equal_flops(scale: str) -> None:
-    runs = catalogue.load("laptop", scale).runs(Known(2e-3))
-    baselines = {(_but_superposition(run)) for run in runs if run.role == "baseline"}
-    for run in runs:
-        assert _but_superposition(run) in baselines
-        assert (plan_phases(run).superposed_steps == 0) == (run.role == "baseline")
-
-
-@pytest.mark.parametrize("scale", laptop.STUDY.scales)
 def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
     runs = catalogue.load("laptop", scale).runs(Known(4e-3))
     by_name: dict[str, set[Config]] = defaultdict(set)
@@ -175,9 +166,3 @@ def test_unknown_names_are_refused_with_what_there_is() -> None:
         catalogue.load("labtop", "quick")
     with pytest.raises(UserError, match="there are: smoke, quick, laptop, desktop"):
         catalogue.load("laptop", "paper")
-
-
-def _but_superposition(run: Config) -> str:
-    """Everything that the two arms of a pair share."""
-    kept = run.model_dump_json(exclude={"superposition", "name", "role"})
-    return kept

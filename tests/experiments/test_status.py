@@ -179,6 +179,21 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of two owners")
+def test_a_folder_of_another_owner_is_named_with_its_remedy(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    open_run(tmp_path / "a").status("failed", 3, "cannot be written")
+    assert status.row(tmp_path / "a").message == "cannot be written"
+    os.seteuid(65534)
+    try:
+        message = status.row(tmp_path / "a").message
+    finally:
+        os.seteuid(0)
+    assert message.startswith("cannot be written; its folder is root's: ")
+    assert "--runs" in message
+
+
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: no such folder"):
         status.rows_below(tmp_path / "nowhere")

@@ -25,7 +25,6 @@ from tests.slurm.test_launching import (
 )
 from tests.tiny_runs import tiny
 from tst_study.record import lock as run_lock
-from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
 fake = pytest.mark.usefixtures("without_data")
@@ -57,16 +56,6 @@ def test_a_run_that_gets_nowhere_is_given_up_and_says_so(tmp_path: Path) -> None
     submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"stuck": 4}  # a new submission counts anew
-
-
-@fake
-def test_requeueing_needs_no_program_of_slurm_inside_the_container(tmp_path: Path) -> None:
-    """A wrapper that hides everything on the PATH, as an image without Slurm does."""
-    submit(seeded("hops_2"), tmp_path, profile(container="env PATH=/nowhere"))
-    wait_for_end(tmp_path)
-    assert (state(tmp_path, "hops_2"), launches(tmp_path)) == ("done", {"hops_2": 3})
-    (folder,) = tmp_path.glob("hops_2-*")
-    assert {row["scontrol"] for row in run_record.read(folder).segments} == {None}
 
 
 @fake

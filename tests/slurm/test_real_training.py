@@ -13,7 +13,7 @@ import pytest
 from experiments.slurm.profile import Profile, Resources
 from experiments.state.status import rows_of
 from experiments.study import Study
-from tests.slurm.cluster import GPUS, Cluster
+from tests.slurm.cluster import Cluster
 from tests.slurm.test_launching import ROOT, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
 from tst_study.record import reader as run_record
@@ -110,14 +110,3 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     cleaned = tst_study("clean", *study, "--yes", cwd=tmp_path).stdout
     assert "nothing forks from this trunk any more" in cleaned
     assert tst_study("status", *study, cwd=tmp_path).stdout.splitlines()[0] == ended.splitlines()[0]
-
-
-def test_more_than_a_node_has_is_refused_before_anything_is_submitted(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    (tmp_path / "slurm.toml").write_text(f"[resources]\ngpus_per_node = {GPUS + 1}\n")
-    study = ("headline", "--scale", "smoke", "--launcher", "slurm")
-    dry = tst_study("submit", *study, "--dry-run", cwd=tmp_path)
-    assert "Requested node configuration is not available" in dry.stderr
-    assert dry.returncode == 2
-    assert not (tmp_path / "runs").exists()

@@ -136,16 +136,6 @@ def test_a_copy_of_the_code_that_cannot_be_made_is_named_and_leaves_nothing(
     assert list(place.parent.iterdir()) == [place]
 
 
-def test_clean_takes_half_a_copy_of_the_code_and_nothing_like_it(tmp_path: Path) -> None:
-    half, other = (keep_code(tmp_path).with_name(f".0123456789ab.{n}") for n in (1, 2))
-    (half / "tst_study").mkdir(parents=True)
-    (other / "thesis").mkdir(parents=True)
-    (tmp_path / "a-01230123" / "job").mkdir(parents=True)
-    write_config(example(), tmp_path / "a-01230123")
-    delete(tmp_path, not_needed(tmp_path))
-    assert list(half.parent.iterdir()) == [other]
-
-
 def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> None:
     one = submitted(tmp_path, programs)
     ours = f"12|0|RUNNING|None|{one.comment}"
