@@ -164,7 +164,7 @@ def test_every_superposed_run_has_its_baseline_and_every_name_one_run(
     baselines = {c.model_dump_json(exclude=shared) for c in configs if c.role == "baseline"}
     for config in configs:
         assert config.model_dump_json(exclude=shared) in baselines
-        plain = not plan_phases(config).superposed_steps and not config.label_smoothing.epsilon
+        plain = not plan_phases(config).superposed_steps and not config.label_smoothing
         assert plain == (config.role == "baseline")
     assert len({config.name for config in configs}) == len(configs)
     assert {config.study for config in configs} == {name}
