@@ -24,7 +24,7 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats
 from analysis.fits.scaling.laws import power_law
-from analysis.fits.solver import Fit, LeastSquares, Problem, fit, grid_of_starts
+from analysis.fits.solver import Fit, Objective, Problem, fit, grid_of_starts
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights
@@ -32,7 +32,6 @@ from tst_study.superposition.weighting import mutual_information_weights
 DISTANCES: tuple[int, ...] = (*range(1, 17), 20, 24, 32, 48, 64, 100)
 BLOCKS = 200
 _PAIRS_OF_BLOCK = 5_000
-_CODE_LIMIT = 2**32
 _WORKERS, _DRAWS = 2, 1000
 
 
@@ -63,22 +62,22 @@ def measure(
         raise UserError(f"distance {min(distances)}: must be at least 1")
     ids = np.asarray(file.tokens)
     words = int(ids.max()) + 1
-    code_type = np.uint32 if words**2 <= _CODE_LIMIT else np.uint64
-    starts = file.document_starts(0, file.document_count + 1)
+    lengths = np.diff(file.document_starts(0, file.document_count + 1))
+    document = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     # Shifted by half the file, not shuffled: both streams keep the repetitions that text has.
     unrelated = np.roll(ids, len(ids) // 2)
 
     def at(distance: int) -> dict[str, Any]:
-        within = _within_documents(starts, len(ids), distance)
+        within = document[:-distance] == document[distance:]
         if not within.any():
             raise UserError(
                 f"{file.prefix}: no document is longer than {distance} tokens; ask for smaller "
                 "distances"
             )
-        one = ids[:-distance][within]
+        one = ids[:-distance][within].astype(np.int64) * words
         # At every distance anew: what is chance depends on how many pairs there are.
-        null = _estimate(_codes(one, unrelated[:-distance][within], words, code_type), words)
-        codes = _codes(one, ids[distance:][within], words, code_type)
+        null = _estimate(one + unrelated[:-distance][within], words)
+        codes = one + ids[distance:][within]
         found = _estimate(codes, words)
         error = _block_errors(codes, found, words)
         value = found.corrected - null.corrected
@@ -112,7 +111,7 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
         )
     model = power_law(x)
     grid = {"log_E": [np.log(y.min())], "alpha": (0.3, 0.8, 1.5)}
-    found = fit(Problem(model, y, LeastSquares("loss")), grid_of_starts(model, grid))
+    found = fit(Problem(model, y, Objective(on="loss")), grid_of_starts(model, grid))
     rmse = float(np.sqrt((found.residuals**2).mean()))
     constant, amplitude = np.exp(found["log_E"]), np.exp(found["log_A"])
     return Decay(float(constant), float(amplitude), -found["alpha"], rmse, found)
@@ -207,25 +206,6 @@ def _entropies(counts: NDArray[np.int64]) -> tuple[float, float]:
     )
     plug_in = np.log(total) - float((weight * np.log(n)).sum()) / total
     return plug_in, float(np.log(total) - (weight * digamma).sum() / total)
-
-
-def _codes(
-    one: NDArray[Any], two: NDArray[Any], words: int, kind: type[np.unsignedinteger[Any]]
-) -> NDArray[Any]:
-    codes: NDArray[Any] = one.astype(kind)
-    codes *= kind(words)
-    codes += two.astype(kind)
-    return codes
-
-
-def _within_documents(starts: NDArray[np.int64], count: int, distance: int) -> NDArray[np.bool_]:
-    """Which positions have a partner `distance` further on in their own document."""
-    ends = starts[1:]
-    crossing = np.zeros(count + 1, dtype=np.int32)
-    np.add.at(crossing, np.maximum(ends - distance, starts[:-1]), 1)
-    np.add.at(crossing, ends, -1)
-    inside: NDArray[np.bool_] = np.cumsum(crossing[: max(0, count - distance)]) == 0
-    return inside
 
 
 def _block_errors(codes: NDArray[Any], found: _Estimate, words: int) -> tuple[float, float]:

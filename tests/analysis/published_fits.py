@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from analysis.checks import Floats
 from analysis.fits.scaling.laws import Base, chinchilla
-from analysis.fits.solver import Formula, Huber, LeastSquares, Objective, Problem
+from analysis.fits.solver import HUBER, Formula, Objective, Problem
 from analysis.fits.solver.problem import Columns
 
 SCALING = Path(__file__).parent / "scaling"
@@ -41,7 +41,7 @@ def chinchilla_problem(objective: Objective, *, outliers: bool = False) -> Probl
 def repetition_problem() -> Problem:
     runs = pd.read_csv(SCALING / "datablations_182.csv")
     model = repetition(REPETITION_BASE, runs["params"], runs["tokens"], runs["unique_tokens"])
-    return Problem(model, runs["val_loss"].to_numpy(), Huber(1e-3))
+    return Problem(model, runs["val_loss"].to_numpy(), HUBER)
 
 
 def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> Formula:
@@ -70,7 +70,7 @@ def over_training_runs(dataset: str) -> tuple[pd.DataFrame, Problem]:
     long = (runs["token_multiplier"] == 320) & (runs["params"] == sizes[0])
     fitted = runs[few | long]
     model = over_training(fitted["params"], fitted["token_multiplier"])
-    return runs, Problem(model, fitted["loss_c4_val"].to_numpy(), LeastSquares("loss"))
+    return runs, Problem(model, fitted["loss_c4_val"].to_numpy(), Objective(on="loss"))
 
 
 def repetition(

@@ -10,9 +10,8 @@ from scipy import optimize
 
 from analysis.fits.scaling.laws import chinchilla, power_law
 from analysis.fits.solver import (
+    HUBER,
     Formula,
-    Huber,
-    LeastSquares,
     NotConvergedError,
     Objective,
     Problem,
@@ -34,11 +33,11 @@ def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
     sizes, data = np.meshgrid(np.geomspace(5e7, 1e10, 8), np.geomspace(1e9, 1e12, 8))
     model = chinchilla(sizes.ravel(), data.ravel())
     errors = noise * np.random.default_rng(seed).standard_normal(64)
-    return Problem(model, model.loss(TRUTH) * np.exp(errors), Huber())
+    return Problem(model, model.loss(TRUTH) * np.exp(errors), HUBER)
 
 
 @pytest.mark.parametrize(
-    "objective", [Huber(), Huber(on="loss"), LeastSquares(), LeastSquares("loss")]
+    "objective", [HUBER, Objective(1e-3, "loss"), Objective(), Objective(on="loss")]
 )
 def test_without_noise_every_objective_recovers_the_law(objective: Objective) -> None:
     problem = Problem(made_runs().model, made_runs().observed, objective)
@@ -49,7 +48,7 @@ def test_without_noise_every_objective_recovers_the_law(objective: Objective) ->
 @pytest.mark.parametrize(
     "problem",
     [
-        chinchilla_problem(Huber(), outliers=True),
+        chinchilla_problem(HUBER, outliers=True),
         over_training_runs("rpj")[1],
     ],
     ids=["Huber, on the log", "squares, on the loss"],
@@ -67,7 +66,7 @@ def test_shared_errors_enter_as_their_covariance_says() -> None:
     groups, ratio = np.array([0, 0, 0, 1, 1, 2]), 2.5
     residuals = np.random.default_rng(0).standard_normal(6)
     covariance = np.eye(6) + ratio * (groups[:, None] == groups)
-    white = LeastSquares(groups=tuple(groups), ratio=ratio).whitened(residuals)
+    white = Objective(groups=tuple(groups), ratio=ratio).whitened(residuals)
     assert white @ white == pytest.approx(residuals @ np.linalg.solve(covariance, residuals))
 
 
@@ -75,7 +74,7 @@ def test_a_fit_that_did_not_converge_is_no_number_but_a_sentence() -> None:
     x = np.linspace(0.0, 20.0, 50)
     waves = Formula(("pitch",), lambda p, c: 3.0 + np.sin(p["pitch"] * c["x"]), {"x": x})
     observed = waves.loss(np.array([2.0])) + 0.01 * np.random.default_rng(0).standard_normal(50)
-    problem, starts = Problem(waves, observed, Huber()), [[0.4], [0.8], [1.3], [2.0], [2.7], [3.5]]
+    problem, starts = Problem(waves, observed, HUBER), [[0.4], [0.8], [1.3], [2.0], [2.7], [3.5]]
     with pytest.raises(NotConvergedError, match="only 1 of 6 starts ended at objective"):
         fit(problem, starts)
     assert fit(problem, starts, strict=False).failures
@@ -85,7 +84,7 @@ def test_too_few_runs_and_impossible_losses_are_refused() -> None:
     problem = made_runs()
     with pytest.raises(UserError, match="4 runs cannot identify 5 parameters"):
         fit(problem.rows(np.arange(4)), [TRUTH])
-    worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), Huber())
+    worse = Problem(problem.model, np.where(problem.observed > 2, np.nan, 2), HUBER)
     with pytest.raises(UserError, match="column loss, row 0: nan is not a finite number above 0"):
         fit(worse, [TRUTH])
 
@@ -98,7 +97,7 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     model = power_law(x)
     theta = np.array([0.5, 0.3, 0.4])
     observed = model.loss(theta) * np.exp(shared + own)
-    found = fit(Problem(model, observed, LeastSquares()), [theta])
+    found = fit(Problem(model, observed, Objective()), [theta])
     rows = bootstrap(found, 100)
     ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
     clusters = bootstrap(replace(found, problem=ten), 100)

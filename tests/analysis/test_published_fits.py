@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.fits.solver import Fit, Huber, bootstrap, fit, grid_of_starts
+from analysis.fits.solver import HUBER, Fit, Objective, bootstrap, fit, grid_of_starts
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
@@ -18,22 +18,22 @@ from tests.analysis.published_fits import (
 )
 
 
-def chinchilla_fit(objective: Huber, *, outliers: bool = False) -> Fit:
+def chinchilla_fit(objective: Objective, *, outliers: bool = False) -> Fit:
     problem = chinchilla_problem(objective, outliers=outliers)
     return fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=6)
 
 
 def least_absolute(last: float, *, outliers: bool = False) -> Fit:
     """The limit of a small delta, each fit from the one before."""
-    found = chinchilla_fit(Huber(1e-3), outliers=outliers)
+    found = chinchilla_fit(HUBER, outliers=outliers)
     for delta in (3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7):
         if delta >= last:
-            found = fit(chinchilla_problem(Huber(delta), outliers=outliers), [found.theta])
+            found = fit(chinchilla_problem(Objective(delta), outliers=outliers), [found.theta])
     return found
 
 
 def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
-    found = chinchilla_fit(Huber(1e-3))
+    found = chinchilla_fit(HUBER)
     assert found.objective == pytest.approx(0.001018274018, abs=1e-11)
     assert (found["alpha"], found["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
     assert np.exp(found["log_E"]) == pytest.approx(1.81722, abs=2e-5)
@@ -50,14 +50,14 @@ def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
 
 
 def test_the_five_outliers_matter() -> None:
-    huber = chinchilla_fit(Huber(1e-3), outliers=True)
+    huber = chinchilla_fit(HUBER, outliers=True)
     assert huber["beta"] == pytest.approx(0.4531, abs=1e-4)
     assert np.exp(huber["log_E"]) == pytest.approx(1.8913, abs=1e-4)
     assert least_absolute(1e-5, outliers=True)["beta"] == pytest.approx(0.4519, abs=1e-3)
 
 
 def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
-    drawn = bootstrap(chinchilla_fit(Huber(1e-3)), 400)
+    drawn = bootstrap(chinchilla_fit(HUBER), 400)
     assert drawn.failed == 0
     assert drawn.draws["alpha"].std() == pytest.approx(0.0154, rel=0.2)
     assert drawn.draws["beta"].std() == pytest.approx(0.0206, rel=0.2)

@@ -10,7 +10,7 @@ import pytest
 from scipy import optimize
 
 import analysis
-from analysis.fits.law.advice import recommend
+from analysis.fits.law.answer import recommend
 from analysis.fits.law.held_out import Split, held_out, predictions, splits
 from analysis.fits.law.rows import effective_targets, published_rows
 from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
@@ -97,8 +97,8 @@ def test_a_frame_of_ones_own_runs_is_fitted_predicts_and_recommends(law: Law) ->
     found = analysis.fit_superposition_law(made(law, 0.0))
     assert found.gain(3e8, 8e10, 6, 0.3) == pytest.approx(law.gain(3e8, 8e10, 6, 0.3), abs=1e-4)
     advice, best = recommend(found, 3e8, 8e10), recommend(law, 3e8, 8e10)
-    assert abs(advice.bag_size - best.bag_size) <= 1
-    assert advice.step_ratio == pytest.approx(best.step_ratio, abs=0.03)
+    assert abs(advice["s"] - best["s"]) <= 1
+    assert advice["r"] == pytest.approx(best["r"], abs=0.03)
 
 
 def test_the_question_fits_judges_and_recommends_and_refuses_outside(
@@ -135,8 +135,8 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
         held.append(
             (
                 off <= found.errors(asked)[0],
-                advice.bag_interval[0] <= truth.bag_size <= advice.bag_interval[1],
-                advice.ratio_interval[0] <= truth.step_ratio <= advice.ratio_interval[1],
+                advice["s_95"][0] <= truth["s"] <= advice["s_95"][1],
+                advice["r_95"][0] <= truth["r"] <= advice["r_95"][1],
             )
         )
     share = np.mean(held, axis=0)
@@ -174,11 +174,11 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
     """The recommended cell's published loss is within noise of the best published one."""
     found = recommend(law, 600e6, SHORT)
     cells = law.rows[(law.rows["table"] == 6) & (law.rows["bag_size"] > 1)]
-    ratio = round(found.step_ratio, 1)
-    same = (cells["bag_size"] == found.bag_size) & (cells["step_ratio"] == ratio)
+    ratio = round(found["r"], 1)
+    same = (cells["bag_size"] == found["s"]) & (cells["step_ratio"] == ratio)
     assert cells[same]["loss"].item() - cells["loss"].min() < 0.003
-    assert found.bag_interval[0] <= found.bag_size <= found.bag_interval[1]
-    assert found.gain_interval[0] < found.gain < found.gain_interval[1]
+    assert found["s_95"][0] <= found["s"] <= found["s_95"][1]
+    assert found["low"] < found["gain"] < found["high"]
     for params, tokens, unit in ((3e9, SHORT, "parameters"), (600e6, 4e15, "tokens")):
         with pytest.raises(UserError, match=f"{unit}: outside what the law was fitted to"):
             recommend(law, params, tokens)

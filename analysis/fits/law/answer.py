@@ -9,8 +9,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.fits.law.advice import outside, recommend
-from analysis.fits.law.held_out import copied, held_out, observed_gains
+from analysis.fits.law.held_out import copied, held_out, nearest, observed_gains
 from analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
 from analysis.fits.law.superposition_law import Law, fit_law, published_law
 from analysis.fits.scaling.laws import Base
@@ -23,6 +22,8 @@ CHINCHILLA = Base(0.5971, 6.17796, 7.64273, 0.34781, 0.36585)
 """Besiroglu et al. 2024 (arXiv 2404.10102), refitted in the tests; its data term alone is used."""
 Target = tuple[float, float]
 """Parameters and latent tokens."""
+_NEAR = 0.02
+"""Relative distance from a fitted size or length that still counts as inside."""
 
 
 def law_answer(target: Target | None = None) -> Answer:
@@ -75,11 +76,13 @@ def _described(law: Law, target: Target | None) -> tuple[dict[str, pd.DataFrame]
     error = law.rows["error"]
     fitted = law.rows[["params", "tokens"]].drop_duplicates().sort_values(["params", "tokens"])
     targets = [target] if target else [(row["params"], row["tokens"]) for row in rows_of(fitted)]
+    advice = pd.DataFrame([recommend(law, params, tokens) for params, tokens in targets])
     tables = {
         "Parameters, with 95% t-intervals": _parameters(law),
         "Errors on held-out gains, nats (root mean square)": errors,
-        "Recommended (s, r), uniform weights": pd.DataFrame(
-            [_advice(law, params, tokens) for params, tokens in targets]
+        "Recommended (s, r), uniform weights": advice.assign(
+            s_95=advice["s_95"].map("{0[0]}–{0[1]}".format),
+            r_95=advice["r_95"].map("{0[0]:.2f}–{0[1]:.2f}".format),
         ),
     }
     kept = law.fit.identified
@@ -116,22 +119,65 @@ def _parameters(law: Law) -> pd.DataFrame:
     )
 
 
-def _advice(law: Law, params: float, tokens: float) -> dict[str, Any]:
-    found = recommend(law, params, tokens)
+def recommend(law: Law, params: float, tokens: float) -> dict[str, Any]:
+    """The (s, r) of the largest gain (nats) under uniform weights, of all whole s and hundredths of
+    r between those fitted.
+
+    `low`, `high`: 95%, of the law's gain there. `s_95`, `r_95`: ends of all s, and of all r, that
+    with some r, or s, the law does not show to be worse than the best. `best_run`: the fitted
+    setting with the largest mean gain at the nearest size and length, advice that needs no law.
+    `note`: whether the best lies at an end of what was tried.
+
+    Raises `UserError` for a size (parameters) or a length (latent tokens) outside the fitted ones.
+    """
+    far = outside(law, params, tokens)
+    if far:
+        raise UserError(far)
+    tried = law.rows[law.rows["bag_size"] > 1]
+    least, most = (tried[["bag_size", "step_ratio"]].agg(end) for end in ("min", "max"))
+    bags = np.arange(least["bag_size"], most["bag_size"] + 1, dtype=float)
+    hundredths = round(100 * (most["step_ratio"] - least["step_ratio"])) + 1
+    ratios = np.round(least["step_ratio"] + 0.01 * np.arange(hundredths), 4)
+    rows = settings(params, tokens, bags, ratios)
+    gains = law.of_rows(rows)
+    best = rows.iloc[[int(gains.argmax())]]
+    half = float(law.errors(best)[0])
+    # Everything that is not shown to be worse, by the interval of its difference from the best.
+    level = rows[gains.max() - gains <= law.errors(rows, best)]
+    bag, ratio = int(best["bag_size"].item()), float(best["step_ratio"].item())
+    at_end = [
+        f"{symbol} at the {word} tried"
+        for symbol, name in (("s", "bag_size"), ("r", "step_ratio"))
+        for word, end in (("smallest", least), ("largest", most))
+        if abs(best[name].item() - end[name]) < 1e-9
+    ]
+    near = nearest(tried.assign(gain=observed_gains(law.rows)), params, tokens)
+    means = near.groupby(["bag_size", "step_ratio"])["gain"].mean()
+    s, r = list(means.index)[int(means.argmax())]
     return {
         "params": big(params),
         "tokens": big(tokens),
-        "s": found.bag_size,
-        "s_95": f"{found.bag_interval[0]}–{found.bag_interval[1]}",
-        "r": found.step_ratio,
-        "r_95": f"{found.ratio_interval[0]:.2f}–{found.ratio_interval[1]:.2f}",
-        "gain": found.gain,
-        "low": found.gain_interval[0],
-        "high": found.gain_interval[1],
-        "best_run": found.best_run,
-        "its_gain": found.best_run_gain,
-        "note": found.note,
+        "s": bag,
+        "s_95": (int(level["bag_size"].min()), int(level["bag_size"].max())),
+        "r": ratio,
+        "r_95": (float(level["step_ratio"].min()), float(level["step_ratio"].max())),
+        "gain": float(gains.max()),
+        "low": float(gains.max()) - half,
+        "high": float(gains.max()) + half,
+        "best_run": f"s = {s:.0f}, r = {r:.2g}",
+        "its_gain": float(means.max()),
+        "note": "; ".join(at_end),
     }
+
+
+def outside(law: Law, params: float, tokens: float) -> str:
+    """Why a law says nothing of a model or a length beyond what was fitted, or an empty text."""
+    for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
+        low, high = float(law.rows[name].min()), float(law.rows[name].max())
+        if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
+            fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
+            return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
+    return ""
 
 
 def _beside_published(rows: pd.DataFrame) -> pd.DataFrame:

@@ -26,11 +26,11 @@ from analysis.fits.scaling.points import (
     with_tokens,
 )
 from analysis.fits.solver import (
+    HUBER,
     Bootstrap,
     Columns,
     Fit,
     Formula,
-    Huber,
     Problem,
     bootstrap,
     fit,
@@ -202,7 +202,7 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
     law = power_law(x / unit)
     starts = grid_of_starts(law, {"log_E": floors, "alpha": (0.05, 0.15, 0.3, 0.6)})
     models = pd.factorize(points["model"])[0] if "model" in points else None
-    found = fit(Problem(law, y, Huber(), models=models), starts)
+    found = fit(Problem(law, y, HUBER, models=models), starts)
 
     def model(rows: pd.DataFrame) -> Formula:
         positive(rows, (along,), "frame")
@@ -278,7 +278,7 @@ def _parametric(points: pd.DataFrame) -> tuple[Problem, pd.DataFrame]:
     problem = Problem(
         chinchilla(usable["params"], usable["tokens"]),
         usable["loss"].to_numpy(dtype=float),
-        Huber(),
+        HUBER,
         models=pd.factorize(usable["model" if "model" in usable else "size"])[0],
     )
     return problem, usable

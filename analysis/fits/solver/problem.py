@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,36 +111,21 @@ Scale = Literal["log", "loss"]
 
 
 @dataclass(frozen=True)
-class Huber:
+class Objective:
     """Sum of Huber losses: r²/2 up to `delta`, delta (|r| − delta/2) beyond (Hoffmann et al.).
 
-    A delta below all residuals makes it least absolute deviations, times delta.
+    Without a delta least squares; with one below all residuals least absolute deviations, times
+    delta. With `groups`, generalised: rows of one group share an error. The errors of rows i, j
+    have covariance ratio · [same group] + [i = j], up to a factor. What neighbouring cells share
+    (runs that forked from one trunk) then counts once, not once a cell.
     """
 
-    delta: float = 1e-3
-    on: Scale = "log"
-
-    def whitened(self, values: Floats) -> Floats:
-        return values
-
-    def of_rows(self, chosen: NDArray[Any]) -> Huber:
-        return self
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    """Sum of r²/2; with `groups`, generalised: rows of one group share an error.
-
-    The errors of rows i, j have covariance ratio · [same group] + [i = j], up to a factor. What
-    neighbouring cells share (runs that forked from one trunk) then counts once, not once a cell.
-    """
-
+    delta: float = np.inf
     on: Scale = "log"
     groups: tuple[int, ...] | None = None
     """Group of each row."""
     ratio: float = 0.0
     """Variance of the shared error over that of a row's own."""
-    delta = np.inf
 
     def whitened(self, values: Floats) -> Floats:
         """Values (n,) or (n, p) times the inverse square root of the covariance."""
@@ -154,7 +139,7 @@ class LeastSquares:
         out: Floats = flat - (shrink[:, None] * means)[groups]
         return out.reshape(values.shape)
 
-    def of_rows(self, chosen: NDArray[Any]) -> LeastSquares:
+    def of_rows(self, chosen: NDArray[Any]) -> Objective:
         if self.groups is None:
             return self
         kept = np.asarray(self.groups)[chosen]
@@ -162,7 +147,8 @@ class LeastSquares:
         return replace(self, groups=tuple(map(int, codes)))
 
 
-Objective: TypeAlias = Huber | LeastSquares
+HUBER = Objective(1e-3)
+"""Hoffmann et al.'s, on log L."""
 
 
 @dataclass(frozen=True)

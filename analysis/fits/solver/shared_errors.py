@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import Floats
-from analysis.fits.solver.problem import Formula, LeastSquares, Problem
+from analysis.fits.solver.problem import Formula, Objective, Problem
 from analysis.fits.solver.solve import Fit, fit, refit
 from tst_study.statistics import critical_t
 
@@ -33,11 +33,6 @@ class Noise:
     def ratio(self) -> float:
         return (self.shared / self.own) ** 2 if self.own else 0.0
 
-    @property
-    def of_a_run(self) -> float:
-        """Standard deviation of one row about the law, nats."""
-        return float(np.hypot(self.shared, self.own))
-
 
 def fit_shared(
     model: Formula,
@@ -54,11 +49,11 @@ def fit_shared(
     codes = np.unique(np.asarray(groups), return_inverse=True)[1]
     labels = tuple(map(int, codes))
     noise = Noise(0.0, 1.0)
-    problem = Problem(model, observed, LeastSquares("loss", labels))
+    problem = Problem(model, observed, Objective(on="loss", groups=labels))
     theta = fit(problem, starts, refine=refine, strict=False).theta
     for _ in range(_TURNS):
         noise = _noise(problem, theta, codes)
-        problem = replace(problem, objective=LeastSquares("loss", labels, noise.ratio))
+        problem = replace(problem, objective=Objective(on="loss", groups=labels, ratio=noise.ratio))
         theta = refit(problem, theta)
     found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
     return found, noise
@@ -103,7 +98,7 @@ class Spread:
         residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
         objective = found.problem.objective
         freedom = max(1.0, len(residuals) - len(found.theta))
-        if isinstance(objective, LeastSquares) and objective.groups and objective.ratio > 0:
+        if objective.groups and objective.ratio > 0:
             freedom = _freedom(jacobian, np.asarray(objective.groups))[0]
         variance = float(residuals @ residuals) / max(1, len(residuals) - len(found.theta))
         _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
