@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from analysis.tables.imports import import_logs
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -91,3 +93,11 @@ def test_hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(superposed) == len(baseline) == 4
     assert superposed != baseline
     assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
+    # What the real trainer has written is read by `import` as it lies there.
+    facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
+    numbers = {"parameters": 1000, "tokens_per_step": 32, "steps": 4, "seed": 0}
+    facts |= {key: str(value) for key, value in numbers.items()}
+    tables = import_logs([str(tmp_path / "baseline")], facts).tables
+    found = [*zip(tables.curves.loss, tables.evaluations.nats_per_token, strict=True)]
+    assert [value for pair in found for value in pair] == baseline
+    assert (tables.curves.learning_rate > 0).any()
