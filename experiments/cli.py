@@ -103,10 +103,9 @@ def plan(
 
     from experiments.launcher import Options, launcher_of
     from experiments.local.queue import fitting
-    from experiments.plan.layouts import Allocation, memory_by_part
+    from experiments.plan.layouts import Allocation, Prices, memory_by_part
     from experiments.plan.planned_run import PlannedRun
     from experiments.plan.planner import Planner
-    from experiments.plan.prices import Prices
     from experiments.plan_table import table
     from experiments.state.status_screen import columns
     from experiments.studies.catalogue import load

@@ -33,61 +33,34 @@ def _is_whole(folder: Path) -> bool:
     return (folder / MANIFEST).exists()
 
 
-def _is_made_elsewhere(folder: Path) -> bool:
-    """Whole, and not to be held to the books: a Slurm job runs a copy of the code without them."""
-    from tst_study.data.preparation.request import BOOKS_FOLDER
-
-    return _is_whole(folder) and not BOOKS_FOLDER.is_dir()
-
-
 @dataclass(frozen=True)
 class Books:
     """The bundled prose (public domain, about 50M tokens), with a BPE trained on it."""
 
     shards: int | None = None
     """The first of the five files only; all by default."""
+    megabytes: int | None = None
+    """The beginning only, of so many megabytes of records (2.7 bytes a token), in the tokens of all
+    of it and with its held-out text: for runs that read the same text again and again."""
 
     @property
     def name(self) -> str:
         part = f"-first{self.shards}" if self.shards else ""
-        return f"books-bpe{BOOKS_WORDS}{part}"
+        return f"books-bpe{BOOKS_WORDS}{part}" + (f"-{self.megabytes}MB" if self.megabytes else "")
 
     def prepare(self, folder: Path) -> None:
         from tst_study.data.preparation.prepare import prepare
-        from tst_study.data.preparation.request import bundled_books
+        from tst_study.data.preparation.request import BOOKS_FOLDER, bundled_books
 
-        if _is_made_elsewhere(folder):
-            return
-        books = bundled_books(self.shards)
-        prepare(replace(books, tokenizer=f"bpe:{BOOKS_WORDS}"), folder)
-
-
-@dataclass(frozen=True)
-class BooksPart:
-    """The beginning of the bundled prose, in the tokens of all of it and with its held-out text:
-    for runs that read the same text again and again."""
-
-    megabytes: int
-    """Of records; the bundled prose has 2.7 bytes a token at this vocabulary."""
-
-    @property
-    def name(self) -> str:
-        return f"{Books().name}-{self.megabytes}MB"
-
-    def prepare(self, folder: Path) -> None:
-        from tst_study.data.preparation.prepare import prepare
-        from tst_study.data.preparation.request import bundled_books
-
-        if _is_made_elsewhere(folder):
-            return
-        whole = place(Books(), folder.parent)
-        Books().prepare(whole)
-        part = replace(
-            bundled_books(),
-            tokenizer=str(whole / "tokenizer.json"),
-            limit_bytes=self.megabytes * 1_000_000,
-        )
-        prepare(part, folder)
+        if _is_whole(folder) and not BOOKS_FOLDER.is_dir():
+            return  # a Slurm job runs a copy of the code without the books
+        books = replace(bundled_books(self.shards), tokenizer=f"bpe:{BOOKS_WORDS}")
+        if self.megabytes:
+            whole = place(Books(), folder.parent)
+            Books().prepare(whole)
+            tokenizer, limit = str(whole / "tokenizer.json"), self.megabytes * 1_000_000
+            books = replace(books, tokenizer=tokenizer, limit_bytes=limit)
+        prepare(books, folder)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from experiments.plan.layouts import Allocation, AllocationOf, check_layouts
+from experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
 from experiments.plan.planned_run import PlannedRun
 from experiments.plan.planner import Planner
-from experiments.plan.prices import Prices
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
 from tst_study.record import lock as run_lock

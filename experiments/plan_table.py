@@ -8,10 +8,9 @@ from math import ceil
 from typing import Any, TypeVar
 
 from experiments.plan.detectable import detectable
-from experiments.plan.layouts import Allocation, AllocationOf, problems, resolved
+from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems, resolved
 from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.prices import Prices
 from experiments.state.status import StatusRow, row
 from experiments.state.status_screen import ENDLESS, totals
 from tst_study.config.phase_plan import plan_phases

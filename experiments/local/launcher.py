@@ -15,10 +15,9 @@ from rich.text import Text
 from experiments.launcher import Job, Options, check_before_preparing
 from experiments.local.progress import Progress
 from experiments.local.queue import Queue, StoppedError, fitting, launch
-from experiments.plan.layouts import Allocation
+from experiments.plan.layouts import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.plan.planner import Planner
-from experiments.plan.prices import Prices
 from experiments.run_process import cancel_mark, log_path
 from experiments.state.status import jobs_if_known, row, rows_of
 from experiments.study import Study

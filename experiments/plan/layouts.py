@@ -1,4 +1,4 @@
-"""What runs get, whether they can be trained on it, and the memory that they take there."""
+"""What runs get and what it costs, whether they can be trained on it, and their memory there."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import get_args
 
 from experiments.plan.planned_run import PlannedRun
-from tst_study.config.schema import Config, Recompute
+from tst_study.config.schema import Config, Model, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
+from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
 from tst_study.cost.memory import Memory, estimate_memory
 from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.errors import UserError
@@ -29,6 +30,34 @@ class Allocation:
     """That one launch trains at most; None where nothing limits it."""
     memory: int | None = None
     """Bytes of each rank's device, where they are known."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What runs cost on a device; without one, hours are those measured in the study itself."""
+
+    device: str | None = None
+    mfu: float | None = None
+    """In the place of the published ones."""
+    per_gpu_hour: float | None = None
+
+    def gpu(self) -> Device | None:
+        """Raises `UserError` for a device that is not known."""
+        known = device_named(self.device or "")
+        if self.device and known is None:
+            names = ", ".join(device.name for device in DEVICES)
+            raise UserError(
+                f"--device {self.device}: its speeds are not known here; known: {names}"
+            )
+        return known
+
+    def mfus(self, model: Model) -> PublishedMfu | None:
+        """The range of MFU that the device is expected to reach, and who says so; None where
+        nobody does."""
+        if self.mfu is not None:
+            return PublishedMfu(self.mfu, self.mfu, "as given")
+        device = self.gpu()
+        return published_mfu(device, experts=model.experts is not None) if device else None
 
 
 AllocationOf = Callable[[PlannedRun], Allocation]

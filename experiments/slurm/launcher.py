@@ -6,9 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from experiments.launcher import Job, Options, check_before_preparing
-from experiments.plan.layouts import Allocation
+from experiments.plan.layouts import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun
-from experiments.plan.prices import Prices
 from experiments.run_process import cancel_mark
 from experiments.slurm import launches, submission
 from experiments.slurm.code_copy import copies

@@ -4,12 +4,12 @@ All stand in one study, so that they share baselines and trunks; a run's name be
 that asked for it first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from analysis.verdict.question import Arm, Question
-from experiments.corpora import BooksPart
+from experiments.corpora import Books
 from experiments.studies.grid import Choice, Part, against_baseline, grid
 from experiments.studies.scales import SMALL_MAIN
 from experiments.studies.setting import BASELINE, Setting
@@ -41,7 +41,7 @@ ABLATIONS: tuple[dict[str, object], ...] = (
 SMALLER, LARGER, SIZES_STEPS, SWEEP_STEPS = "laptop-32", "laptop-128", 10_000, 5_000
 RATE_FACTORS = (0.5, 1.0, 2.0)
 OUTPUT_ONLY = Superposition.model_validate({**SMALL_MAIN.model_dump(), "mode": "output_only"})
-LITTLE_TEXT = BooksPart(9)
+LITTLE_TEXT = Books(megabytes=9)
 
 
 def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
@@ -120,109 +120,67 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     usual |= {"hidden_size": _hidden(setting), "seed": four}
     at_length = usual | {"steps": STEPS}
 
-    def baseline(where: dict[str, Any], name: str = "the baseline") -> Arm:
-        return Arm(name=name, setting="baseline", where=where)
-
-    def of(one: Superposition, where: dict[str, Any]) -> Arm:
-        label = label_of(one, where["steps"])
-        return Arm(name=label, setting=label, where=where)
-
     def asked(
-        family: str, name: str, arm: Arm, against: Arm | None = None, registered: str = PLAN
+        family: str,
+        one: Superposition,
+        where: dict[str, Any],
+        name: str = "",
+        against: Arm | None = None,
+        registered: str = PLAN,
     ) -> Question:
+        arm = _arm(one, where)
         return Question(
-            name=name,
+            name=name or arm.name,
             arm=arm,
-            against=against or baseline(arm.where),
+            against=against or Arm(name="the baseline", setting="baseline", where=where),
             family=family,
             primary=family == "primary",
             method="paired",
             registered=registered,
         )
 
-    def in_grid(family: str, ones: Iterable[Superposition]) -> list[Question]:
-        return [asked(family, label_of(one, STEPS), of(one, at_length)) for one in ones]
+    main, output_only = SMALL_MAIN, OUTPUT_ONLY
+    at_eight, last_four = at_length | {"seed": eight}, at_length | {"seed": others}
+    on_little = at_length | {"corpus": LITTLE_TEXT.name}
+    longer = Arm(
+        name=f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text",
+        setting="baseline",
+        where=usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
+    )
+    at_main = f"{label_of(main, STEPS)} at {STEPS:,} steps"
+    found = [
+        asked("primary", main, at_eight, at_main),
+        asked("equal data", main, at_eight, at_main, longer),
+    ]
+    for steps in sorted((*LENGTHS, HELD_OUT_STEPS)):
+        where = usual | {"seed": eight, "steps": steps}
+        found.append(asked("lengths", main, where, f"{steps:,} steps"))
+    for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate)):
+        plan = LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN
+        where = at_length | {"learning_rate": rate}
+        found.append(asked("rates", main, where, f"learning rate {rate:g}", registered=plan))
+    for one in grid(sorted((*BAG_SIZES, main.bag_size)), (main.step_ratio,)):
+        found.append(asked("bag sizes", one, at_length))
+    for one in grid((main.bag_size,), sorted((*STEP_RATIOS, main.step_ratio))):
+        found.append(asked("step ratios", one, at_length))
+    for one in _ablations():
+        plain = main.model_copy(update={"bag_size": one.bag_size})
+        found.append(asked("parts", one, at_length, against=_arm(plain, at_length)))
+    for name, other in (
+        ("against the baseline", None),
+        ("against superposition", _arm(main, last_four)),
+    ):
+        found.append(asked("output only", output_only, last_four, name, other, OUTPUT_ONLY_PLAN))
+    for model in (SMALLER, setting.model, LARGER):
+        where = {"corpus": text, "hidden_size": _hidden(replace(setting, model=model))}
+        where |= {"steps": SIZES_STEPS, "seed": four}
+        found.append(asked("sizes", main, where, model))
+    return [*found, *(asked("little text", one, on_little) for one in (main, output_only))]
 
-    main = of(SMALL_MAIN, at_length | {"seed": eight})
-    last_four = at_length | {"seed": others}
-    ratio = (SMALL_MAIN.step_ratio,)
-    sizes = {model: replace(setting, model=model) for model in (SMALLER, setting.model, LARGER)}
-    ablated = [
-        (one, SMALL_MAIN.model_copy(update={"bag_size": one.bag_size})) for one in _ablations()
-    ]
-    return [
-        asked("primary", f"{main.name} at {STEPS:,} steps", main),
-        asked(
-            "equal data",
-            f"{main.name} at {STEPS:,} steps",
-            main,
-            baseline(
-                usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
-                f"the baseline of {EQUAL_DATA_STEPS:,} steps, which reads as much text",
-            ),
-        ),
-        *(
-            asked(
-                "lengths",
-                f"{steps:,} steps",
-                of(SMALL_MAIN, usual | {"seed": eight, "steps": steps}),
-            )
-            for steps in sorted((*LENGTHS, HELD_OUT_STEPS))
-        ),
-        *(
-            asked(
-                "rates",
-                f"learning rate {rate:g}",
-                of(SMALL_MAIN, at_length | {"learning_rate": rate}),
-                registered=LOWEST_RATE_PLAN if rate == LOWEST_RATE else NEIGHBOURS_PLAN,
-            )
-            for rate in sorted((*RATES, LOWEST_RATE, setting.learning_rate))
-        ),
-        *in_grid("bag sizes", grid(sorted((*BAG_SIZES, SMALL_MAIN.bag_size)), ratio)),
-        *in_grid("step ratios", grid((SMALL_MAIN.bag_size,), sorted((*STEP_RATIOS, *ratio)))),
-        *(
-            asked("parts", label_of(one, STEPS), of(one, at_length), of(plain, at_length))
-            for one, plain in ablated
-        ),
-        asked(
-            "output only",
-            "against the baseline",
-            of(OUTPUT_ONLY, last_four),
-            None,
-            OUTPUT_ONLY_PLAN,
-        ),
-        asked(
-            "output only",
-            "against superposition",
-            of(OUTPUT_ONLY, last_four),
-            of(SMALL_MAIN, last_four),
-            OUTPUT_ONLY_PLAN,
-        ),
-        *(
-            asked(
-                "sizes",
-                model,
-                of(
-                    SMALL_MAIN,
-                    {
-                        "corpus": text,
-                        "hidden_size": _hidden(sized),
-                        "steps": SIZES_STEPS,
-                        "seed": four,
-                    },
-                ),
-            )
-            for model, sized in sizes.items()
-        ),
-        *(
-            asked(
-                "little text",
-                label_of(one, STEPS),
-                of(one, at_length | {"corpus": LITTLE_TEXT.name}),
-            )
-            for one in (SMALL_MAIN, OUTPUT_ONLY)
-        ),
-    ]
+
+def _arm(one: Superposition, where: dict[str, Any]) -> Arm:
+    label = label_of(one, where["steps"])
+    return Arm(name=label, setting=label, where=where)
 
 
 def label_of(one: Superposition, steps: int) -> str:

@@ -7,7 +7,7 @@ so repeat it more often.
 
 from collections.abc import Sequence
 
-from experiments.corpora import BooksPart, HubText, Recipe
+from experiments.corpora import Books, HubText, Recipe
 from experiments.studies.grid import Declared, Part, against_baseline
 from experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
@@ -39,7 +39,7 @@ def _texts(scale: Scale) -> Sequence[tuple[Recipe, int]]:
         return [_hub_text(whole, gigabytes) for gigabytes in sizes]
     megabytes = {"smoke": (1,), "quick": (1, 2), "laptop": (2, 8)}.get(scale.name, (2, 8, 32))
     # 50.0 million tokens in 135.3 MB of the bundled prose's records, at a vocabulary of 1,024.
-    return [(BooksPart(size), size * 370_000) for size in megabytes]
+    return [(Books(megabytes=size), size * 370_000) for size in megabytes]
 
 
 def _hub_text(whole: HubText, gigabytes: int) -> tuple[Recipe, int]:

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -348,42 +347,6 @@ def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
         path.stat().st_mtime_ns for name in planned for path in tmp_path.glob(f"{name}-*/launches")
     )
     assert all(trunk < other for other in others)
-
-
-SUBMITTER = """
-import sys
-from pathlib import Path
-from tests.experiments.fake_training import config
-from tests.experiments.test_launcher_local import study_of, submit
-from tests.record.test_record import DATA
-from tst_study.data import run_data
-
-if __name__ == "__main__":
-    run_data.fingerprints = lambda config: DATA
-    root, *names = sys.argv[1:]
-    configs = [config(name, f"seed={n}") for n, name in enumerate(names)]
-    submit(study_of(*configs), Path(root))
-"""
-
-
-def test_runs_survive_the_submitter_and_the_next_one_adopts_them(tmp_path: Path) -> None:
-    names = ("sleep_3", "sleep_3.5")
-    (tmp_path / "submitter.py").write_text(SUBMITTER)
-    root = tmp_path / "runs"
-    submitter = subprocess.Popen(
-        [sys.executable, tmp_path / "submitter.py", root, *names],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    deadline = time.monotonic() + 90
-    while len(launches(root)) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    submitter.kill()
-    submitter.wait()
-    assert all(status(root, name)["state"] == "running" for name in names)
-    queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), root)
-    assert len(queue.over) == 2
-    assert launches(root) == {"sleep_3": 1, "sleep_3.5": 1}
 
 
 def test_cancel_ends_what_runs_and_what_waits_until_it_is_submitted_again(tmp_path: Path) -> None:

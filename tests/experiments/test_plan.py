@@ -14,10 +14,9 @@ from experiments import cli
 from experiments.corpora import TopicalLanguage
 from experiments.launcher import Options, launcher_of
 from experiments.plan.detectable import detectable
-from experiments.plan.layouts import Allocation, memory_by_part
+from experiments.plan.layouts import Allocation, Prices, memory_by_part
 from experiments.plan.planned_run import PlannedRun, total_flops
 from experiments.plan.planner import Planner
-from experiments.plan.prices import Prices
 from experiments.plan_table import ENDLESS, table
 from experiments.slurm.profile import Resources
 from experiments.studies import catalogue

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from analysis.tables import source
-from experiments.corpora import BooksPart
+from experiments.corpora import Books
 from experiments.slurm.code_copy import keep_code
 from experiments.studies import catalogue, data_constrained
 from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
@@ -191,7 +191,8 @@ def test_little_text_has_as_many_tokens_as_its_epochs_are_counted_by() -> None:
     size = sum(len(lzma.decompress(file.read_bytes())) for file in files)
     tokens = int(source.load(root / "docs/records/gate")["unique_raw_tokens"].iloc[0])
     for recipe, counted in data_constrained._texts(scale_of("desktop")):
-        assert isinstance(recipe, BooksPart)
+        assert isinstance(recipe, Books)
+        assert recipe.megabytes
         assert counted == pytest.approx(recipe.megabytes * 1e6 * tokens / size, rel=0.01)
 
 
@@ -227,7 +228,7 @@ def test_runs_in_another_folder_bring_their_corpora_there(
     assert set(elsewhere.corpora) == {usual}
 
 
-@pytest.mark.parametrize("recipe", ["Books(1)", "BooksPart(9)"])
+@pytest.mark.parametrize("recipe", ["Books(1)", "Books(megabytes=9)"])
 def test_a_copy_of_the_code_takes_whole_corpora_of_the_books_as_they_are(
     tmp_path: Path, recipe: str
 ) -> None:

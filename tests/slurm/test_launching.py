@@ -145,16 +145,6 @@ def test_branches_wait_for_their_trunk_and_are_killed_with_it(tmp_path: Path) ->
     assert order["trunk"] < min(order["branch0.2"], order["branch0.3"])
 
 
-def test_arrays_are_cut_at_the_limit_and_throttled(tmp_path: Path) -> None:
-    study = seeded(*(f"seconds_0.{n}" for n in range(1, 6)))
-    done = submit(study, tmp_path, profile(max_array=2, parallel=1))
-    assert len(done.jobs) == 3
-    wait_for_end(tmp_path)
-    assert set(launches(tmp_path).values()) == {1}
-    script = (submission.all_of(tmp_path)[0].folder(tmp_path) / "script.sh").read_text()
-    assert "#SBATCH --array=0-1%1" in script
-
-
 def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix that stands for a container really stands before python."""
     seen = tmp_path / "inside"
