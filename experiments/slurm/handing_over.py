@@ -37,8 +37,15 @@ DEFAULT_MAX_ARRAY = 1001
 
 @dataclass
 class Submitted:
-    """What a call of `submit` found and did."""
+    """What a call of `submit` finds and does."""
 
+    root: Path
+    profile: Profile
+    known: dict[str, SlurmJob]
+    """Jobs by their runs."""
+    lock: int
+    """Descriptor of the study's."""
+    dry: bool = False
     over: list[PlannedRun] = field(default_factory=list)
     adopted: list[PlannedRun] = field(default_factory=list)
     """Queued or running already."""
@@ -48,8 +55,8 @@ class Submitted:
     left: list[PlannedRun] = field(default_factory=list)
     """Not queued: Slurm refused them, or an array before them."""
     jobs: list[str] = field(default_factory=list)
-    collect: str | None = None
-    rest: str | None = None
+    follow_ups: dict[str, str] = field(default_factory=dict)
+    """Small jobs by their kind."""
     refused: list[str] = field(default_factory=list)
     """What Slurm said."""
     warnings: list[str] = field(default_factory=list)
@@ -69,16 +76,111 @@ class Submitted:
         if self.left:
             text.append(f"{len(self.left)} not submitted: submit again when Slurm takes more")
         if self.undecided:
-            after = f"job {self.rest} submits them then" if self.rest else "submit again then"
+            rest = self.follow_ups.get(REST)
+            after = f"job {rest} submits them then" if rest else "submit again then"
             text.append(f"{self.undecided} more hang on their results: {after}")
-        if self.collect:
-            text.append(f"job {self.collect} collects the study when all of them have ended")
+        if COLLECT in self.follow_ups:
+            job = self.follow_ups[COLLECT]
+            text.append(f"job {job} collects the study when all of them have ended")
         return [*self.warnings, *text, *(f"refused: {said}" for said in self.refused)]
 
     def plan(self) -> list[str]:
         """What a dry run would have submitted, and the script of the first array."""
         refused = [f"refused: {said}" for said in self.refused]
         return [*self.warnings, *self.arrays, *refused, "", self.first_script]
+
+    def hand_over(self, runs: Sequence[PlannedRun]) -> None:
+        """Trunks and runs without one first: branches name the job that they wait for."""
+        if not runs:
+            return
+        code = self.root / FOLDER / "…" if self.dry else keep_code(self.root)
+        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        for waits in (False, True):
+            groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
+            for run in runs:
+                if bool(run.trunk) != waits:
+                    continue
+                dependency = self._dependency(run)
+                if self.refused:
+                    self.left.append(run)
+                elif dependency is None:
+                    self.held_back.append(run)
+                else:
+                    resources = self.profile.resources_of(*run.names)
+                    groups[resources, dependency].append(run)
+            for (resources, dependency), members in groups.items():
+                for start in range(0, len(members), longest):
+                    chunk = members[start : start + longest]
+                    self._submit(chunk, resources, dependency, code)
+
+    def follow_up(self, rest: Sequence[str], collecting: Sequence[str]) -> None:
+        """A small job for when everything has ended, whatever came of it: it submits the `rest`,
+        else it draws and reports."""
+        kind, words = (REST, rest) if rest else (COLLECT, collecting)
+        active = [job for run, job in self.known.items() if job.is_active and run not in SMALL]
+        if not self._is_due(kind, bool(active)):
+            return
+        waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
+        dependency = f"afterany:{waits}" if waits else ""
+        one = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
+        script = command_script(one, self.root, self.profile, words, inside=kind == COLLECT)
+        try:
+            job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            self.refused.append(f"{kind}: {error}; see [small] in slurm.toml")
+            return
+        self.follow_ups[kind] = job
+
+    def _is_due(self, kind: str, anything_active: bool) -> bool:
+        there, over = self.known.get(kind), self.over
+        if self.jobs:
+            return True  # one that is queued already waits for older jobs alone
+        if there and there.is_active:
+            return False
+        if anything_active or kind == REST or self.adopted or not over:
+            return anything_active
+        # Everything is over: was the study collected since?
+        report = self.root / "report" / "collected.json"
+        ends = [(run.folder / "status.json").stat().st_mtime for run in over]
+        return not report.exists() or report.stat().st_mtime < max(ends)
+
+    def _dependency(self, run: PlannedRun) -> str | None:
+        """None where the run must wait for what no job can wait for."""
+        if run.trunk is None or state(run.trunk) == "done":
+            return ""
+        job = self.known.get(run.trunk.run_id)
+        return f"afterok:{job.id}" if job and job.is_active else None
+
+    def _submit(
+        self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
+    ) -> None:
+        """Nothing more once Slurm has refused an array."""
+        if self.refused:
+            self.left += runs
+            return
+        one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
+        script = array_script(one, self.root, self.profile, resources)
+        for run in () if self.dry else runs:
+            _write_job_folder(run)
+        self.first_script = self.first_script or script
+        try:
+            if self.dry:  # what it waits for is not there
+                call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
+                job = f"array{len(self.jobs) + 1}"
+            else:
+                job = submission.submit(one, self.root, script, self.lock)
+        except SlurmError as error:
+            if not self.jobs:
+                raise
+            self.refused.append(str(error))
+            self.left += runs
+            return
+        self.jobs.append(job)
+        waits = f", after {dependency.partition(':')[2]}" if dependency else ""
+        self.arrays.append(f"{job}: {len(runs)} runs, each on {resources}{waits}")
+        self.new += runs
+        for place, run in enumerate(runs):
+            self.known[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
 
 
 def submit_to_slurm(
@@ -99,10 +201,10 @@ def submit_to_slurm(
     with nullcontext(-1) if options.dry else the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
-        result = Submitted(undecided=max(0, len(planning.whole()) - len(decided)))
-        jobs = _jobs_looked_for_twice(root, runs)
+        result = Submitted(root, profile, _jobs_looked_for_twice(root, runs), lock, options.dry)
+        result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
-            job = jobs.get(run.run_id)
+            job = result.known.get(run.run_id)
             if is_over(run):
                 result.over.append(run)
             elif _goes_on(run, job):
@@ -111,12 +213,11 @@ def submit_to_slurm(
                 open_.append(run)
         check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
         result.warnings += short_times(open_, profile)
-        handing = _Handing(root, profile, lock, jobs, result, options.dry)
-        handing.hand_over(open_)
+        result.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
         if options.collects and not options.dry:
-            handing.follow_up(rest, _collecting(study, root))
+            result.follow_up(rest, _collecting(study, root))
     return result
 
 
@@ -159,112 +260,6 @@ def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, 
         time.sleep(SECOND_LOOK)
         return known_jobs(root)
     return jobs
-
-
-@dataclass
-class _Handing:
-    root: Path
-    profile: Profile
-    lock: int
-    jobs: dict[str, SlurmJob]
-    result: Submitted
-    dry: bool = False
-
-    def hand_over(self, runs: Sequence[PlannedRun]) -> None:
-        """Trunks and runs without one first: branches name the job that they wait for."""
-        if not runs:
-            return
-        code = self.root / FOLDER / "…" if self.dry else keep_code(self.root)
-        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
-        for waits in (False, True):
-            groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
-            for run in runs:
-                if bool(run.trunk) != waits:
-                    continue
-                dependency = self._dependency(run)
-                if self.result.refused:
-                    self.result.left.append(run)
-                elif dependency is None:
-                    self.result.held_back.append(run)
-                else:
-                    resources = self.profile.resources_of(*run.names)
-                    groups[resources, dependency].append(run)
-            for (resources, dependency), members in groups.items():
-                for start in range(0, len(members), longest):
-                    chunk = members[start : start + longest]
-                    self._submit(chunk, resources, dependency, code)
-
-    def follow_up(self, rest: Sequence[str], collecting: Sequence[str]) -> None:
-        """A small job for when everything has ended, whatever came of it: it submits the `rest`,
-        else it draws and reports."""
-        kind, words = (REST, rest) if rest else (COLLECT, collecting)
-        active = [job for run, job in self.jobs.items() if job.is_active and run not in SMALL]
-        if not self._is_due(kind, bool(active)):
-            return
-        waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
-        dependency = f"afterany:{waits}" if waits else ""
-        one = submission.new(self.root, f"-{kind}", (kind,), keep_code(self.root), dependency)
-        script = command_script(one, self.root, self.profile, words, inside=kind == COLLECT)
-        try:
-            job = submission.submit(one, self.root, script, self.lock)
-        except SlurmError as error:
-            self.result.refused.append(f"{kind}: {error}; see [small] in slurm.toml")
-            return
-        if kind == REST:
-            self.result.rest = job
-        else:
-            self.result.collect = job
-
-    def _is_due(self, kind: str, anything_active: bool) -> bool:
-        there, over = self.jobs.get(kind), self.result.over
-        if self.result.jobs:
-            return True  # one that is queued already waits for older jobs alone
-        if there and there.is_active:
-            return False
-        if anything_active or kind == REST or self.result.adopted or not over:
-            return anything_active
-        # Everything is over: was the study collected since?
-        report = self.root / "report" / "collected.json"
-        ends = [(run.folder / "status.json").stat().st_mtime for run in over]
-        return not report.exists() or report.stat().st_mtime < max(ends)
-
-    def _dependency(self, run: PlannedRun) -> str | None:
-        """None where the run must wait for what no job can wait for."""
-        if run.trunk is None or state(run.trunk) == "done":
-            return ""
-        job = self.jobs.get(run.trunk.run_id)
-        return f"afterok:{job.id}" if job and job.is_active else None
-
-    def _submit(
-        self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path
-    ) -> None:
-        """Nothing more once Slurm has refused an array."""
-        if self.result.refused:
-            self.result.left += runs
-            return
-        one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
-        script = array_script(one, self.root, self.profile, resources)
-        for run in () if self.dry else runs:
-            _write_job_folder(run)
-        self.result.first_script = self.result.first_script or script
-        try:
-            if self.dry:  # what it waits for is not there
-                call("sbatch", "--test-only", "--dependency=singleton", standard_input=script)
-                job = f"array{len(self.result.jobs) + 1}"
-            else:
-                job = submission.submit(one, self.root, script, self.lock)
-        except SlurmError as error:
-            if not self.result.jobs:
-                raise
-            self.result.refused.append(str(error))
-            self.result.left += runs
-            return
-        self.result.jobs.append(job)
-        waits = f", after {dependency.partition(':')[2]}" if dependency else ""
-        self.result.arrays.append(f"{job}: {len(runs)} runs, each on {resources}{waits}")
-        self.result.new += runs
-        for place, run in enumerate(runs):
-            self.jobs[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
 
 
 def _write_job_folder(run: PlannedRun) -> None:

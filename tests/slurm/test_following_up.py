@@ -52,8 +52,7 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
     assert "1 submitted in 1 arrays" in text
     assert "1 not submitted: submit again when Slurm takes more" in text
     assert "refused: sbatch: " in text
-    assert done.collect
-    cluster.run("scancel", done.collect)
+    cluster.run("scancel", done.follow_ups["collect"])
     again = submit_to_slurm(study, tmp_path, profile(), Options(collects=False))
     assert [run.config.name for run in again.new] == ["elsewhere"]
     wait_for_end(tmp_path)
@@ -66,11 +65,11 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     study = seeded("a", "fail")
     nowhere = profile(small=SmallJob(partition="nowhere"))
     refused = submit_to_slurm(study, tmp_path, nowhere, Options())
-    assert refused.collect is None
+    assert not refused.follow_ups
     assert "refused: collect: sbatch: " in "\n".join(refused.lines())
     wait_for_end(tmp_path)
     only_new = submit_to_slurm(study, tmp_path, profile(), Options(only_new=True))
-    assert (only_new.new, bool(only_new.collect)) == ([], True)
+    assert (only_new.new, [*only_new.follow_ups]) == ([], ["collect"])
     wait_for_end(tmp_path)
     found = json.loads((tmp_path / "report" / "collected.json").read_text())
     assert [name.rsplit("-", 1)[0] for name in found["over"]] == ["a"]
@@ -80,7 +79,7 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
     logs = [path.read_text() for path in (tmp_path / "slurm").glob("*/*_log.out")]
     assert any(f"{missing}: failed corpus: too short" in log for log in logs)
-    assert submit_to_slurm(study, tmp_path, profile(), Options(only_new=True)).collect is None
+    assert not submit_to_slurm(study, tmp_path, profile(), Options(only_new=True)).follow_ups
 
 
 def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
