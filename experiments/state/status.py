@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import sys
 import time
@@ -107,7 +108,10 @@ def _obstacle(folder: Path) -> str:
     """What stands in the way of the run's next launch, and what to do about it."""
     with suppress(OSError):
         if not os.access(folder, os.W_OK, effective_ids=True):
-            return f"its folder is {folder.owner()}'s: have it handed over, or submit with --runs"
+            owner: int | str = folder.stat().st_uid
+            with suppress(KeyError):  # known by a name
+                owner = pwd.getpwuid(owner).pw_name
+            return f"its folder is {owner}'s: have it handed over, or submit with --runs elsewhere"
         if shutil.disk_usage(folder).free < FULL_BYTES:
             return "the disk is full: make room, then retry"
     return ""
