@@ -1,3 +1,3 @@
 """Runs as three tables, wherever they were trained: `source` reads them; `columns` says what is in
 them; `run_folders`, `archive` and `imports` make them; `eligible` says whose losses may be
-compared and `exclusions` which a person took out."""
+compared."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ import pandas as pd
 
 from analysis.tables.archive import find_archives, read_archive
 from analysis.tables.columns import Tables, merged
-from analysis.tables.exclusions import read_exclusions, reason_of, unmatched
 from analysis.tables.run_folders import read_folders
 from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 
+EXCLUSIONS = "exclusions.csv"
+_SHORTEST = 8
 Sources = str | Path | Iterable[str | Path]
 
 
@@ -43,14 +45,45 @@ def read_tables(sources: Sources) -> Tables:
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
-    exclusions = read_exclusions(roots)
+    """Runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id or at least eight hex
+    digits of a fingerprint, and `reason`) keep their row, with the reason; a line that matches no
+    run is a problem."""
     marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
-    before = tables.runs["exclusion"]
-    reasons = [reason_of(exclusions, *mark) for mark in marks]
-    runs = tables.runs.assign(exclusion=[a or b for a, b in zip(reasons, before, strict=True)])
-    problems += unmatched(exclusions, marks)
+    reasons = tables.runs["exclusion"].tolist()
+    for key, reason in reversed(_read_exclusions(roots).items()):
+        found = [i for i, (run, mark) in enumerate(marks) if run == key or mark.startswith(key)]
+        for i in found:
+            reasons[i] = reason
+        if not found:
+            problems.append(f"{EXCLUSIONS}: {key} matches no run here (excluded for: {reason})")
+    runs = tables.runs.assign(exclusion=reasons)
     runs.attrs["problems"] = list(problems)
     return replace(tables, runs=runs, problems=tuple(problems))
+
+
+def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
+    """Reasons by run id or fingerprint prefix, from every root that has the file.
+
+    Raises `UserError` that names file and line for a missing column, an empty reason, or a
+    fingerprint too short to be meant.
+    """
+    found: dict[str, str] = {}
+    for path in (root / EXCLUSIONS for root in roots):
+        if not path.is_file():
+            continue
+        with open(path, encoding="utf8", newline="") as file:
+            reader = csv.DictReader(file)
+            if not {"run", "reason"} <= set(reader.fieldnames or ()):
+                raise UserError(f"{path}: needs the columns run and reason")
+            for row in reader:
+                run, reason = (row["run"] or "").strip(), (row["reason"] or "").strip()
+                where = f"{path}:{reader.line_num}"
+                if not reason:
+                    raise UserError(f"{where}: {run or 'a line'} has no reason; give one")
+                if len(run) < _SHORTEST:
+                    raise UserError(f"{where}: {run!r} is too short; give eight characters or more")
+                found[run] = reason
+    return found
 
 
 def load(sources: Sources) -> pd.DataFrame:

@@ -25,16 +25,16 @@ CHINCHILLA_GRID = {
 REPETITION_BASE = Base(0.6254804, 6.255414, 7.3049974, 0.3526596, 0.3526596)
 
 
-def chinchilla_runs(*, outliers: bool = False) -> pd.DataFrame:
-    """params, tokens, flops, loss; without `outliers`, the five highest losses are left out."""
+def chinchilla_runs() -> pd.DataFrame:
+    """params, tokens, flops, loss; the five highest losses are left out, as by the authors."""
     table = pd.read_csv(SCALING / "chinchilla_epoch.csv")
     table = table.rename(columns={"Model Size": "params", "Training FLOP": "flops"})
     table["tokens"] = table["flops"] / 6 / table["params"]
-    return table if outliers else table[table["loss"] < table["loss"].nlargest(5).min()]
+    return table[table["loss"] < table["loss"].nlargest(5).min()]
 
 
-def chinchilla_problem(objective: Objective, *, outliers: bool = False) -> Problem:
-    runs = chinchilla_runs(outliers=outliers)
+def chinchilla_problem(objective: Objective) -> Problem:
+    runs = chinchilla_runs()
     return Problem(chinchilla(runs["params"], runs["tokens"]), runs["loss"].to_numpy(), objective)
 
 
@@ -42,35 +42,6 @@ def repetition_problem() -> Problem:
     runs = pd.read_csv(SCALING / "datablations_182.csv")
     model = repetition(REPETITION_BASE, runs["params"], runs["tokens"], runs["unique_tokens"])
     return Problem(model, runs["val_loss"].to_numpy(), HUBER)
-
-
-def over_training(params: pd.Series, tokens_per_parameter: pd.Series) -> Formula:
-    """E + a N^c + b (√6 · M N)^c with M = D / N; parameters log_E, log_a, log_b, c (negative), of
-    Gadre et al. 2024 (arXiv 2403.08540)."""
-    size = np.log(params.to_numpy(dtype=float))
-    data = size + np.log(tokens_per_parameter.to_numpy(dtype=float)) + 0.5 * np.log(6.0)
-    coefficients = ("log_E", "log_a", "log_b")
-    return Formula(
-        (*coefficients, "c"),
-        lambda p, c: (
-            np.exp(p["log_E"])
-            + np.exp(p["log_a"] + p["c"] * c["size"])
-            + np.exp(p["log_b"] + p["c"] * c["data"])
-        ),
-        {"size": size, "data": data},
-        coefficients,
-    )
-
-
-def over_training_runs(dataset: str) -> tuple[pd.DataFrame, Problem]:
-    """All runs on a training set, and the problem of the five that its authors fitted."""
-    runs = pd.read_csv(SCALING / "mlfoundations.csv").query("dataset == @dataset")
-    sizes = np.sort(runs["params"].unique())
-    few = (runs["token_multiplier"] == 20) & runs["params"].isin(sizes[:4])
-    long = (runs["token_multiplier"] == 320) & (runs["params"] == sizes[0])
-    fitted = runs[few | long]
-    model = over_training(fitted["params"], fitted["token_multiplier"])
-    return runs, Problem(model, fitted["loss_c4_val"].to_numpy(), Objective(on="loss"))
 
 
 def repetition(

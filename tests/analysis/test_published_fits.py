@@ -12,28 +12,17 @@ from analysis.fits.solver import HUBER, Fit, Objective, bootstrap, fit, grid_of_
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
-    over_training,
-    over_training_runs,
     repetition_problem,
 )
 
 
-def chinchilla_fit(objective: Objective, *, outliers: bool = False) -> Fit:
-    problem = chinchilla_problem(objective, outliers=outliers)
+def chinchilla_fit() -> Fit:
+    problem = chinchilla_problem(HUBER)
     return fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=6)
 
 
-def least_absolute(last: float, *, outliers: bool = False) -> Fit:
-    """The limit of a small delta, each fit from the one before."""
-    found = chinchilla_fit(HUBER, outliers=outliers)
-    for delta in (3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7):
-        if delta >= last:
-            found = fit(chinchilla_problem(Objective(delta), outliers=outliers), [found.theta])
-    return found
-
-
 def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
-    found = chinchilla_fit(HUBER)
+    found = chinchilla_fit()
     assert found.objective == pytest.approx(0.001018274018, abs=1e-11)
     assert (found["alpha"], found["beta"]) == pytest.approx((0.34731, 0.36717), abs=2e-5)
     assert np.exp(found["log_E"]) == pytest.approx(1.81722, abs=2e-5)
@@ -41,23 +30,19 @@ def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:
 
 
 def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
-    """Published: a Huber likelihood whose fitted scale makes it least absolute deviations."""
-    found = least_absolute(1e-7)
+    """Published: a Huber likelihood whose fitted scale makes it least absolute deviations, the
+    limit of a small delta; each fit starts from the one before."""
+    found = chinchilla_fit()
+    for delta in (3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7):
+        found = fit(chinchilla_problem(Objective(delta)), [found.theta])
     assert np.exp(found["log_A"]) == pytest.approx(482.00572, rel=3e-5)
     assert np.exp(found["log_B"]) == pytest.approx(2085.43420, rel=3e-5)
     assert np.exp(found["log_E"]) == pytest.approx(1.81686, abs=1e-5)
     assert (found["alpha"], found["beta"]) == pytest.approx((0.34781, 0.36585), abs=1e-5)
 
 
-def test_the_five_outliers_matter() -> None:
-    huber = chinchilla_fit(HUBER, outliers=True)
-    assert huber["beta"] == pytest.approx(0.4531, abs=1e-4)
-    assert np.exp(huber["log_E"]) == pytest.approx(1.8913, abs=1e-4)
-    assert least_absolute(1e-5, outliers=True)["beta"] == pytest.approx(0.4519, abs=1e-3)
-
-
 def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
-    drawn = bootstrap(chinchilla_fit(HUBER), 400)
+    drawn = bootstrap(chinchilla_fit(), 400)
     assert drawn.failed == 0
     assert drawn.draws["alpha"].std() == pytest.approx(0.0154, rel=0.2)
     assert drawn.draws["beta"].std() == pytest.approx(0.0206, rel=0.2)
@@ -90,20 +75,3 @@ def test_the_worth_of_repeated_data_is_hardly_identified() -> None:
         found = fit(held, starts[:3, 1:], strict=False)
         deviance[worth] = scale * np.log(found.objective / wide.objective)
     assert deviance[1000.0] < deviance[8.4] < stats.chi2.ppf(0.95, 1) < deviance[6.9]
-
-
-@pytest.mark.parametrize(
-    ("model", "tokens_per_parameter", "published"),
-    [("open_lm_1b", 640.0, 0.7103), ("open_lm_7b", 20.0, 0.7320)],
-)
-def test_over_training_predicts_as_published(
-    model: str, tokens_per_parameter: float, published: float
-) -> None:
-    runs, problem = over_training_runs("rpj")
-    grid = {"log_E": (0.0, 0.5), "log_a": (5.0,), "log_b": (5.0,), "c": (-0.1, -0.2, -0.3, -0.5)}
-    found = fit(problem, grid_of_starts(problem.model, grid))
-    run = runs.query("model == @model and token_multiplier == @tokens_per_parameter")
-    law = over_training(run["params"], run["token_multiplier"])
-    predicted = law.loss(found.theta)
-    error = 100 * np.abs(predicted / run["loss_c4_val"].to_numpy() - 1)
-    assert error == pytest.approx([published], abs=5e-5)
