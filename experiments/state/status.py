@@ -108,9 +108,10 @@ def _obstacle(folder: Path) -> str:
     """What stands in the way of the run's next launch, and what to do about it."""
     with suppress(OSError):
         if not os.access(folder, os.W_OK, effective_ids=True):
-            owner: int | str = folder.stat().st_uid
+            number = folder.stat().st_uid
+            owner = f"user {number}"
             with suppress(KeyError):  # known by a name
-                owner = pwd.getpwuid(owner).pw_name
+                owner = pwd.getpwuid(number).pw_name
             return f"its folder is {owner}'s: have it handed over, or submit with --runs elsewhere"
         if shutil.disk_usage(folder).free < FULL_BYTES:
             return "the disk is full: make room, then retry"
