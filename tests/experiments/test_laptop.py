@@ -59,14 +59,10 @@ def test_both_arms_of_a_size_use_the_rate_that_its_baseline_chose() -> None:
 
 
 @pytest.mark.parametrize("scale", laptop.STUDY.scales)
-def test_names_tell_runs_apart_and_seeds_are_repeated(scale: str) -> None:
-    runs = catalogue.load("laptop", scale).runs(Known(4e-3))
-    by_name: dict[str, set[Config]] = defaultdict(set)
+def test_seeds_are_repeated(scale: str) -> None:
     seeds: dict[str, set[int]] = defaultdict(set)
-    for run in runs:
-        by_name[run.name].add(run)
+    for run in catalogue.load("laptop", scale).runs(Known(4e-3)):
         seeds[run.name.rpartition("-seed")[0]].add(run.seed)
-    assert all(len(same) == 1 for same in by_name.values())
     assert all(len(found) >= 2 for found in seeds.values())
 
 

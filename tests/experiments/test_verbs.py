@@ -67,11 +67,6 @@ def test_a_study_of_one_s_own_goes_by_its_name(
         folder_of("yours", "quick")
 
 
-def test_collect_without_a_finished_run_says_so(tmp_path: Path) -> None:
-    open_run(tmp_path / "b").status("failed", 3, "disk full")
-    assert "No run is over yet." in collect(tmp_path).lines()
-
-
 def test_collect_misses_runs_of_the_study_that_never_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +75,9 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     runs = Planner(study, tmp_path).decided()
     begin(runs[0], "failed")
     cli.collect("headline", "smoke", tmp_path)
-    assert f"0 runs over, {len(runs)} missing" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"0 runs over, {len(runs)} missing" in said
+    assert "No run is over yet." in said
     collected = json.loads((tmp_path / "report" / "collected.json").read_text())
     waiting = {run.run_id: "waiting" for run in runs[1:]}
     assert collected == {"over": [], "missing": {runs[0].run_id: "failed", **waiting}}
@@ -179,21 +176,14 @@ def with_checkpoints(folder: Path, *steps: int) -> None:
 
 
 def test_clean_keeps_records_and_last_checkpoints(tmp_path: Path) -> None:
-    finished(tmp_path / "done")
-    with_checkpoints(tmp_path / "done", 50, 100)
+    finished(tmp_path / "done", "execution.keep_steps=[30]")  # asked for
+    with_checkpoints(tmp_path / "done", 30, 50, 100)
     open_run(tmp_path / "stopped", "seed=1").status("preempted", 60)
     with_checkpoints(tmp_path / "stopped", 30, 60)
     (only,) = delete(tmp_path, not_needed(tmp_path))
     assert only.path == tmp_path / "done" / "checkpoints" / "step-00000050"
     assert not not_needed(tmp_path)
     assert run_record.read(tmp_path / "done").state == "done"
-
-
-def test_clean_keeps_checkpoints_that_were_asked_for(tmp_path: Path) -> None:
-    finished(tmp_path / "done", "execution.keep_steps=[50]")
-    with_checkpoints(tmp_path / "done", 50, 70, 100)
-    (only,) = not_needed(tmp_path)
-    assert only.path.name == "step-00000070"
 
 
 def test_a_folder_of_studies_is_no_study(tmp_path: Path) -> None:
