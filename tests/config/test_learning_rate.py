@@ -57,6 +57,7 @@ def test_cosine_is_half_a_wave_from_the_end_of_warm_up() -> None:
 def test_a_constant_schedule_only_warms_up() -> None:
     constant = Schedule(steps=100, kind="constant", warmup_steps=4)
     assert factors(constant) == [0.25, 0.5, 0.75] + [1.0] * 97
+    assert learning_rate_factor(constant, 100) == 1.0
 
 
 def test_the_decay_ends_at_the_final_ratio_behind_the_last_step() -> None:

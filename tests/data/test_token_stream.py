@@ -82,6 +82,17 @@ def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_la
                     stream.batch(step)
 
 
+def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(tmp_path):
+    corpus = [Corpus(token_file(tmp_path, [960]))]
+    size = {"sequences_per_step": 2, "sequence_length": 8, "seed": 1}
+    baseline = TokenStream(corpus, **size)
+    superposed = TokenStream(corpus, superposed_steps=15, superposed_length=32, **size)
+    assert superposed.epochs(15) == baseline.epochs(60) == 1
+    for step in range(60):
+        for one, other in zip(superposed.batch(15 + step), baseline.batch(60 + step), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_labels_are_the_next_tokens_also_beyond_the_end_of_a_sequence(tmp_path):
     file = token_file(tmp_path, [103, 50])
     stream = TokenStream([Corpus(file)], sequences_per_step=4, sequence_length=7)

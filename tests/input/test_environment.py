@@ -85,13 +85,14 @@ def test_a_bad_profile_is_named(tmp_path: Path, text: str, expected: str) -> Non
     assert expected in said
 
 
-@pytest.mark.parametrize("key", ["partition", "account", "qos", "job_name", "chdir"])
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "job_name", "chdir", "folder"])
 @pytest.mark.parametrize("ending", ["\n#SBATCH --wrap=x", "\r", "\x1b[2J", "\0"])
 def test_no_value_becomes_a_line_of_the_batch_script(key: str, ending: str) -> None:
     value = f"gpu{ending}"
+    folder = Path(value if key == "folder" else "runs")
     parameters = {"additional_parameters": {key: value}} if key == "chdir" else {key: value}
     with pytest.raises(UserError, match="batch script"):
-        script_text(Path("runs"), "true", parameters)
+        script_text(folder, "true", {} if key == "folder" else parameters, 1)
 
 
 @settings(max_examples=200, deadline=None)

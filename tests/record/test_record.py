@@ -82,6 +82,7 @@ def _counters(segment: int, step: int) -> dict[str, Any]:
 
 def losses(folder: Path) -> list[tuple[int, float]]:
     record = run_record.read(folder)
+    assert run_record.read_evaluations(folder) == record.evals
     assert [row["step"] for row in record.evals] == [row["step"] for row in record.metrics]
     return [(row["step"], row["loss"]) for row in record.metrics]
 
@@ -158,6 +159,7 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     writer = open_run(tmp_path)
     writer.status("running", 5, loss=3.0, last_checkpoint=4)
     writer.status("preempted", 6, "SIGTERM")
+    assert not run_record.is_over(tmp_path)
     status = run_record.read_status(tmp_path)
     assert status is not None
     assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
@@ -166,6 +168,7 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
 
 def test_a_status_is_json_whatever_became_of_the_loss(tmp_path: Path) -> None:
     open_run(tmp_path).status("diverged", 5, loss=float("nan"))
+    assert run_record.is_over(tmp_path)
     text = (tmp_path / "status.json").read_text()
     assert '"loss": null' in text
     assert "NaN" not in text
