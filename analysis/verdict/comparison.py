@@ -22,7 +22,9 @@ from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 SAME = ("group", "learning_rate", "eval_set")
-"""What the two runs of a pair share, beside their seed."""
+"""What the two runs of a pair share, beside their seeds."""
+PAIRED = (*SAME, "seed", "data_seed")
+"""With their seeds; the order of the text (`data_seed`) is missing in runs trained elsewhere."""
 SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 """The same, whatever the number of steps."""
 
@@ -83,15 +85,9 @@ def paired_once(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """`eligible` runs without those that share setting and seed: nothing says which of them is
     whose pair, and as further seeds they would make an interval too short."""
-    twice = kept.duplicated([*pair_key(kept), *SETTING], keep=False)
+    twice = kept.duplicated([*PAIRED, *SETTING], keep=False)
     reason = "another run has its setting, rate and seed; say by seed what tells them apart"
     return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
-
-
-def pair_key(table: pd.DataFrame) -> list[str]:
-    """What the two runs of a pair share; a table made elsewhere may not know the order of the text
-    (`data_seed`)."""
-    return [name for name in (*SAME, "seed", "data_seed") if name in table]
 
 
 def alike(
@@ -109,17 +105,19 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
         ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
         ("flops", "of equal FLOPs"),
         ("seed", f"of its seed {run['seed']}"),
-        ("data_seed", f"that reads its text in the order of data_seed {run.get('data_seed')}"),
+        ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
-        if column not in run:  # Tables made elsewhere may not know the order of the text.
-            continue
-        same = [baseline for baseline in baselines if baseline[column] == run[column]]
+        same = [one for one in baselines if _equal(one[column], run[column])]
         if not same:
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
         baselines = same
     return baselines[0]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other or (pd.isna(one) and pd.isna(other)))
 
 
 def _held_out(run: dict[str, Any]) -> str:
@@ -142,8 +140,7 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
 def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
     return {
-        **{column: run[column] for column in (*_SHARED, "seed")},
-        **{name: run[name] for name in ("data_seed",) if name in run},
+        **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
         "baseline": baseline["nats_per_token"],
         "superposed": run["nats_per_token"],
         "gain": baseline["nats_per_token"] - run["nats_per_token"],

@@ -273,5 +273,5 @@ def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
 
 
 def block(row: Mapping[str, Any]) -> str:
-    """Seed, order of the text and held-out text; tables made elsewhere may not know the order."""
-    return f"{row['seed']}, text in order {row.get('data_seed', '')}, held out {row['eval_set']}"
+    """Seed, order of the text and held-out text."""
+    return f"{row['seed']}, text in order {row['data_seed']}, held out {row['eval_set']}"

@@ -14,7 +14,7 @@ from analysis import published
 from analysis.checks import Floats, needs_columns, numbers, positive
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import eligible, excluded_row
-from analysis.verdict.comparison import pair_key
+from analysis.verdict.comparison import PAIRED
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights
@@ -95,7 +95,7 @@ def rows_of_runs(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     fitted to. Ablations are left out: the law has none.
     """
     kept, excluded = eligible(runs)
-    level = kept[pair_key(kept)].map(str).agg(" ".join, axis=1)
+    level = kept[list(PAIRED)].map(str).agg(" ".join, axis=1)
     known = set(level[kept["method"] == "baseline"])
     rows = []
     for run, own in zip(rows_of(kept), level, strict=True):
