@@ -70,15 +70,17 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
 
 def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_label(tmp_path):
     file = token_file(tmp_path, [40])
-    size = {"sequences_per_step": 1, "sequence_length": 4}
-    batches = [np.maximum(*TokenStream([Corpus(file)], **size).batch(step)) for step in range(10)]
+    size = {"sequences_per_step": 2, "sequence_length": 4}
+    batches = [np.maximum(*TokenStream([Corpus(file)], **size).batch(step)) for step in range(5)]
     for vocabulary in range(1, 40):
         stream = TokenStream([Corpus(file)], vocabulary_size=vocabulary, **size)
         for step, batch in enumerate(batches):
             if batch.max() < vocabulary:
                 stream.batch(step)
             else:
-                with pytest.raises(UserError, match=f"vocabulary of {vocabulary}"):
+                bad = np.argmax(batch.max(axis=1) >= vocabulary)
+                named = rf"sequence {bad} of step {step} .*vocabulary of {vocabulary}"
+                with pytest.raises(UserError, match=named):
                     stream.batch(step)
 
 
