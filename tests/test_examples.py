@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ class WithoutUs:
         return embedding(tokens)
 
     def loss(self, logits: Tensor, labels: Tensor, step: int) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
 
     def objective(self, step: int) -> Any:
         return type("Name", (), {"name": "next_token"})
@@ -48,6 +49,14 @@ class WithoutUs:
 
 def short(text: Tensor) -> Any:
     return lambda name: text
+
+
+def imported(log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Curves and evaluations of what a real trainer has written, as it lies there."""
+    facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
+    numbers = {"parameters": 1, "tokens_per_step": 32, "steps": 4, "seed": 0, "learning_rate": 0}
+    tables = import_logs([str(log)], {**{k: str(v) for k, v in numbers.items()}, **facts}).tables
+    return tables.curves, tables.evaluations
 
 
 @pytest.fixture
@@ -93,11 +102,25 @@ def test_hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(superposed) == len(baseline) == 4
     assert superposed != baseline
     assert losses("plain", "--bag-size", "1", kind=Plain) == baseline
-    # What the real trainer has written is read by `import` as it lies there.
-    facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
-    numbers = {"parameters": 1000, "tokens_per_step": 32, "steps": 4, "seed": 0}
-    facts |= {key: str(value) for key, value in numbers.items()}
-    tables = import_logs([str(tmp_path / "baseline")], facts).tables
-    found = [*zip(tables.curves.loss, tables.evaluations.nats_per_token, strict=True)]
+    curves, evaluations = imported(tmp_path / "baseline")
+    found = [*zip(curves.loss, evaluations.nats_per_token, strict=True)]
     assert [value for pair in found for value in pair] == baseline
-    assert (tables.curves.learning_rate > 0).any()
+    assert (curves.learning_rate > 0).any()
+
+
+def test_torchtitan(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchtitan")
+    module = example("torchtitan/train.py")
+    monkeypatch.setattr(module, "read", short(text))
+
+    def losses(name: str, *more: str) -> list[float]:
+        small = ["--steps", "4", "--every", "1", "--length", "16", "--sequences", "2"]
+        return module.train(module.arguments([*small, *more, "--to", str(tmp_path / name)]))
+
+    superposed = losses("superposed", "--step-ratio", "0.5")
+    baseline = losses("baseline", "--bag-size", "1")
+    assert len(superposed) == len(baseline) == 4
+    assert superposed != baseline
+    assert imported(tmp_path / "baseline")[0].loss.tolist() == pytest.approx(baseline, abs=1e-6)
+    monkeypatch.setattr(module, "Superposition", WithoutUs)
+    assert losses("plain") == baseline

@@ -3,11 +3,11 @@
     python examples/torchtitan/train.py --bag-size 4 --step-ratio 0.25
     python examples/torchtitan/train.py --bag-size 1
 
-Needs an environment of its own (Python 3.12, `pip install torchtitan==0.3.0`, torch 2.14.1) and
-`tst_study.superposition`. Tried by hand: four steps in both arms on one processor (with s = 1 the
-losses are those of torchtitan alone, to the last digit), where torchtitan
-has to be told that there is no GPU (`on_processor`). Not tried: GPUs, several ranks, FSDP, pipeline
-stages, `torch.compile`, accumulated micro-batches.
+Needs an environment of its own (Python 3.12 or 3.13, torch 2.14.1, `pip install torchtitan==0.3.0`)
+and `tst_study.superposition`. Tests train both arms on one processor, where torchtitan has to be
+told that there is no GPU (`on_processor`); with s = 1 the losses are those without us, to the bit.
+Its TensorBoard events are what `tst-study import` reads. Not tried: GPUs, several ranks, FSDP,
+pipeline stages, `torch.compile`, accumulated micro-batches.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ def configuration(options: argparse.Namespace) -> Any:
     config.parallelism = ParallelismConfig()
     config.dump_folder = str(options.to)
     config.checkpoint.enable = config.validator.enable = False
+    config.metrics.enable_tensorboard = True  # what `tst-study import` reads
+    config.metrics.log_freq = options.every
     return config
 
 
@@ -214,6 +216,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--length", type=int, default=64, help="positions of a sequence")
+    parser.add_argument("--every", type=int, default=10, help="steps between rows of the log")
     parser.add_argument("--to", type=Path, default=Path("out"))
     return parser.parse_args(given)
 
