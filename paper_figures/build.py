@@ -66,7 +66,7 @@ def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = 
         if "report" in pages:
             made[to / "report.html"] = page.html(sources, items, to)
         if "reproduction" in pages:
-            made[to / "reproduction.md"] = reproduction.markdown(sources, items, missing)
+            made[to / "reproduction.md"] = reproduction.markdown(sources, items)
         written += [path for path, text in made.items() if write_bytes(path, text.encode())]
     except OSError as error:
         raise UserError(f"{error.filename or to}: cannot be written ({error.strerror})") from None
@@ -119,11 +119,8 @@ def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
     if min(cores, len(entries)) < 2:
         return list(map(work, entries))
     _ = work.sources.summary  # read once, before the processes part
-    slow_first = sorted(entries, key=lambda entry: entry.group != "extensions")  # they hold fits
     with ProcessPoolExecutor(cores, get_context("fork"), _FORKED.append, (work,)) as pool:
-        done = pool.map(_in_child, [entry.name for entry in slow_first])
-        found = dict(zip(slow_first, done, strict=True))
-    return [found[entry] for entry in entries]
+        return list(pool.map(_in_child, [entry.name for entry in entries]))
 
 
 _FORKED: list[_Work] = []

@@ -1,8 +1,8 @@
 """All tables and figures by name: `@figure` registers the function that makes one.
 
-A module of `paper/` (in the paper's order), `extensions/` (what the paper does not show) or
-`study/` (a study's own runs) holds its data and its drawing. Name, published files, what is said
-where runs are lacking, and the command that would make them stand in the decorator.
+A module of `paper/` (in the paper's order) or `study/` (a study's own runs) holds its data and its
+drawing. Name, published files, what is said where runs are lacking, and the command that would make
+them stand in the decorator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paper_figures.item import Finding, Item, Missing
 from paper_figures.sources import Sources
 from tst_study.errors import one_of
 
-FOLDERS = ("paper", "extensions", "study")
+FOLDERS = ("paper", "study")
 PAGES = ("report", "reproduction")
 
 Made = Item | Sequence[Item]
@@ -43,8 +43,6 @@ class Entry:
     """How its measured half is made, commands in backquotes; empty: published numbers alone."""
     lacks: str = ""
     """The runs without which there is nothing to draw, and how they are made."""
-    shows: str = ""
-    """What the paper shows of it, said where there is nothing to draw."""
 
     @property
     def from_runs(self) -> bool:
@@ -60,7 +58,8 @@ class Entry:
         """Usually one; an entry of a study may give several pictures."""
         made = self.make(sources)
         found = [made] if isinstance(made, Item) else made
-        return [self._whole(item) for item in found] or [self._missing()]
+        missing = Missing(self.name, self.title, f"Needs {self.lacks}.")
+        return [self._whole(item) for item in found] or [missing]
 
     def is_asked_for(self, names: Sequence[str]) -> bool:
         """By its own name, its group's, or as one of the paper's `tables` or `figures`."""
@@ -74,7 +73,8 @@ class Entry:
             measured = item.folders or (finding and finding.measured)
             caption += f" {item.measured}" if measured else f" Nothing measured: {self.needs}."
         if finding and not finding.measured:
-            finding = Finding(finding.published, needs=self._command if self.from_runs else "")
+            command = self.needs.split("`")[1] if self.needs else ""
+            finding = Finding(finding.published, needs=command)
         return replace(
             item,
             kind=self.name,
@@ -85,14 +85,6 @@ class Entry:
             published=self.published,
             finding=finding,
         )
-
-    def _missing(self) -> Missing:
-        finding = Finding(self.shows, needs=self._command) if self.shows else None
-        return Missing(self.name, self.title, f"Needs {self.lacks}.", finding)
-
-    @property
-    def _command(self) -> str:
-        return (self.needs or self.lacks).split("`")[1]
 
 
 def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Maker]:

@@ -16,7 +16,6 @@ from analysis import published
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from paper_figures.drawing import (
-    DOTTED,
     is_baseline,
     is_hollow,
     lines,
@@ -26,7 +25,7 @@ from paper_figures.drawing import (
     switch_line,
 )
 from paper_figures.groups import Group
-from paper_figures.style import BASELINE, MUTED, Look, Mark, cycle_mark
+from paper_figures.style import BASELINE, Look, Mark, cycle_mark
 
 COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),
@@ -180,7 +179,7 @@ def draw(
         axes.set_ylim(*loss)
     for switch in sorted(set(data["switch"].astype(int)) - {0}):
         if window[0] < switch < window[1]:
-            switch_line(axes, switch, bottom=True)
+            switch_line(axes, switch)
     step_axis(axes)
 
 
@@ -245,8 +244,3 @@ def end_of(data: pd.DataFrame) -> float:
 def last(rows: pd.DataFrame) -> float:
     tokens = rows[rows["quantity"] == "next_token"]
     return float(tokens.sort_values("step")["loss"].iloc[-1])
-
-
-def thin_line(axes: Axes, loss: float) -> None:
-    """A thin line at one loss, for reading off where another curve reaches it."""
-    axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)

@@ -1,4 +1,4 @@
-"""What figures draw more than once: lines, means with intervals, heat maps, their keys and axes."""
+"""What figures draw more than once: lines, means with intervals, their keys and axes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -14,10 +13,7 @@ from analysis.tables.columns import rows_of
 from analysis.wording import gain
 from paper_figures.picture import say
 from paper_figures.style import (
-    INK,
     MUTED,
-    ON_DARK_MAP,
-    ON_MAP,
     PAPER,
     Look,
     Mark,
@@ -102,35 +98,18 @@ def means(
     looks: Mapping[str, Mark],
     words: Callable[[dict[str, Any]], str],
     *,
-    x: str = "step",
-    y: str = "loss",
-    by: str = "label",
-    **look: Any,
-) -> None:
-    """Means with their intervals; a line through those of each value of `by` that has three or
-    more, since one through two would look like a fit."""
-    joined = data.groupby(by).filter(lambda rows: len(rows) > 2)
-    if len(joined):
-        lines(axes, joined, looks, x=x, y=y, by=by, band=False, **look)
-    for row in rows_of(data[data[y].notna()]):
-        at, bar = (row[x], row[y]), (row["low"], row["high"])
-        point(axes, at, looks[row[by]], bar, hollow=is_hollow(row, by), words=words(row))
-
-
-def side_by_side(
-    axes: Axes,
-    data: pd.DataFrame,
-    looks: Mapping[str, Mark],
-    words: Callable[[dict[str, Any]], str],
-    *,
     x: str,
     y: str = "loss",
-    by: str = "label",
 ) -> None:
-    """Means along a log scale, each value of `by` a little aside, so that bars do not overlap."""
-    for place, (_, rows) in enumerate(data.groupby(by, sort=False)):
-        moved = rows.assign(at=rows[x] * 2 ** (0.06 * (place - (data[by].nunique() - 1) / 2)))
-        means(axes, moved, looks, words, x="at", y=y, by=by)
+    """Means with their intervals; a line through those of each setting that has three or more,
+    since one through two would look like a fit."""
+    joined = data.groupby("setting").filter(lambda rows: len(rows) > 2)
+    if len(joined):
+        lines(axes, joined, looks, x=x, y=y, by="setting", band=False)
+    for row in rows_of(data[data[y].notna()]):
+        at, bar = (row[x], row[y]), (row["low"], row["high"])
+        hollow = is_hollow(row, "setting")
+        point(axes, at, looks[row["setting"]], bar, hollow=hollow, words=words(row))
 
 
 def is_baseline(label: str) -> bool:
@@ -144,21 +123,21 @@ def is_hollow(row: Mapping[str, Any], by: str = "label") -> bool:
 
 
 def key(
-    owner: Axes | Figure,
+    axes: Axes,
     entries: Mapping[str, Mapping[str, Any]],
     columns: int = 1,
     title: str = "",
     **place: Any,
 ) -> None:
-    """A legend from looks of `Line2D`, by words, in as many columns of at most `columns` as its
-    owner has room for."""
+    """A legend from looks of `Line2D`, by words, in as many columns of at most `columns` as there
+    is room for."""
     drawn = [Line2D([], [], **{"color": MUTED, "linestyle": "none", **e}) for e in entries.values()]
-    points = room(owner) if isinstance(owner, Axes) else 72 * owner.get_figwidth()
+    points = room(axes)
     widest = max(map(text_width, entries), default=0.0) + HANDLE
     columns = max(1, min(columns, len(drawn), int(points / widest)))
     words = [wrapped(entry, points - HANDLE) for entry in entries]
     more = {"handletextpad": 0.5, "columnspacing": 1.0, **place}
-    owner.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
+    axes.legend(drawn, words, ncols=columns, title=wrapped(title, points) or None, **more)
 
 
 def key_above(
@@ -204,47 +183,6 @@ def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> Non
         )
 
 
-def heat_map(
-    axes: Axes, wide: pd.DataFrame, low: float, high: float, words: pd.DataFrame | None = None
-) -> Any:
-    """Cells of a table, its first row at the bottom; returns what a colour bar is made of.
-
-    Cell (i, j) lies around (j + 0.5, i + 0.5). `words`: said in the cells.
-    """
-    sns.heatmap(
-        wide.astype(float),
-        vmin=low,
-        vmax=high,
-        cmap="cividis",
-        cbar=False,
-        annot=False if words is None else words,
-        fmt="",
-        annot_kws={"fontsize": 7},
-        xticklabels=False,  # seaborn's own are rendered to see whether they overlap
-        yticklabels=False,
-        ax=axes,
-    )
-    for axis, names in ((axes.xaxis, wide.columns), (axes.yaxis, wide.index)):
-        shown = range(0, len(names), 1 + len(names) // 16)
-        axis.set_ticks([place + 0.5 for place in shown], [str(names[place]) for place in shown])
-    axes.invert_yaxis()
-    (mesh,) = axes.collections
-    for text in axes.texts:
-        x, y = text.get_position()
-        face = mesh.get_facecolor()[int(y) * wide.shape[1] + int(x)]
-        text.set_color(ON_MAP if sns.utils.relative_luminance(face) > 0.18 else ON_DARK_MAP)
-    axes.tick_params(length=0, labelrotation=0)
-    return mesh
-
-
-def rows_below(axes: Axes, names: Sequence[str]) -> None:
-    """Named rows from the top downwards, on an axis without a line."""
-    axes.set_yticks(range(len(names)), list(names))
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-
-
 def log_axis(
     axes: Axes, which: str, ticks: Sequence[float], texts: Sequence[str] | None = None
 ) -> None:
@@ -261,24 +199,16 @@ def step_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def switch_line(axes: Axes, x: float, *, bottom: bool = False) -> None:
-    """Mark the end of the superposition phase, named at the top or the bottom."""
+def switch_line(axes: Axes, x: float) -> None:
+    """Mark the end of the superposition phase, named at the bottom."""
     axes.axvline(x, color=MUTED, linewidth=0.7, linestyle=DOTTED)
-    place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom" if bottom else "top"}
-    at, offset = (x, 0.0 if bottom else 1.0), (2.5, 2 if bottom else -1)
-    note(axes, "switch", at, offset, color=MUTED, **place)
+    place: Look = {"xycoords": ("data", "axes fraction"), "va": "bottom"}
+    note(axes, "switch", (x, 0.0), (2.5, 2), color=MUTED, **place)
 
 
-def level_line(
-    axes: Axes, level: float, name: str, colour: str = INK, *, below: bool = False, **look: Any
-) -> None:
-    """A line at one loss, named above its right end, or below its middle."""
-    axes.axhline(level, color=colour, linewidth=0.9, **look)
-    place: Look = {"xycoords": ("axes fraction", "data"), "ha": "center" if below else "right"}
-    place["va"] = "top" if below else "bottom"
-    note(
-        axes, name, (0.5 if below else 1.0, level), (-1, -2 if below else 2), color=colour, **place
-    )
+def level_line(axes: Axes, loss: float) -> None:
+    """For reading off where another curve reaches a loss."""
+    axes.axhline(loss, color=MUTED, linewidth=0.6, linestyle=DOTTED)
 
 
 def note(
@@ -317,7 +247,10 @@ def forest(
             bar = (row["low"], row["high"])
             point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=words)
             names.append(row["setting"])
-    rows_below(axes, names)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
     axes.margins(x=0.06)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel("gain (nats per token)")

@@ -154,6 +154,13 @@ class Group:
         wanted = np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int)
         return self.only(same.iloc[np.unique(wanted)])
 
+    def with_baseline(self) -> pd.DataFrame:
+        """The baseline's row, then one per setting: `loss` at the baseline's level."""
+        base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
+        base |= {"loss": self.level, "seeds": len(self.baselines)}
+        own = self.rows.assign(loss=self.level - self.rows["gain"])
+        return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
+
     def beside_baseline(self) -> pd.DataFrame:
         """One row per setting: its loss at the baseline's level, and the ends of its interval."""
         rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
@@ -167,12 +174,6 @@ class Group:
             baseline_high=seeds.max(),
         )
         return table.sort_values(["step_ratio", "bag_size"], ignore_index=True)
-
-
-def all_groups(summary: Summary) -> list[Group]:
-    """All that may be compared, in order of name."""
-    table = summary.comparison.table
-    return [Group(summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
 
 def folders_of(found: Iterable[Group]) -> tuple[str, ...]:

@@ -120,7 +120,6 @@ class Missing:
     title: str
     sentence: str
     """Which runs it needs, and the command that makes them."""
-    finding: Finding | None = None
 
 
 def plain_numbers(value: Any) -> Any:

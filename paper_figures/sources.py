@@ -3,15 +3,15 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from analysis.published import TASKS
 from analysis.summary import Summary, summarise
-from analysis.tables.columns import Tables, rows_of
+from analysis.tables.columns import Tables
 from analysis.tables.source import read_tables
-from paper_figures.groups import Group, all_groups
+from analysis.verdict.comparison import SAME
+from paper_figures.groups import Group
 from tst_study.errors import UserError
 
 METRICS = ("acc_norm", "acc")
@@ -38,7 +38,9 @@ class Sources:
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        return all_groups(self.summary)
+        """All that may be compared, in order of name."""
+        table = self.summary.comparison.table
+        return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
     @property
     def plain_groups(self) -> list[Group]:
@@ -71,13 +73,13 @@ def accuracies(tables: Tables) -> pd.DataFrame:
     On all questions and without examples in the context, as the paper's are.
     """
     done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
-    found: dict[tuple[str, str], tuple[Any, ...]] = {}
-    measured = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
-    for row in rows_of(measured.astype({"folder": str}).merge(done, on="folder")):
-        details, key = json.loads(row["details"]), (row["folder"], row["task"])
-        whole = details.get("shots") == 0 and details.get("limit") is None
-        if row["metric"] in METRICS and row["step"] == row["steps"] and whole:
-            place = METRICS.index(row["metric"])
-            if place <= METRICS.index(found.get(key, (METRICS[-1],))[-1]):
-                found[key] = (*key, row["value"], row["metric"])
-    return pd.DataFrame(list(found.values()), columns=list(COLUMNS))
+    table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
+    table = table.astype({"folder": str}).merge(done, on="folder")
+    details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
+    whole = (details["shots"] == 0) & details["limit"].isna()
+    table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
+    # Of metrics the first, of rows the last.
+    table = table.assign(place=table["metric"].map(METRICS.index))
+    table = table.sort_values("place", ascending=False, kind="stable")
+    table = table.drop_duplicates(["folder", "task"], keep="last").sort_index()
+    return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)

@@ -8,14 +8,13 @@ dark values.
 import contextlib
 import functools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,9 +28,6 @@ PAGE = 7.0
 
 INK, MUTED, FAINT = "#1c1c20", "#66666e", "#d4d4da"
 PAPER = "#ffffff"
-
-ON_MAP, ON_DARK_MAP = "#000000", "#fefefe"
-"""Lines and words on a coloured map: unlike `INK`, the same under a dark theme, as the map is."""
 
 Look = dict[str, Any]
 """Keywords of matplotlib."""
@@ -119,21 +115,9 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(
-    width: float,
-    height: float,
-    columns: int = 1,
-    rows: int = 1,
-    width_ratios: Sequence[float] | None = None,
-) -> tuple[Figure, list[list[Axes]]]:
-    """A figure and its panels, row by row, sizes in inches, free of pyplot's global state."""
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=width_ratios)
-    return figure, [list(row) for row in axes]
-
-
-def new_rows(width: float, height: float, counts: Sequence[int]) -> tuple[Figure, list[list[Axes]]]:
-    """Like `new_figure`, each row with a number of panels of its own, over the whole width."""
+def new_figure(width: float, height: float, *counts: int) -> tuple[Figure, list[list[Axes]]]:
+    """A figure and its panels, sizes in inches: for each row how many, over the whole width; free
+    of pyplot's global state."""
     figure = Figure(figsize=(width, height))
     outer = figure.add_gridspec(len(counts), 1)
     inner = [outer[row].subgridspec(1, count) for row, count in enumerate(counts)]
@@ -144,15 +128,13 @@ def new_rows(width: float, height: float, counts: Sequence[int]) -> tuple[Figure
 def room(axes: Axes) -> float:
     """Points right of a panel's left axis in its share of the figure: words above it that are no
     longer than this take no width from any panel."""
-    figure = axes.get_figure(root=True)
-    spec = axes.get_subplotspec()
+    figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
     assert figure is not None
     assert spec is not None
-    shares = np.asarray(spec.get_gridspec().get_width_ratios(), dtype=float)
-    share = shares[spec.colspan.start : spec.colspan.stop].sum() / shares.sum()
     names = axes.yaxis.get_tightbbox()
     left = axes.bbox.x0 - names.x0 if names is not None else 0.0
-    return float(72 * (share * figure.get_figwidth() - left / figure.dpi) - 14)
+    share = figure.get_figwidth() / spec.get_gridspec().ncols
+    return float(72 * (share - left / figure.dpi) - 14)
 
 
 def wrapped(words: str, points: float, size: float = 7.0) -> str:

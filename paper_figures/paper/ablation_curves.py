@@ -21,7 +21,7 @@ from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, Mark, new_rows
+from paper_figures.style import PAGE, Mark, new_figure
 
 SWITCH = 20_000
 
@@ -138,7 +138,7 @@ def _panel(group: Group) -> str:
 def _figure(data: pd.DataFrame, looks: dict[str, Mark]) -> Figure:
     panels = list(data.groupby(["source", "panel"], sort=False))
     counts = [len(panels[start : start + 2]) for start in range(0, len(panels), 2)]
-    drawn, rows = new_rows(PAGE, 2.4 * len(counts), counts)
+    drawn, rows = new_figure(PAGE, 2.4 * len(counts), *counts)
     for axes, ((source, panel), part) in zip(itertools.chain(*rows), panels, strict=True):
         late = part[part["quantity"] != "bag_loss"]
         window = (float(part["switch"].max()), curves.end_of(part))

@@ -13,12 +13,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import published
 from analysis.fits.bag_size import optimum
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
 from analysis.wording import number
 from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import end_labels, level_line, lines, log_axis, note
+from paper_figures.drawing import end_labels, lines, log_axis, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, Verdict
 from paper_figures.paper.final_loss_grid import (
@@ -31,7 +32,7 @@ from paper_figures.paper.final_loss_grid import (
 )
 from paper_figures.picture import Picture, say
 from paper_figures.sources import Sources
-from paper_figures.style import FAINT, INK, PAGE, new_rows, ratio_mark
+from paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
 from tst_study.errors import UserError
 
 _CURVE = ["source", "step_ratio"]
@@ -112,7 +113,7 @@ def _by_seed(group: Group, losses: pd.DataFrame, ratio: float) -> pd.DataFrame:
 
 
 def _published(which: PublishedGrid) -> pd.DataFrame:
-    grid = which.losses()
+    grid = published.loss_grid(which.table)
     level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
     cells = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] < 1)]
     columns = [*_CURVE, "bag_size", "loss", "low", "high", "error", "seeds", "baseline"]
@@ -125,14 +126,16 @@ def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) 
     optimum by r."""
     known = set(found["source"][found["best"].notna()])
     counts = [3 if source in known else 2 for source in scales]
-    drawn, rows = new_rows(PAGE, 2.6 * len(scales), counts)
+    drawn, rows = new_figure(PAGE, 2.6 * len(scales), *counts)
     for (whole, near, *best), (source, scale) in zip(rows, scales.items(), strict=True):
         mine, own = data[data["source"] == source], found[found["source"] == source]
         level = float(mine["baseline"].iloc[0])
         low = float(np.nanmin(mine[["loss", "low"]].astype(float)))
         top = level + 0.35 * abs(level - low)
         _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
-        level_line(whole, level, "baseline", below=True)
+        whole.axhline(level, color=INK, linewidth=0.9)
+        place: Look = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "top"}
+        note(whole, "baseline", (0.5, level), (-1, -2), color=INK, **place)
         whole.set_title(f"{source}: {scale}")
         whole.set_ylabel("final loss (nats per token)")
         _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
@@ -173,16 +176,10 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> N
             out = slice(inside, inside + 2)
             at = np.exp(np.interp(loss[1], losses[out], np.log(sizes[out])))
             leaving.append((float(at), str(name)))
-    first = max([name for *_, name, _ in ends] + [name for _, name in leaving], default="")
-    end_labels(axes, [(x, y, _named(name, first), colour) for x, y, name, colour in ends])
+    end_labels(axes, ends)
     for x, name in leaving:
-        note(axes, _named(name, first), (x, loss[1]), (5, -1), va="top")
-    axes.set_xlabel("bag size s (log scale)")
-
-
-def _named(ratio: str, first: str) -> str:
-    """Said once what the numbers are."""
-    return f"r = {ratio}" if ratio == first else ratio
+        note(axes, name, (x, loss[1]), (5, -1), va="top")
+    axes.set_xlabel("bag size s (log scale); numbers: r")
 
 
 def _draw_near(axes: Axes, data: pd.DataFrame, found: pd.DataFrame) -> None:

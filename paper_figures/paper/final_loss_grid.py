@@ -36,9 +36,6 @@ class PublishedGrid:
         weights = " with power-law weights" if self.weighting == "power_law" else ""
         return f"{self.size}, {self.steps:,} steps{weights}"
 
-    def losses(self) -> pd.DataFrame:
-        return published.loss_grid(self.table, unrecovered=True)
-
     def group(self, sources: Sources) -> Group | None:
         """The runs that fill the grid: the published scale's, or those with most cells.
 
@@ -92,20 +89,16 @@ def final_loss_grid(sources: Sources, which: PublishedGrid) -> Table:
 def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
     """One row per cell, published or measured; s = 1, r = 0 is the baseline."""
     cells = ["step_ratio", "bag_size"]
-    data = which.losses()[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
+    grid = published.loss_grid(which.table, unrecovered=True)
+    data = grid[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
     gain = _baseline(data, "published_loss") - data["published_loss"]
     data["published_gain"] = gain.where(data["step_ratio"] < 1)
     measured = pd.DataFrame(columns=[*cells, *_MEASURED]).astype({"bag_size": "int64"})
     if group is not None:
-        level = {"step_ratio": 0.0, "bag_size": 1, "measured_loss": group.level}
-        level["seeds"] = len(group.baselines)
-        gain = group.rows["gain"]
-        rows = group.rows.assign(
-            step_ratio=group.rows["step_ratio"].round(3),
-            measured_gain=gain,
-            measured_loss=group.level - gain,
-        )[[*cells, *_MEASURED]]
-        measured = pd.concat([pd.DataFrame([level]), rows], ignore_index=True)
+        rows = group.with_baseline()
+        rows = rows.assign(step_ratio=rows["step_ratio"].astype(float).round(3))
+        measured = rows.rename(columns={"loss": "measured_loss", "gain": "measured_gain"})
+        measured = measured[[*cells, "measured_loss", "seeds", "measured_gain", "low", "high"]]
     types: dict[str, Any] = {
         **dict.fromkeys(_MEASURED, float),
         "step_ratio": float,

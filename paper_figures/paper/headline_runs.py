@@ -79,25 +79,16 @@ def headline_runs(sources: Sources) -> Table:
 
 def _measured(group: Group) -> pd.DataFrame:
     """The baseline and the plain settings of one comparison group."""
-    first, rows = group.members.iloc[0], group.rows
-    base = {
-        "method": "baseline",
-        "bag_size": 1,
-        "superposed_steps": 0,
-        "data_multiplier": 1.0,
-        "loss_measured": group.level,
-        "seeds": len(group.baselines),
-    }
-    columns = ["bag_size", "superposed_steps", "data_multiplier", "low", "high", "seeds"]
-    gains = {"gain_measured": rows["gain"], "loss_measured": group.level - rows["gain"]}
-    own = rows[columns].assign(method="TST", **gains)
-    table = pd.concat([pd.DataFrame([base]), own], ignore_index=True)
-    return table.assign(
+    first, rows = group.members.iloc[0], group.with_baseline()
+    own = rows.rename(columns={"loss": "loss_measured", "gain": "gain_measured"})
+    columns = ["loss_measured", "seeds", "low", "high", "gain_measured"]
+    return own[["bag_size", "superposed_steps", *columns]].assign(
+        method=rows["bag_size"].eq(1).map({True: "baseline", False: "TST"}),
         model=f"{big(first['parameters'])}, {first['corpus']}{group.rate}",
         steps=group.steps,
         flops=float(first["flops"]),
-        raw_tokens=float(first["latent_tokens"]) * table["data_multiplier"],
-    ).drop(columns="data_multiplier")
+        raw_tokens=float(first["latent_tokens"]) * rows["data_multiplier"],
+    )
 
 
 def _grid(data: pd.DataFrame, measured: bool) -> Grid:

@@ -151,7 +151,7 @@ def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     looks = setting_marks(data, "setting")
-    means(axes, data, looks, _said, x="learning_rate", by="setting")
+    means(axes, data, looks, _said, x="learning_rate")
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)

@@ -13,11 +13,11 @@ from analysis.verdict.comparison import SAME_BUT_LENGTH, alike
 from analysis.wording import bounds, gain, group_label, number, signed
 from paper_figures import curves
 from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import is_baseline, key_above
+from paper_figures.drawing import is_baseline, key_above, level_line
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
-from paper_figures.style import PAGE, new_rows
+from paper_figures.style import PAGE, new_figure
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 PANELS = {
@@ -149,14 +149,14 @@ def _published(panel: str) -> pd.DataFrame:
 def _figure(data: pd.DataFrame, matches: dict[str, dict[str, Any]]) -> Figure:
     by_source = [part for _, part in data.groupby("source", sort=False)]
     counts = [part["panel"].nunique() for part in by_source]
-    drawn, rows = new_rows(PAGE, 2.7 * len(counts), counts)
+    drawn, rows = new_figure(PAGE, 2.7 * len(counts), *counts)
     for row, mine in zip(rows, by_source, strict=True):
         panels = [part for _, part in mine.groupby("panel", sort=False)]
         loss = _limits(panels)
         for axes, part in zip(row, panels, strict=True):
             looks = curves.marks(list(part["label"]))
             curves.draw(axes, part, looks, (0.0, curves.end_of(part)), loss)
-            curves.thin_line(axes, _end(part))
+            level_line(axes, _end(part))
             kind = PANELS[part["panel"].iloc[0]][0]
             title = f"{part['source'].iloc[0]}: {kind}"
             if part["source"].iloc[0] == "measured":

@@ -64,7 +64,7 @@ def _places(tokens: range) -> str:
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    drawn, ((axes,),) = new_figure(PAGE, 2.5)
+    drawn, ((axes,),) = new_figure(PAGE, 2.5, 1)
     axes.set_xlim(-NAMES, 2 * WIDTH + NAMES)
     axes.set_ylim(-0.9, 5.4)
     axes.set_axis_off()

@@ -11,7 +11,7 @@ from analysis import published
 from analysis.wording import signed
 from paper_figures import curves
 from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import is_baseline, key_above, note
+from paper_figures.drawing import is_baseline, key_above, level_line, note
 from paper_figures.groups import Group
 from paper_figures.item import Finding, judged
 from paper_figures.picture import Picture
@@ -61,7 +61,7 @@ def reached(data: pd.DataFrame, baseline: bool) -> tuple[int, float]:
 
 def _figure(data: pd.DataFrame) -> Figure:
     sources = list(dict.fromkeys(data["source"]))
-    drawn, rows = new_figure(PAGE, 2.7 * len(sources), 2, len(sources))
+    drawn, rows = new_figure(PAGE, 2.7 * len(sources), *[2] * len(sources))
     for (left, right), source in zip(rows, sources, strict=True):
         mine = data[data["source"] == source]
         looks, steps = curves.marks(list(mine["label"])), curves.end_of(mine)
@@ -81,7 +81,7 @@ def _figure(data: pd.DataFrame) -> Figure:
 def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
     """The level that superposition reached, and how many steps earlier."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
-    curves.thin_line(axes, level)
+    level_line(axes, level)
     words = f"TST's last loss, {level:.3f}"
     note(axes, words, (axes.get_xlim()[0], level), (2, -9), color=MUTED)
     arrow: Look = {"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2}

@@ -63,15 +63,15 @@ def _both(group: Group) -> Group:
 
 
 def _measured(group: Group) -> pd.DataFrame:
-    rows, (_, plain, fresh) = group.rows, METHODS.values()
-    names = rows["reinitialized"].map({True: fresh, False: plain})
-    sizes = zip(names, rows["bag_size"], rows["step_ratio"], strict=True)
-    table = rows[["gain", "low", "high", "seeds"]].assign(
-        method=[f"{name}, s = {size}, r = {ratio:.3g}" for name, size, ratio in sizes],
-        loss=group.level - rows["gain"],
-    )
-    base = pd.DataFrame([{"method": "baseline", "loss": group.level}])
-    return pd.concat([base, table], ignore_index=True).assign(runs=f"measured: {group.scale}")
+    rows, (base, plain, fresh) = group.with_baseline(), METHODS.values()
+    names = [
+        f"{fresh if row['reinitialized'] else plain}, s = {row['bag_size']}, "
+        f"r = {row['step_ratio']:.3g}"
+        for row in rows_of(group.rows)
+    ]
+    seeds = rows["seeds"].where(rows["bag_size"] > 1)
+    table = rows[["loss", "gain", "low", "high"]].assign(method=[base, *names], seeds=seeds)
+    return table.assign(runs=f"measured: {group.scale}")
 
 
 def _against_plain(group: Group) -> float:

@@ -6,8 +6,9 @@ import pandas as pd
 
 from analysis.summary import Summary, counts_in_words, verdict_counts
 from analysis.tables.columns import rows_of
-from analysis.wording import gain_sentence, number, signed, span, told_apart
-from paper_figures.groups import Group, all_groups
+from analysis.wording import gain_sentence, number, signed, span
+from paper_figures.groups import Group
+from paper_figures.sources import Sources
 from tst_study.text import big, duration
 
 ASKED = (
@@ -28,21 +29,21 @@ FEW = 3
 """Settings of one kind of text that are all said in words at the top."""
 
 
-def lead(summary: Summary) -> list[tuple[str, str, str]]:
+def lead(sources: Sources) -> list[tuple[str, str, str]]:
     """Paragraphs, each with its kind and a bold start: scale, question, what was to be expected,
     an answer for each natural text, then for language made to show the mechanism, words."""
     by_text: dict[str, list[Group]] = {}
-    for group in sorted(all_groups(summary), key=lambda g: (g.is_generated, g.model, g.steps)):
+    for group in sorted(sources.groups, key=lambda g: (g.is_generated, g.model, g.steps)):
         by_text.setdefault(group.text, []).append(group)
     answers = [
-        ("lead answer", f"{name} ({_scale(found)}):", _answer(found))
+        ("lead answer", name, f"({_scale(found)}): {_answer(found)}")
         for name, found in by_text.items()
     ]
     return [
-        ("facts", "", _facts(summary)),
+        ("facts", "", _facts(sources.summary)),
         ("lead", "", ASKED),
         ("note", "", EXPECTED),
-        *(answers or [("lead", "", summary.headline())]),
+        *(answers or [("lead", "", sources.summary.headline())]),
         ("note", "", GLOSSARY),
     ]
 
@@ -55,22 +56,11 @@ def _scale(found: list[Group]) -> str:
 
 
 def _answer(found: list[Group]) -> str:
-    firsts = [group.rows.iloc[0] for group in found]
-    places = told_apart(
-        [f"{group.steps:,} steps" for group in found],
-        [str(first["corpus"]) for first in firsts],
-        [group.model.split(",")[0] for group in found],
-        [f"learning rate {first['learning_rate']:g}" for first in firsts],
-        [f"[{first['group'][:6]}]" for first in firsts],
-    )
-    each = zip(found, places, strict=True)
-    rows = pd.concat([group.rows.assign(place=place) for group, place in each])
+    rows = pd.concat([group.rows.assign(place=group.label) for group in found])
     if len(rows) <= FEW:
-        several = len(found) > 1
-        said = (
-            (f"{row['place']}, " if several else "") + gain_sentence(row) for row in rows_of(rows)
-        )
-        return " ".join(said)
+        places = rows["place"] + ", " if len(found) > 1 else [""] * len(rows)
+        each = zip(places, rows_of(rows), strict=True)
+        return " ".join(place + gain_sentence(row) for place, row in each)
     ranked = rows.sort_values("gain")
     ends = [
         f"{signed(row['gain'])} ({row['setting']}, {row['place']})"
@@ -81,17 +71,12 @@ def _answer(found: list[Group]) -> str:
 
 
 def _facts(summary: Summary) -> str:
-    trunks = summary.tables.runs["role"] == "trunk"
-    runs = summary.tables.runs[~trunks]
-    states = runs["state"].value_counts()
-    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+    runs = summary.tables.runs
+    states = runs.assign(state=runs["state"].mask(runs["role"] == "trunk", "trunk"))["state"]
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
-    said = f"{duration(runs['training_seconds'].astype(float).sum())} of training"
-    if trunks.any():
-        facts.append(f"{number(int(trunks.sum()), 'trunk')} that they share")
-        said += ", shared steps counted for each run"
-    facts.append(said)
+    facts.append(f"{duration(runs['training_seconds'].astype(float).sum())} of training")
     return " · ".join([*facts, f"code {', '.join(codes)}"] if codes else facts)
 
 

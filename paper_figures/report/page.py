@@ -21,9 +21,6 @@ from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, PALETTE
 from paper_figures.table import Table
 
-FIRST = "overview"
-"""Its two panels follow one by one, so a phone leaves it out."""
-
 
 @dataclass(frozen=True)
 class Section:
@@ -78,7 +75,7 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
     pages.filters["marked"] = marked
     return pages.get_template("report.html").render(
         subject=subject if sources.folder else "the published numbers",
-        lead=lead(summary) if sources.folder else [("lead", "", published)],
+        lead=lead(sources) if sources.folder else [("lead", "", published)],
         sections=[section for section in every if not section.is_empty],
     )
 
@@ -94,15 +91,14 @@ def marked(words: str) -> Markup:
 def _pictures(items: Sequence[Item], to: Path) -> list[dict[str, object]]:
     """A study's own say what was found; the paper's come after them."""
     pictures = [item for item in items if isinstance(item, Picture)]
-    pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != FIRST))
+    pictures.sort(key=lambda picture: (picture.group != "study", picture.kind != "overview"))
     found: list[dict[str, object]] = []
     for place, picture in enumerate(pictures):
         svg = to.joinpath(f"{picture.name}.svg").read_text("utf8")
         points = re.search(r'width="([\d.]+)pt"', svg)
         wide = points is not None and float(points[1]) > 1.3 * COLUMN * 72
-        kinds = ["wide"] * wide + ["twice"] * (picture.kind == FIRST)
         drawing = _inline(svg, f"f{place}", f"{picture.title}. {picture.caption}")
-        found.append({"item": picture, "kinds": kinds, "drawing": drawing})
+        found.append({"item": picture, "wide": wide, "drawing": drawing})
     return found
 
 

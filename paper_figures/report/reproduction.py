@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from analysis.wording import number
-from paper_figures.item import Item, Missing
+from paper_figures.item import Item
 from paper_figures.sources import Sources
 from paper_figures.table import Entry, Grid, markdown_grid
 
@@ -28,11 +28,10 @@ DONE = ("item", "published", "measured here", "runs", "verdict")
 OPEN = ("item", "published", "the command that measures it")
 
 
-def grids(items: Sequence[Item], missing: Sequence[Missing]) -> tuple[Grid, Grid]:
+def grids(items: Sequence[Item]) -> tuple[Grid, Grid]:
     """What was measured and what was not: a row for each item that has a finding."""
-    every: list[Item | Missing] = [*items, *missing]
     done, open_ = [], []
-    for item in every:
+    for item in items:
         if (found := item.finding) and found.measured:
             cells = map(Entry, (item.title, found.published, found.measured, found.scale))
             done.append((*cells, Entry(found.verdict, best=True)))
@@ -42,8 +41,8 @@ def grids(items: Sequence[Item], missing: Sequence[Missing]) -> tuple[Grid, Grid
     return Grid("", DONE, tuple(done)), Grid("", OPEN, tuple(open_))
 
 
-def markdown(sources: Sources, items: Sequence[Item], missing: Sequence[Missing]) -> str:
-    done, open_ = grids(items, missing)
+def markdown(sources: Sources, items: Sequence[Item]) -> str:
+    done, open_ = grids(items)
     studies = ", ".join(f"`{name}`" for name in sorted(set(sources.runs["study"]))) or "none"
     trunks = int((sources.runs["role"] == "trunk").sum())
     counted = number(len(sources.runs) - trunks, "run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -76,21 +75,10 @@ class Browser:
         self.call("Input.insertText", text=words)
 
     def press(self, key: str) -> None:
-        """A key by its name (`Tab`, `Enter`, `ArrowRight`), wherever the focus is."""
-        code = {"Tab": 9, "Enter": 13, "ArrowRight": 39}[key]
-        text = {"text": "\r"} if key == "Enter" else {}
+        """A key by its name (`Tab`, `ArrowRight`), wherever the focus is."""
+        code = {"Tab": 9, "ArrowRight": 39}[key]
         for kind in ("keyDown", "keyUp"):
-            more = text if kind == "keyDown" else {}
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more
-            )
-
-    def screenshot(self, path: Path, whole: bool = False) -> bytes:
-        """A PNG of what is seen, or of the whole page."""
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        picture = base64.b64decode(found["data"])
-        path.write_bytes(picture)
-        return picture
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1

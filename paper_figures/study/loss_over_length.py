@@ -1,6 +1,4 @@
-"""What came out at the end, over bag size (paper, Figure 4) and over the number of steps: from
-where on does superposition win?
-"""
+"""Gain over the number of steps: from where on does superposition win?"""
 
 from functools import partial
 from typing import Any
@@ -9,78 +7,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.verdict.comparison import SAME_BUT_LENGTH
-from analysis.wording import gain, group_details, span, told_apart
+from analysis.wording import gain, span, told_apart
 from paper_figures.catalogue import figure, submit
-from paper_figures.curves import said
-from paper_figures.drawing import DOTTED, key_above, level_line, log_axis, side_by_side
+from paper_figures.drawing import key_above, log_axis, means
 from paper_figures.groups import Group, file_part
 from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, INK, MUTED, cycle_mark, new_figure, setting_marks
+from paper_figures.style import COLUMN, MUTED, new_figure, setting_marks
 
-READING = (
-    "Each point is the baseline's mean less the mean gain over paired seeds, its bar the 95% "
-    "interval of that gain; hollow: a bar that reaches the baseline's line shows no difference, "
-    "and without a bar it is one seed and no claim. Shading: range of the baseline over seeds, "
-    "which pairing takes out."
-)
 LENGTHS = "Gain against the number of steps"
-
-
-@figure(
-    "loss_over_bag_size",
-    title="Held-out loss over bag size",
-    lacks="two or more bag sizes beside their baseline: generated language has them at "
-    f"{submit('laptop', 'quick')}, prose at {submit('laptop', 'desktop')}",
-)
-def loss_over_bag_size(sources: Sources) -> list[Item]:
-    """One per comparison group that has two or more bag sizes of the plain method."""
-    found = sources.plain_groups
-    return [_of_sizes(group) for group in found if group.rows["bag_size"].nunique() >= 2]
-
-
-def _of_sizes(group: Group) -> Picture:
-    data = group.beside_baseline()
-    optimum = group.members["optimal_nats_per_token"].dropna().astype(float)
-    best = float(optimum.iloc[0]) if len(optimum) else None
-    known = (
-        f" The language's own entropy, which no model can beat, is {best:.3f} nats per token."
-        if best
-        else ""
-    )
-    return Picture(
-        name=f"loss_over_bag_size-{group.slug}",
-        title=f"Held-out loss over bag size, {group.label}",
-        caption=f"{group_details(group.members)}; {group.seeds}. {READING}{known}",
-        data=data,
-        folders=group.folders,
-        draw=partial(_draw_sizes, data, best),
-    )
-
-
-def _draw_sizes(data: pd.DataFrame, optimum: float | None) -> Figure:
-    drawn, ((axes,),) = new_figure(COLUMN, 2.4)
-    first, names = data.iloc[0], data["step_ratio"].map("r = {:.3g}".format)
-    looks = {name: cycle_mark(place) for place, name in enumerate(names.unique())}
-    axes.axhspan(first["baseline_low"], first["baseline_high"], color=INK, alpha=0.08, lw=0)
-    level_line(axes, first["baseline"], "baseline")
-    side_by_side(axes, data.assign(label=names), looks, _loss, x="bag_size")
-    low, high = axes.get_ylim()
-    if optimum is not None and low - optimum < 2 * (high - low):
-        level_line(axes, optimum, "entropy of the language", MUTED, linestyle=DOTTED)
-    sizes = sorted(data["bag_size"].unique())
-    log_axis(axes, "x", sizes)
-    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    axes.set_xlabel("bag size s (log scale)" + (f", at {names[0]}" if len(looks) == 1 else ""))
-    axes.set_ylabel("held-out loss (nats per token)")
-    if len(looks) > 1:
-        key_above(axes, "", looks, 4, markers=True)
-    return drawn
-
-
-def _loss(row: dict[str, Any]) -> str:
-    return said({**row, "label": row["setting"]})
 
 
 @figure(
@@ -134,10 +70,14 @@ def _of_lengths(group: Group, name: str, title: str) -> Picture:
 
 
 def _draw_lengths(data: pd.DataFrame) -> Figure:
-    drawn, ((axes,),) = new_figure(COLUMN, 2.5)
+    drawn, ((axes,),) = new_figure(COLUMN, 2.5, 1)
     axes.axhline(0, color=MUTED, linewidth=0.7)
     looks = setting_marks(data, "setting")
-    side_by_side(axes, data, looks, _gain, x="steps", y="gain", by="setting")
+    for place, (_, rows) in enumerate(data.groupby("setting", sort=False)):
+        # A little aside, so that bars do not overlap.
+        aside = 2 ** (0.06 * (place - (data["setting"].nunique() - 1) / 2))
+        moved = rows.assign(at=rows["steps"] * aside)
+        means(axes, moved, looks, _gain, x="at", y="gain")
     by_steps = data.groupby("steps")["seeds"].agg(list)
     texts = [f"{steps:,}\n{span(seeds, 'seed')}" for steps, seeds in by_steps.items()]
     log_axis(axes, "x", list(by_steps.index), texts)
