@@ -1,8 +1,8 @@
 """All tables and figures by name: `@figure` registers the function that makes one.
 
-A module of `paper/` (in the paper's order) or `study/` (a study's own runs) holds its data and its
-drawing. Name, published files, what is said where runs are lacking, and the command that would make
-them stand in the decorator.
+A module of `paper/` (in the paper's order), `extensions/` (what the paper does not show) or
+`study/` (a study's own runs) holds its data and its drawing. Name, published files, what is said
+where runs are lacking, and the command that would make them stand in the decorator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paper_figures.item import Finding, Item, Missing
 from paper_figures.sources import Sources
 from tst_study.errors import one_of
 
-FOLDERS = ("paper", "study")
+FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
 
 Made = Item | Sequence[Item]

@@ -25,10 +25,10 @@ def figures(
     ] = Path("figures"),
     only: Annotated[
         list[str] | None,
-        typer.Option(help="table4, figure4, report, tables, study, … (repeatable)."),
+        typer.Option(help="table4, figure4, report, tables, extensions, study, … (repeatable)."),
     ] = None,
 ) -> None:
-    """Draw the paper's tables and figures, those of a study, and the report."""
+    """Draw the paper's tables and figures, those it lacks, and the report."""
     from paper_figures.build import build
 
     for line in build(runs, to, only=only).lines():

@@ -10,7 +10,7 @@ from tst_study.errors import UserError
 
 def test_a_group_names_all_its_entries() -> None:
     assert len(find(["tables"])[0]) == 28
-    assert {entry.group for entry in find(["study"])[0]} == {"study"}
+    assert {entry.group for entry in find(["extensions"])[0]} == {"extensions"}
     assert [entry.name for entry in find(["figure4"])[0]] == ["figure4"]
     assert find(["report"]) == ([], {"report"})
 

@@ -1,0 +1,114 @@
+"""One law of superposition over Tables 4 to 7, and what it predicts of runs outside its fit."""
+
+import functools
+from functools import partial
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
+from analysis.fits.law.rows import published_rows
+from analysis.fits.law.superposition_law import Law, published_law
+from analysis.tables.columns import rows_of
+from analysis.wording import number
+from paper_figures.catalogue import figure
+from paper_figures.item import Finding
+from paper_figures.picture import Picture
+from paper_figures.sources import Sources
+from paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
+
+DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
+NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
+"""Whose errors are drawn: the law's and those of two predictions without a law."""
+DATA += [*NULLS, "bias"]
+SHOWN = "270M → 600M"
+"""The split whose predictions are drawn run by run: one size fitted, the other predicted."""
+TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, 1/i"}
+
+
+@figure(
+    "law_of_superposition",
+    title="A law of superposition, fitted and held out",
+    published=["final_loss_grid"],
+)
+def law_of_superposition(_sources: Sources) -> Picture:
+    law, errors, data = _fits()
+    rmse = 1000 * float((law.rows["error"] ** 2).mean() ** 0.5)
+    said = "; ".join(
+        f"{row['split']} {1000 * row['law']:.1f} ({1000 * row['copied']:.1f} by copying)"
+        for row in rows_of(errors)
+    )
+    return Picture(
+        caption=f"The law with {number(len(law.fit.theta), 'parameter')}, fitted at once to "
+        f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} mnats. "
+        "Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
+        "law saw only what stands before the arrow; circle: the nearest fitted runs copied, bar: "
+        "the mean gain, neither of which needs a law. Gains are over the baseline of the same size "
+        "and length. No runs of this package took part.",
+        data=data,
+        draw=partial(_figure, data),
+        fits={
+            "parameters": law.values,
+            "noise": {"shared": law.noise.shared, "own": law.noise.own},
+        },
+        finding=Finding(
+            "named as future work in the paper; fitted here to its tables: RMSE "
+            f"{rmse:.1f} mnats, held out (mnats): {said}"
+        ),
+    )
+
+
+@functools.cache
+def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
+    """The law, its held-out errors, and what is drawn: gains that it was fitted to, gains that a
+    law fitted to the others predicts, errors of such predictions."""
+    law, errors, rows = published_law(), held_out(), published_rows()
+    gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))
+    split = next(split for split in splits(rows) if split.name == SHOWN)
+    others, _ = predictions(rows, split)
+    others = others.drop(columns="mean").rename(columns={"law": "predicted"})
+    parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
+    parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]
+    parts.append(errors[[*NULLS, "bias"]].assign(group=errors["split"], panel="rmse"))
+    return law, errors, pd.concat(parts, ignore_index=True).reindex(columns=DATA)
+
+
+def _figure(data: pd.DataFrame) -> Figure:
+    drawn, ((left, middle, right),) = new_figure(PAGE, 2.5, 3)
+    for axes, panel, title in (
+        (left, "fitted", "fitted to Tables 4 to 7"),
+        (middle, "held out", SHOWN.replace("→", "fitted,") + " predicted"),
+    ):
+        _draw_gains(axes, data[data["panel"] == panel])
+        axes.set_title(title)
+        axes.set_xlabel("published gain (nats)")
+    left.set_ylabel("gain by the law (nats)")
+    _draw_errors(right, data[data["panel"] == "rmse"])
+    return drawn
+
+
+def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
+    ends = [float(data["observed"].min()), float(data["observed"].max())]
+    axes.plot(ends, ends, color=MUTED, linewidth=0.7)
+    for place, (group, rows) in enumerate(data.groupby("group", sort=False)):
+        mark = cycle_mark(place)
+        look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": mark.colour, "label": group}
+        axes.plot(rows["observed"], rows["predicted"], mark.marker, **look)
+    axes.legend(loc="upper left", handletextpad=0.2)
+
+
+def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
+    for place, row in enumerate(rows_of(data)):
+        axes.plot([0, 1000 * row["law"]], [place, place], color=MUTED, linewidth=0.8)
+        for (name, colour), mark in zip(NULLS.items(), ["o", "o", "|"], strict=True):
+            look: Look = {"color": colour, "mfc": INK if name == "law" else "none"}
+            axes.plot(1000 * row[name], place, mark, **look)
+        at: Look = {"xytext": (2, 4), "textcoords": "offset points", "fontsize": 7}
+        axes.annotate(str(row["group"]), (0, place), **at)
+    axes.set_yticks([])
+    axes.set_ylim(len(data) - 0.4, -0.6)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(0, None)
+    axes.set_xlabel("error of predictions (mnats, RMSE)")
+    axes.set_title("held-out errors")
