@@ -116,6 +116,7 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Heading, family and how it was judged, and cells for each question: name, gain, verdict and,
     where another method was planned than the package's, what that says if it differs."""
+    unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
         words = [] if heading == family else [str(family)]
@@ -132,7 +133,8 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 changed = row["afterwards"] if row["afterwards"] != row["verdict"] else ""
                 after = f"{gain(of)} {changed}".strip() if gain(of) != gain(row) else ""
             cells.append([row["question"], gain(row), f"{row['verdict']}{_diverged(row)}", after])
-        yield str(heading), words, cells
+        title = "All settings; no question was registered" if unplanned else str(heading)
+        yield title, words, cells
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:

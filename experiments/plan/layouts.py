@@ -10,8 +10,14 @@ from tst_study.config.schema import Config, Model, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
-from tst_study.cost.memory import Memory, estimate_memory
-from tst_study.cost.parallel_layout import check, tensor_sizes
+from tst_study.cost.memory import Memory, estimate_memory, held_parameters
+from tst_study.cost.parallel_layout import (
+    bucket_weights,
+    check,
+    data_ranks,
+    layout_of,
+    tensor_sizes,
+)
 from tst_study.errors import UserError
 from tst_study.text import listed
 
@@ -124,4 +130,10 @@ def _shape(config: Config, gpus: int, memory: int) -> list[str]:
         cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
         fits = "" if estimate.peak <= memory else "  does not fit"
         text.append(f"  {recompute:<13}{cells}{fits}")
+    parallel = layout_of(config)
+    if parallel.overlap_gradients:
+        held = held_parameters(config.model, parallel, stage=0)
+        weights = held.dense + held.experts
+        buckets = round(weights / bucket_weights(weights, data_ranks(parallel, gpus)))
+        text.append(f"  gradients are summed in about {buckets} buckets")
     return text

@@ -13,6 +13,7 @@ from analysis.tables.source import load, read_tables
 from analysis.verdict.comparison import compare
 from analysis.verdict.decide import paired
 from analysis.verdict.question import Arm, Question, add_questions, read_questions
+from analysis.wording import verdict_parts
 from experiments.studies import catalogue
 from tests.analysis.made_runs import config, write_run
 from tst_study.errors import UserError
@@ -50,6 +51,8 @@ def test_planned_questions_stand_first_each_family_with_its_own_allowance(runs: 
     assert list(table["comparisons"]) == [1, 2, 2, 1]
     assert list(table["question"])[-1].startswith("s = 8, r = 0.2")
     assert list(table["verdict"]) == ["better", "better", "better", "worse"]
+    alone = [heading for heading, *_ in verdict_parts(compare(load(runs)).verdicts)]
+    assert alone == ["All settings; no question was registered"]
 
 
 def test_paired_is_the_t_test_of_each_pair_and_says_what_the_default_says(runs: Path) -> None:

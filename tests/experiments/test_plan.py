@@ -231,6 +231,7 @@ def test_the_two_memory_figures_of_a_plan_are_one(tmp_path: Path) -> None:
     given = Allocation(64, on_gpu=True, memory=180 * 10**9)
     shown = lines(planner, lambda run: given)
     sheet = memory_by_part([planner.decided()[0].config], 64, 180.0)
+    assert "gradients are summed in about" in sheet[-1]
     total, checkpoint = next(line for line in sheet if line.startswith("  none")).split()[-2:]
     assert listed(shown)[0].split()[-3:-1] == [max(total, checkpoint, key=float), "GB"]
 
