@@ -1,5 +1,6 @@
 """Tables, figures and the report, written to one folder; only what changed is made again."""
 
+import gc
 import os
 import sys
 import time
@@ -119,8 +120,15 @@ def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
     if min(cores, len(entries)) < 2:
         return list(map(work, entries))
     _ = work.sources.summary  # read once, before the processes part
-    with ProcessPoolExecutor(cores, get_context("fork"), _FORKED.append, (work,)) as pool:
-        return list(pool.map(_in_child, [entry.name for entry in entries]))
+    # What waits for its own threads when it is freed, as groups of ranks do, would wait for ever in
+    # a child, which has none of them.
+    gc.collect()
+    gc.freeze()
+    try:
+        with ProcessPoolExecutor(cores, get_context("fork"), _FORKED.append, (work,)) as pool:
+            return list(pool.map(_in_child, [entry.name for entry in entries]))
+    finally:
+        gc.unfreeze()
 
 
 _FORKED: list[_Work] = []

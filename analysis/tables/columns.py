@@ -160,8 +160,6 @@ details json settings of a task, and values by position or by sequence
 """
 )
 RUN_COLUMNS = (*(column.name for column in RUNS), "folder")
-CURVE_COLUMNS = tuple(column.name for column in CURVES)
-EVALUATION_COLUMNS = tuple(column.name for column in EVALUATIONS)
 SHAPE: tuple[str, ...] = ("layers", "hidden_size", "attention_heads", "key_value_heads")
 SHAPE += ("feed_forward_size", "vocabulary_size")
 """Columns that a model's configuration has by the same names."""

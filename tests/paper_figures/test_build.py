@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,22 @@ def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> N
     said = str(lead(Sources(tmp_path / "rates")))
     assert "1,000 steps, learning rate 0.001, s = 4, r = 0.2: 0.010 nats lower" in said
     assert "1,000 steps, learning rate 0.002, s = 4, r = 0.2: 0.020 nats higher" in said
+
+
+LEFT_BEHIND = """
+import gc, os, sys, torch.distributed as dist
+from datetime import timedelta
+from paper_figures.build import build
+gc.disable()
+os.register_at_fork(after_in_child=gc.collect)
+cycle = [dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))]
+cycle.append(cycle)
+del cycle
+build(None, sys.argv[1], only=["figure4", "figure5", "figure8"])
+"""
+
+
+def test_children_free_no_group_of_ranks_that_their_parent_has_left(tmp_path: Path) -> None:
+    """A cycle keeps it until a collection: in a child that would wait for the parent's threads."""
+    subprocess.run([sys.executable, "-c", LEFT_BEHIND, tmp_path], timeout=180, check=True)
+    assert (tmp_path / "figure8.png").exists()
