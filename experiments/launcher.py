@@ -1,4 +1,4 @@
-"""Whoever trains a study's runs: what the verbs ask of it, and where it is found by its name.
+"""The interface that a launcher implements, and where it is found by its name.
 
 A verb that looks at what is there (status, cancel, logs, clean) asks every launcher; one that has
 something done (submit, retry, plan) asks the one that was named.

@@ -47,10 +47,11 @@ def check_start(config: Config, folder: Path | None, processes: int) -> tuple[st
         check_same_run(folder, digest)
     if folder is None or not checkpoint_steps(folder):  # else it goes on from its own
         fork_point(config, data)
-    if config.execution.device == "cuda":
+    if config.execution.device == "cuda" or config.execution.attention != "auto":
+        from tst_study.model.layers import attention_backend
         from tst_study.parallel.process_groups import choose_device
 
-        choose_device(config.execution)
+        attention_backend(config, choose_device(config.execution))
     return run_id(config, digest), stream
 
 

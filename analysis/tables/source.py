@@ -23,8 +23,8 @@ Sources = str | Path | Iterable[str | Path]
 def read_tables(sources: Sources) -> Tables:
     """Read every run folder and every archive at or below the given folders, once.
 
-    Runs that an `exclusions.csv` names, in a given folder or beside runs below it, keep their row
-    and get its reason.
+    Runs that an `exclusions.csv` names, in a given folder or beside runs below it, stay in the
+    table, with the reason beside them.
 
     Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
     anything wrong inside a run becomes a problem instead.
@@ -45,9 +45,8 @@ def read_tables(sources: Sources) -> Tables:
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
-    """Runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id or at least eight hex
-    digits of a fingerprint, and `reason`) keep their row, with the reason; a line that matches no
-    run is a problem."""
+    """Marks the runs that a person has taken out (`EXCLUSIONS`: columns `run`, a run id or at least
+    eight hex digits of a fingerprint, and `reason`); a line that matches no run is a problem."""
     marks = list(zip(tables.runs["run_id"], tables.runs["fingerprint"], strict=True))
     reasons = tables.runs["exclusion"].tolist()
     for key, reason in reversed(_read_exclusions(roots).items()):

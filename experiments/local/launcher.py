@@ -58,7 +58,7 @@ class Local:
         return _failures(queue)
 
     def jobs(self, root: Path) -> dict[str, Job]:
-        """None: a run that is trained here is held by its process (`run_lock`)."""
+        """None: a run that is trained here is held by its process (`record.lock`)."""
         return {}
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:

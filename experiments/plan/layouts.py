@@ -22,7 +22,7 @@ from tst_study.errors import UserError
 from tst_study.text import listed
 
 ENDLESS = 10**18
-"""Bytes of a device of which nothing is known."""
+"""Bytes of an unknown device."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What several runs have in common is trained once: trunks, and the branches that fork from them.
 
-Which steps two runs share follows from their identities alone (`config.identity`). A trunk
+Which steps two runs share follows from their identities alone (`identity`). A trunk
 ends where its second longest branch parts from it: what one run alone needs, it trains itself.
 """
 

@@ -1,9 +1,9 @@
 """Which runs of a study need a job, and how they are handed to Slurm: never twice, never lost.
 
-Truth is the run's own status first, then its lock, then the queue. What is over is skipped, what
-is queued or running is adopted, and the rest is submitted in arrays: one per kind of resources
-and per trunk to wait for, no longer than the cluster allows. A small job that waits for all of
-them collects the study, or submits what only their results decide.
+Trust the run's status first, then its lock, then the queue. What is over is skipped, what is
+queued or running is adopted, and the rest is submitted in arrays: one per kind of resources and per
+trunk to wait for, no longer than the cluster allows. A small job that waits for all of them
+collects the study, or submits what only their results decide.
 """
 
 import time
@@ -78,7 +78,7 @@ class Submitted:
         if self.undecided:
             rest = self.follow_ups.get(REST)
             after = f"job {rest} submits them then" if rest else "submit again then"
-            text.append(f"{self.undecided} more hang on their results: {after}")
+            text.append(f"{self.undecided} more depend on their results: {after}")
         if COLLECT in self.follow_ups:
             job = self.follow_ups[COLLECT]
             text.append(f"job {job} collects the study when all of them have ended")

@@ -32,7 +32,6 @@ class SlurmJob:
     state: str
     """Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
     reason: str = ""
-    comment: str = ""
 
     def seen(self, remark: str) -> Job:
         """As any launcher says it, with a remark on its launches so far."""
@@ -63,14 +62,10 @@ def in_the_queue() -> dict[Key, SlurmJob]:
     jobs: dict[Key, SlurmJob] = {}
     for line in out.splitlines():
         array, place, state, reason, comment = (*line.split("|", 4), "", "", "", "")[:5]
-        _note(jobs, place, SlurmJob(f"{array}_{place}", state, reason, comment))
+        if not comment.startswith(MARK) or not place.isdigit():
+            continue
+        key = (comment.removeprefix(MARK), int(place))
+        # A requeued task can be listed twice for a moment: what is alive counts.
+        if key not in jobs or not jobs[key].is_active:
+            jobs[key] = SlurmJob(f"{array}_{place}", state, reason)
     return jobs
-
-
-def _note(jobs: dict[Key, SlurmJob], place: str, job: SlurmJob) -> None:
-    if not job.comment.startswith(MARK) or not place.isdigit():
-        return
-    key = (job.comment.removeprefix(MARK), int(place))
-    # A requeued task can be listed twice for a moment: what is alive counts.
-    if key not in jobs or not jobs[key].is_active:
-        jobs[key] = job

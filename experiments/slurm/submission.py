@@ -118,7 +118,7 @@ def known_jobs(root: Path) -> dict[str, SlurmJob]:
         for place, run in enumerate(one.runs):
             job = known.get((one.id, place))
             if job is None and id:
-                job = SlurmJob(f"{id}_{place}", "", comment=one.comment)
+                job = SlurmJob(f"{id}_{place}", "")
             if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
                 jobs[run] = job
     return jobs

@@ -1,5 +1,6 @@
-"""One file per study: a function from a scale to the configs of its runs; `catalogue` finds them.
+"""Studies by name (`catalogue`): each a function from a scale to the configs of its runs.
 
-`setting.py` is a training set-up on which studies vary what they study; `scales.py` has one per
-scale and `paper_settings.py` the paper's own.
+`setting` is a training configuration on which studies vary what they study; `scales` has one for
+each scale and the paper's own; `grid` says what a study declares. The paper's products of arms are
+in `comparisons`; a study with more to it has a file of its own.
 """

@@ -1,4 +1,4 @@
-"""Training loss against steps, the switch marked, held-out loss at the end.
+"""Loss against steps, the switch marked, held-out loss at the end.
 
 The loss of the superposition phase is that of bags: another quantity, drawn thin and pale and
 named so. Everything else is next-token loss.
@@ -27,7 +27,7 @@ INSET_FROM, INSET_ABOVE = 0.4, 0.34
 """Shares of the axes where its ticks begin: no inset where curves lie there."""
 
 
-@figure("loss_curves", title="Training loss against steps", lacks=PAIR)
+@figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> list[Item]:
     """Per corpus and model, at its main length."""
     chosen = (group.representative() for group in sources.main_groups)
@@ -38,7 +38,7 @@ def _picture(group: Group) -> Picture:
     data, looks = curves_of(group)
     return Picture(
         name=f"loss_curves-{group.slug}",
-        title=f"Training loss, {group.label}",
+        title=f"Loss, {group.label}",
         caption=f"{group_details(group.members)}; {_in_common(group)}. Mean over {group.seeds}, "
         f"{curves.OWN_SMOOTHING}; shading: range over seeds. Every step costs the same FLOPs. The "
         "pale part before the switch is the loss of bags, a different quantity that is not to be "

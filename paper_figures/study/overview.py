@@ -44,10 +44,10 @@ def overview(sources: Sources) -> list[Item]:
     )
     return [
         Picture(
-            caption=f"Left: training loss, {label}; the pale part is the loss of bags, another "
-            f"quantity; {where}{curves.ENDS}. Right: gain in held-out next-token loss over "
-            f"the baseline at equal FLOPs, {number(len(table), 'setting')}. Bars: 95% intervals "
-            "over paired seeds; ticks: single seeds; hollow: no difference shown.",
+            caption=f"Left: loss, {label}, {curves.OWN_SMOOTHING}; the pale part is the loss of "
+            f"bags, another quantity; {where}{curves.ENDS}. Right: gain in held-out next-token "
+            f"loss over the baseline at equal FLOPs, {number(len(table), 'setting')}. Bars: 95% "
+            "intervals over paired seeds; ticks: single seeds; hollow: no difference shown.",
             data=pd.concat([data, table.drop(columns="ticks")], ignore_index=True),
             folders=folders_of(shown),
             draw=partial(_overview, data, looks, table, names[0]),

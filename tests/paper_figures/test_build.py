@@ -51,7 +51,7 @@ def test_runs_of_ones_own_are_asked_for_no_study_of_the_package(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("loss_over_length", "two or more numbers of steps"), ("effects", "two or more seeds")],
+    [("gain_over_length", "two or more numbers of steps"), ("effects", "two or more seeds")],
 )
 def test_a_picture_that_lacks_runs_says_which_and_how_to_make_them(
     name: str, lacks: str, tmp_path: Path

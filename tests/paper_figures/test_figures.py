@@ -219,7 +219,7 @@ def test_a_hollow_mark_is_no_claim_and_seeds_are_printed(tmp_path: Path) -> None
             luck = 0.01 * (seed - 1)
             write_run(tmp_path, config(seed, steps=steps), 3.5)
             write_run(tmp_path, config(seed, 4, 0.2, steps=steps), 3.5 - gain + luck)
-    (item,) = catalogue()["loss_over_length"].items(Sources(tmp_path))
+    (item,) = catalogue()["gain_over_length"].items(Sources(tmp_path))
     assert isinstance(item, Picture)
     axes = item.figure().axes[0]
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_gid()]

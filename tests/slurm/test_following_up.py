@@ -119,7 +119,7 @@ def test_what_a_sweep_decides_is_submitted_by_a_job(
 ) -> None:
     launcher, root = fake_sweep(monkeypatch, tmp_path, "a")
     assert launcher.submit(catalogue.load("fake-sweep", "smoke"), root) == 0
-    assert "1 more hang on their results: job " in capsys.readouterr().out
+    assert "1 more depend on their results: job " in capsys.readouterr().out
     wait_for_end(root)
     assert launches(root) == {"a": 1, "b": 1, "pair": 1}
     assert len(collected(root)["over"]) == 3  # type: ignore[arg-type]

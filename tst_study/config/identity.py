@@ -89,7 +89,7 @@ def identity_form(
     """All that the result depends on, as plain JSON values.
 
     Args:
-        config: resolved, as `config.to_dict` gives it and `run.json` holds it.
+        config: resolved, as `schema.to_dict` gives it and `run.json` holds it.
         data: fingerprints of the text (`data.run_data.fingerprints`); they stand in place of
             the paths in the config's own section.
         without: dotted keys that do not matter to the question, such as `"schedule.steps"`.

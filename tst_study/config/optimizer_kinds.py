@@ -1,6 +1,6 @@
 """The optimizers by name, and what others must know of them. Imports without torch.
 
-The rules themselves are in `megatron/update_rules.py`.
+The rules themselves are in `parallel/update_rules.py`.
 """
 
 from dataclasses import dataclass

@@ -31,7 +31,6 @@ Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Recompute = Literal["none", "feed_forward", "layer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-AttentionName = Literal["flash", "efficient", "cudnn", "math"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 NotNegative = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -406,7 +405,7 @@ class Execution(Strict):
     """What the backward pass computes again instead of keeping it."""
     expert_products: Literal["grouped", "sequential"] = "grouped"
     """All experts of a rank in one grouped matrix product, or one after another."""
-    attention: AttentionName | Literal["auto"] = "auto"
+    attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
     """What computes attention; by default what torch chooses at the start. `segments.jsonl` says
     what it was."""
     device: DeviceName = "auto"

@@ -129,7 +129,7 @@ class SuperpositionSetting:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SuperpositionSetting:
-        """Of a resolved config, as `config.to_dict` gives it and `run.json` holds it."""
+        """Of a resolved config, as `schema.to_dict` gives it and `run.json` holds it."""
         values, steps = config["superposition"], config["schedule"]["steps"]
         superposed = superposed_steps(
             steps, values["bag_size"], values["step_ratio"], values["steps"]

@@ -101,9 +101,8 @@ def _as_laid_out(
 ) -> Choice:
     """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
     room, least = int(USABLE * memory), 0
-    for micro_batch in _micro_batches(
-        config, config.batch.sequences // data_ranks(parallel, ranks)
-    ):
+    share = config.batch.sequences // data_ranks(parallel, ranks)
+    for micro_batch in _micro_batches(config, share):
         candidate = config.executed(micro_batch=micro_batch)
         least = estimate_memory(candidate, ranks, on_gpu=True).peak
         # The estimate is no reason to refuse what may just fit.

@@ -1,7 +1,7 @@
 """Memory of the fullest rank of a layout, by part: arithmetic on the config alone.
 
 Weights, gradients and optimizer state follow from the layout. Activations count the tensors that
-the layers of `megatron/layers.py` keep for the backward pass; tests hold the sum against the peak
+the layers of `model/layers.py` keep for the backward pass; tests hold the sum against the peak
 of allocated tensors on a CPU. On a GPU the norms' kernels keep less, which is taken from reading.
 """
 

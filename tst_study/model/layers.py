@@ -31,15 +31,14 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tst_study.config.schema import AttentionName, Config
-from tst_study.cost.parallel_layout import layout_of
+from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.model.experts import Router
 from tst_study.model.grouped_experts import GroupedExperts
 from tst_study.model.kernels import rms_norm, rotate, swiglu
 from tst_study.model.recomputation import Recomputable, RecomputableLayer
 
-ATTENTION: dict[AttentionName, SDPBackend] = {
+ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -47,20 +46,14 @@ ATTENTION: dict[AttentionName, SDPBackend] = {
 }
 
 
-def attention_backend(config: Config, device: torch.device) -> AttentionName:
-    """What computes attention of the run's shape on a device: the one that `execution.attention`
-    names, or torch's choice. Raises `UserError` where it cannot."""
+def attention_backend(config: Config, device: torch.device) -> str:
+    """What computes attention of the run's shape on a device, a key of `ATTENTION`: the one that
+    `execution.attention` names, or torch's choice. Raises `UserError` where it cannot."""
     model, asked = config.model, config.execution.attention
     size = config.batch.sequence_length, model.head_size
+    more: Any = {"dtype": getattr(torch, config.numerics.dtype), "device": device}
     query, key = (
-        torch.empty(
-            1,
-            heads // layout_of(config).tensor,
-            *size,
-            dtype=getattr(torch, config.numerics.dtype),
-            device=device,
-            requires_grad=True,
-        )
+        torch.empty(1, heads, *size, **more, requires_grad=True)
         for heads in (model.attention_heads, model.key_value_heads)
     )
     grouped = query.shape != key.shape

@@ -1,4 +1,4 @@
-"""The run folder: schema and tolerant reader; `run/writer.py` writes it. The whole truth about a
+"""The run folder: schema and tolerant reader; `record/writer.py` writes it. The whole truth about a
 run.
 
 | file | holds |
@@ -102,7 +102,7 @@ class RunHeader(TypedDict):
     name: str
     role: str
     config: dict[str, Any]
-    """Resolved config, every key (`config.to_dict`)."""
+    """Resolved config, every key (`schema.to_dict`)."""
     parameters: Annotated[dict[str, int], _has("total", "active")]
     flops: Annotated[dict[str, int], _has("per_step")]
     """`cost.compute.Flops`: per step, per phase, total."""

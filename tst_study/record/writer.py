@@ -147,7 +147,7 @@ class RunWriter:
 def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows of `TaskResult`, but for their segment: they belong to the run's last launch.
 
-    Whoever calls holds the run (`run.lock`). Raises `UserError` where it was never launched, a row
+    Whoever calls holds the run (`lock`). Raises `UserError` where it was never launched, a row
     lacks something, or the disk is full.
     """
     path, segments = Path(folder) / "evals.jsonl", read_segments(Path(folder))

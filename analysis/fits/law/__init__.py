@@ -1,3 +1,3 @@
 """The law of superposition: its form, the rows that it is fitted to, what it predicts of rows held
-out beside two nulls, its advice, its answer; and what repeated data changes
+out beside two nulls, its answer with advice; and what repeated data changes
 (`data_constrained`)."""

@@ -1,2 +1,2 @@
-"""Loss against size, data and compute: the laws of the field (`scaling_laws`, `chinchilla`,
-`power_law`; of a DataFrame of one's own: `frames`)."""
+"""Loss against size, data and compute: which runs count (`points`), the `laws` of the field, the
+compute-optimal `frontier`, and the `compute_multiplier` between two methods."""

@@ -28,7 +28,6 @@ from analysis.fits.scaling.points import (
 from analysis.fits.solver import (
     HUBER,
     Bootstrap,
-    Columns,
     Fit,
     Formula,
     Problem,
@@ -51,7 +50,7 @@ _BUDGETS = 5
 
 def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
     """A fit for each corpus, held-out text and kind of model of rows with params, tokens, flops,
-    loss, corpus and eval_set (`schema.checked`, `points_of`); superposed runs are left out, and so
+    loss, corpus and eval_set (`points_of`); superposed runs are left out, and so
     are rows that are not annealed or at another than their size's and length's best learning rate.
     """
     tables: dict[str, pd.DataFrame] = {}
@@ -164,9 +163,9 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
     """E + A N^−α + B D^−β by Huber loss on log L (Hoffmann et al. 2022, approach 3).
 
     A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
-    params, and tokens or flops (C = 6 N D). If
-    there: annealed (rows where it is false are left out), model (rows of one training share it and
-    are drawn together; by default all rows of one size). Raises `UserError` for a missing column or
+    params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false are left
+    out), model (rows of one training share it and are drawn together; by default all rows of one
+    size). Raises `UserError` for a missing column or
     a bad value, and `NotConvergedError` for a fit that may not be believed.
     """
     points = with_tokens(of_runs(frame))
@@ -296,20 +295,20 @@ def power_law(size: ArrayLike) -> Formula:
 
 def chinchilla(params: ArrayLike, tokens: ArrayLike) -> Formula:
     """E + A N^−α + B D^−β, with parameters log_E, log_A, log_B, alpha, beta."""
-
-    def loss(p: Mapping[str, Any], c: Columns) -> Any:
-        of_size = np.exp(p["log_A"] - p["alpha"] * c["size"])
-        return np.exp(p["log_E"]) + of_size + np.exp(p["log_B"] - p["beta"] * c["data"])
-
     columns = {"size": np.log(np.asarray(params, dtype=float))}
     columns["data"] = np.log(np.asarray(tokens, dtype=float))
     coefficients = ("log_E", "log_A", "log_B")
-    return Formula((*coefficients, "alpha", "beta"), loss, columns, coefficients)
+    return Formula(
+        (*coefficients, "alpha", "beta"),
+        lambda p, c: Base(**p).of_logs(c["size"], c["data"]),
+        columns,
+        coefficients,
+    )
 
 
 @dataclass(frozen=True)
 class Base:
-    """A fitted Chinchilla law, to build others on; of arrays, many laws."""
+    """A Chinchilla law, to build others on; of arrays, many laws."""
 
     log_E: Any  # noqa: N815
     log_A: Any  # noqa: N815
@@ -319,8 +318,9 @@ class Base:
 
     def loss(self, params: Any, tokens: Any) -> Any:
         """Of numbers or arrays, complex ones too."""
-        return (
-            np.exp(self.log_E)
-            + np.exp(self.log_A - self.alpha * np.log(params))
-            + np.exp(self.log_B - self.beta * np.log(tokens))
-        )
+        return self.of_logs(np.log(params), np.log(tokens))
+
+    def of_logs(self, size: Any, data: Any) -> Any:
+        """Of log N and log D."""
+        of_size = np.exp(self.log_A - self.alpha * size)
+        return np.exp(self.log_E) + of_size + np.exp(self.log_B - self.beta * data)

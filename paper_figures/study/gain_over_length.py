@@ -20,12 +20,12 @@ LENGTHS = "Gain against the number of steps"
 
 
 @figure(
-    "loss_over_length",
+    "gain_over_length",
     title=LENGTHS,
     lacks="one setting and its baseline at two or more numbers of steps: "
     f"{submit('laptop', 'desktop')}",
 )
-def loss_over_length(sources: Sources) -> list[Item]:
+def gain_over_length(sources: Sources) -> list[Item]:
     """One per corpus, model and learning rate with the same setting at two or more lengths."""
     every = sources.all_settings.plain()
     found: list[Group] = []
@@ -57,7 +57,7 @@ def _of_lengths(group: Group, name: str, title: str) -> Picture:
     rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
     data, rate = rows[[*columns, "verdict"]], rows["learning_rate"].iloc[0]
     return Picture(
-        name=f"loss_over_length-{name}",
+        name=f"gain_over_length-{name}",
         title=f"{LENGTHS}, {title}",
         caption=f"{'; '.join(data['setting'].unique())}; {group.model}, learning rate {rate:g}. "
         "Baseline minus superposition at equal FLOPs, held-out next-token loss, each point a run "
