@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis.fits.bag_size import optimum
 from analysis.fits.scaling.compute_multiplier import compute_multiplier
-from analysis.fits.scaling.frontier import envelope, isoflop
+from analysis.fits.scaling.frontier import isoflop
 from analysis.fits.scaling.laws import Base, fit_chinchilla
 from analysis.tables.columns import finished
 from analysis.verdict.comparison import compare
@@ -149,15 +149,15 @@ def _optimum(
     return of
 
 
-def _frontier(
-    approach: Callable[[pd.DataFrame], Any], budgets: int, sizes: int = 10, shared: float = 0.0
+def _isoflop(
+    budgets: int, sizes: int = 10, shared: float = 0.0
 ) -> Callable[[Random, int], Iterator[Shown]]:
     """Runs of `sizes` sizes at every budget; `shared`: what the runs of a size share, in log L."""
 
     def of(random: Random, seeds: int) -> Iterator[Shown]:
         points = lattice(random, budgets, sizes, shared)
         try:
-            found = approach(points)
+            found = isoflop(points)
         except UserError:
             return
         low, high = found.params_interval or (None, None)
@@ -258,10 +258,9 @@ def circumstances() -> list[Circumstance]:
         Circumstance("best s", "4 values of s", _optimum("parabola", (2, 4, 8, 16)), (1, *SEEDS)),
         Circumstance("gain", "one setting", _gains(1)),
         Circumstance("gain", "the best of ten settings", _gains(10, best=True)),
-        Circumstance("IsoFLOP", "3 budgets", _frontier(isoflop, 3), one),
-        Circumstance("IsoFLOP", "7 budgets", _frontier(isoflop, 7), one),
-        Circumstance("IsoFLOP", "7 budgets, rows by model", _frontier(isoflop, 7, 10, 0.001), one),
-        Circumstance("envelope", "10 sizes at 7 lengths", _frontier(envelope, 7), one),
+        Circumstance("IsoFLOP", "3 budgets", _isoflop(3), one),
+        Circumstance("IsoFLOP", "7 budgets", _isoflop(7), one),
+        Circumstance("IsoFLOP", "7 budgets, rows by model", _isoflop(7, 10, 0.001), one),
         Circumstance("parametric", "80 models of one row", _parametric(10, 8, 0.0), one),
         Circumstance("parametric", "8 models of 8 rows", _parametric(8, 8, 0.002), one),
     ]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.fits.scaling.compute_multiplier import compute_answer, compute_multiplier
-from analysis.fits.scaling.frontier import envelope, isoflop
+from analysis.fits.scaling.frontier import isoflop
 from analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
@@ -15,7 +15,6 @@ from analysis.fits.scaling.laws import (
     leave_one_size_out,
     parametric,
 )
-from analysis.questions import ask
 from tests.analysis.published_fits import chinchilla_runs
 from tst_study.errors import UserError
 
@@ -30,76 +29,23 @@ def lattice() -> pd.DataFrame:
     return table.assign(loss=LAW.loss(table["params"], table["tokens"]))
 
 
-def test_three_approaches_agree_on_a_law_that_is_known() -> None:
+def test_both_approaches_agree_on_a_law_that_is_known() -> None:
     points, truth = lattice(), 0.37 / 0.72
-    assert envelope(points).params_exponent == pytest.approx(truth, abs=0.05)
     assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
     found = parametric(points)
     assert found["beta"] / (found["alpha"] + found["beta"]) == pytest.approx(truth, abs=1e-4)
-
-
-def test_akima_and_a_narrower_window_bend_the_minimum_less_than_the_parabola() -> None:
-    """Of a curve that is no parabola; the window is an argument, and a misspelt form an error."""
-    points, truth = lattice(), 0.37 / 0.72
-    off = {
-        name: abs((isoflop(points, **options).params_exponent or 0.0) - truth)
-        for name, options in {
-            "akima": {"form": "akima"},
-            "narrow": {},
-            "wide": {"near": 9.0},
-        }.items()
-    }
-    assert off["akima"] < 0.005
-    assert off["narrow"] < off["wide"]
-    with pytest.raises(UserError, match="form 'parabolla' is not known; did you mean 'parabola'"):
-        isoflop(points, form="parabolla")  # type: ignore[arg-type]
-
-
-def test_with_noise_the_parabola_is_nearer_than_akima() -> None:
-    """Why it is the default; without noise both are right."""
-    points, truth = lattice(), 0.37 / 0.72
-    random = np.random.default_rng(0)
-    off: dict[str, list[float]] = {"parabola": [], "akima": []}
-    for _ in range(30):
-        noisy = points.assign(
-            loss=points["loss"] * np.exp(0.002 * random.standard_normal(len(points)))
-        )
-        for form, found in off.items():
-            exponent = isoflop(noisy, form=form).params_exponent  # type: ignore[arg-type]
-            assert exponent is not None
-            found.append(exponent - truth)
-    assert np.std(off["parabola"]) < 0.7 * np.std(off["akima"])
 
 
 def test_sizes_within_two_percent_are_one_size() -> None:
     points = lattice()
     counted = points["params"] * (1 + 0.01 * np.random.default_rng(0).random(len(points)))
     nearly = points.assign(params=counted)
-    for approach in (envelope, isoflop):
-        found, exact = approach(nearly), approach(points)
-        assert found.params_exponent == pytest.approx(exact.params_exponent, abs=0.01)
+    found, exact = isoflop(nearly), isoflop(points)
+    assert found.params_exponent == pytest.approx(exact.params_exponent, abs=0.01)
     table = leave_one_size_out(nearly)
     assert len(table) == 12
     assert (table["note"] == "").all()
     assert table["rmse"].max() < 1e-3
-
-
-def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:
-    with pytest.raises(UserError, match="--form 'cubic'"):
-        ask("compute", of_published=True, form="cubic")
-    with pytest.raises(UserError, match=r"--form.*law"):
-        ask("law", of_published=True, form="akima")
-    assert ask("compute", of_published=True, form="akima").lines()
-
-
-def test_budgets_that_were_made_up_do_not_narrow_the_envelopes_interval() -> None:
-    points = lattice()
-    error = 1e-3 * np.random.default_rng(0).standard_normal(len(points))
-    points["loss"] *= np.exp(error)
-    few, many = (envelope(points, budgets).params_interval for budgets in (10, 100))
-    assert few is not None
-    assert many is not None
-    assert many[1] - many[0] > 0.5 * (few[1] - few[0])
 
 
 def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
@@ -110,16 +56,16 @@ def test_the_allocation_is_the_lowest_loss_of_its_budget() -> None:
     assert row["loss"] == pytest.approx(losses.min(), abs=1e-6)
 
 
-def test_chinchillas_runs_by_three_approaches() -> None:
+def test_chinchillas_runs_by_both_approaches() -> None:
     """Refitted: N grows as C^0.51 (Besiroglu et al.), 95% interval 0.48–0.56 over runs."""
     points = chinchilla_runs()[["params", "tokens", "flops", "loss"]]
     (row,) = fit_chinchilla(points, 200).allocation([1e21]).to_dict("records")
     value, low, high = (row[f"params_exponent{end}"] for end in ("", "_low", "_high"))
     assert value == pytest.approx(0.5139, abs=1e-3)
     assert 0.46 < low < 0.5 < high < 0.58
-    for other in (envelope(points), isoflop(points)):
-        assert other.params_interval is not None
-        assert other.params_interval[0] < value < other.params_interval[1]
+    other = isoflop(points).params_interval
+    assert other is not None
+    assert other[0] < value < other[1]
 
 
 def test_points_that_are_not_annealed_are_refused() -> None:
@@ -128,11 +74,8 @@ def test_points_that_are_not_annealed_are_refused() -> None:
 
 
 def test_too_few_sizes_are_a_sentence() -> None:
-    points = lattice().query("params < 2e8")
-    with pytest.raises(UserError, match="2 model sizes"):
-        envelope(points)
     with pytest.raises(UserError, match="4 or more model sizes"):
-        isoflop(points)
+        isoflop(lattice().query("params < 2e8"))
 
 
 def test_four_lengths_are_needed_for_a_power_law() -> None:
@@ -176,7 +119,6 @@ def test_a_bad_loss_is_named_and_never_taken_in(bad: float) -> None:
     points.loc[5, "loss"] = method.loc[5, "loss"] = bad
     for refuse in (
         lambda: isoflop(points),
-        lambda: envelope(points),
         lambda: parametric(points),
         lambda: compute_multiplier(baseline, method),
         lambda: fit_power_law(points),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.fits.scaling.frontier import Form, Frontier, envelope, isoflop
+from analysis.fits.scaling.frontier import isoflop
 from analysis.fits.scaling.laws import fit_power_law
 from analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
 from analysis.tables.columns import rows_of
@@ -20,7 +18,7 @@ from analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tabl
 from analysis.wording import told_apart_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError
 
 
 def compute_multiplier(
@@ -68,14 +66,12 @@ def compute_multiplier(
 def compute_answer(
     runs: pd.DataFrame | None = None,
     inputs: dict[str, str] | None = None,
-    form: Form = "parabola",
 ) -> Answer:
-    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's first two
-    approaches (`laws` has the third).
+    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's second
+    approach (`laws` has the third).
 
-    What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
+    What the runs do not allow is a sentence that says what is missing.
     """
-    one_of(form, get_args(Form), "--form")
     if runs is None:
         # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
         runs = published.runs().query("source != 'Table 2'")
@@ -109,15 +105,18 @@ def compute_answer(
         own, left_out = at_best_rates(rows)
         if left_out:
             said.append(f"Chinchilla, {label}: {left_out}.")
-        for name, approach in {"approach 1": envelope, "approach 2": isoflop}.items():
-            title = f"Chinchilla, {name}, {label}"
-            try:
-                table = tables[title] = _of_frontier(approach(own, form=form))
-                note = table.attrs.get("note")
-            except UserError as error:
-                note = str(error)
-            if note:
-                said.append(f"{title}: {note}.")
+        title = f"Chinchilla, approach 2, {label}"
+        try:
+            frontier = isoflop(own)
+            low, high = frontier.params_interval or (None, None)
+            tables[title] = frontier.table.assign(
+                params_exponent=frontier.params_exponent, exponent_low=low, exponent_high=high
+            )
+            note = "; ".join(filter(None, (frontier.interval_from, frontier.note)))
+        except UserError as error:
+            note = str(error)
+        if note:
+            said.append(f"{title}: {note}.")
     return Answer(
         "compute",
         tables,
@@ -160,12 +159,3 @@ def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
         f"{label}, baseline: loss falls as C^−{law.alpha:.3f} towards {law.E:.3f} nats (a fit to "
         f"{len(baseline)} runs)."
     )
-
-
-def _of_frontier(found: Frontier) -> pd.DataFrame:
-    low, high = found.params_interval or (None, None)
-    table = found.table.assign(
-        params_exponent=found.params_exponent, exponent_low=low, exponent_high=high
-    )
-    table.attrs["note"] = "; ".join(filter(None, (found.interval_from, found.note)))
-    return table

@@ -1,35 +1,29 @@
-"""Compute-optimal model size and data by approaches 1 and 2 of Hoffmann et al. 2022: the lowest
-loss over sizes at each FLOPs budget (`points` says which runs count).
+"""Compute-optimal model size and data by approach 2 of Hoffmann et al. 2022: the lowest loss over
+sizes at each FLOPs budget (`points` says which runs count).
 
-Rows with one label in a column `model` share errors; without it every row of an IsoFLOP curve is a
-model of its own, and of an envelope every size is one.
+Rows with one label in a column `model` share errors; without it every row is a model of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.interpolate import Akima1DInterpolator
 
 from analysis.checks import Floats
 from analysis.fits.scaling.points import annealed_points
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 
 SAME_BUDGET = 0.1
 """Relative spread of FLOPs within which runs share a budget."""
 NEAR = 1.2
-"""Distance in log N from a budget's best run within which a parabola is fitted, unless given."""
+"""Distance in log N from a budget's best run within which a parabola is fitted: beyond it the
+curve is none."""
 LEAST_SIZES = 4
 """At one budget, for the three coefficients of a parabola."""
-Form = Literal["parabola", "akima"]
-"""The parabola by default: with noise its exponent is two to six times as near (docs/analysis.md).
-Akima's interpolation trusts every point."""
 
 
 @dataclass(frozen=True)
@@ -46,101 +40,11 @@ class Frontier:
     note: str
 
 
-def envelope(
-    points: pd.DataFrame, budgets: int = 30, *, near: float = NEAR, form: Form = "parabola"
-) -> Frontier:
-    """Approach 1: every size's losses interpolated in log FLOPs between its own points, never
-    beyond them, and at each of so many budgets the minimum over sizes, found as by `isoflop`.
-
-    Made-up budgets are no independent points: the interval is the jackknife's over models.
-    """
-    usable = annealed_points(points, ("params", "flops", "loss"))
-    if "model" not in usable:
-        usable = usable.assign(model=usable["size"])
-    sizes = usable.groupby("size")["flops"].nunique()
-    if (sizes > 1).sum() < LEAST_SIZES:
-        raise UserError(
-            f"{int((sizes > 1).sum())} model sizes with two or more lengths: an envelope needs "
-            f"{LEAST_SIZES}"
-        )
-    grid = np.geomspace(usable["flops"].min(), usable["flops"].max(), budgets)
-
-    def table(rows: pd.DataFrame) -> pd.DataFrame:
-        parts = []
-        for size, own in rows.groupby("size"):
-            means = own.groupby("flops")["loss"].mean()
-            inside = grid[(grid >= means.index.min()) & (grid <= means.index.max())]
-            losses = np.interp(np.log(inside), np.log(means.index), means)
-            parts.append(pd.DataFrame({"flops": inside, "size": size, "loss": losses}))
-        found = pd.concat(parts)
-        return _minima(found, found["flops"].to_numpy(dtype=float), near, form)
-
-    return _frontier(usable, table)
-
-
-def isoflop(points: pd.DataFrame, *, near: float = NEAR, form: Form = "parabola") -> Frontier:
+def isoflop(points: pd.DataFrame) -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
-    the sizes within `near` of the best, or of Akima's interpolation through all."""
-    usable = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
-
-    def table(rows: pd.DataFrame) -> pd.DataFrame:
-        logs = np.log(rows["flops"].to_numpy(dtype=float))
-        return _minima(rows, np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET), near, form)
-
-    return _frontier(usable, table)
-
-
-def _minima(rows: pd.DataFrame, budget: Floats, near: float, form: Form) -> pd.DataFrame:
-    """flops, params, tokens, loss, edge of the best size at each budget with enough sizes."""
-    one_of(form, get_args(Form), "form")
-    found = []
-    for _, own in rows.groupby(budget):
-        losses = own.groupby("size")["loss"].mean()
-        if len(losses) < LEAST_SIZES:
-            continue
-        x, y = np.log(losses.index.to_numpy(dtype=float)), losses.to_numpy(dtype=float)
-        place, loss = _lowest_of_parabola(x, y, near) if form == "parabola" else _akima(x, y)
-        flops, size = float(np.exp(np.log(own["flops"]).mean())), float(np.exp(place))
-        edge = bool(place in (x[0], x[-1]))
-        found.append(
-            {"flops": flops, "params": size, "tokens": flops / 6 / size, "loss": loss, "edge": edge}
-        )
-    return pd.DataFrame(found, columns=["flops", "params", "tokens", "loss", "edge"])
-
-
-def _lowest_of_parabola(x: Floats, y: Floats, near: float) -> tuple[float, float]:
-    """Place and height; an end of `x` where the minimum is not inside what was fitted."""
-    best = int(np.argmin(y))
-    # Far from the optimum the curve is no parabola any more.
-    close = np.abs(x - x[best]) <= near
-    at, heights = (x[close], y[close]) if close.sum() >= LEAST_SIZES else (x, y)
-    curvature, slope, constant = np.polyfit(at - at.mean(), heights, 2)
-    place = at.mean() - slope / (2 * curvature) if curvature > 0 else np.nan
-    if at[0] <= place <= at[-1]:
-        return float(place), float(constant - slope**2 / (4 * curvature))
-    end = 0 if best < len(x) / 2 else -1
-    return float(x[end]), float(y[end])
-
-
-def _akima(x: Floats, y: Floats) -> tuple[float, float]:
-    grid = np.linspace(x[0], x[-1], 4001)
-    heights = Akima1DInterpolator(x, y)(grid)
-    best = int(heights.argmin())
-    return float(grid[best]), float(heights[best])
-
-
-def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
-    """Slope of log N over log C through the budgets with their best size inside, its standard
-    error and their number; None for fewer than three."""
-    inside = table[~table["edge"].astype(bool)]
-    if len(inside) < 3:
-        return None
-    line = stats.linregress(np.log(inside["flops"]), np.log(inside["params"]))
-    return float(line.slope), float(line.stderr), len(inside)
-
-
-def _frontier(points: pd.DataFrame, minima: Callable[[pd.DataFrame], pd.DataFrame]) -> Frontier:
-    table = minima(points)
+    the sizes within `NEAR` of the best."""
+    points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
+    table = _minima(points)
     if table.empty:
         raise UserError(
             f"no FLOPs budget with {LEAST_SIZES} or more model sizes: compute-optimal sizes need "
@@ -157,7 +61,7 @@ def _frontier(points: pd.DataFrame, minima: Callable[[pd.DataFrame], pd.DataFram
     interval: tuple[float, float] | None = None
     if "model" in points and points["model"].duplicated().any():
         models = points["model"].unique()
-        without = [_exponent(minima(points[points["model"] != model])) for model in models]
+        without = [_exponent(_minima(points[points["model"] != model])) for model in models]
         slopes = np.array([other[0] for other in without if other is not None])
         source, count = f"jackknife over {len(models)} models", len(models)
         error = float(np.sqrt((count - 1) * slopes.var())) if len(slopes) == count else np.nan
@@ -169,3 +73,44 @@ def _frontier(points: pd.DataFrame, minima: Callable[[pd.DataFrame], pd.DataFram
     else:
         notes.append("without one of the models there is no exponent: no interval")
     return Frontier(table, slope, interval, source, "; ".join(notes))
+
+
+def _minima(rows: pd.DataFrame) -> pd.DataFrame:
+    """flops, params, tokens, loss, edge of the best size at each budget with enough sizes."""
+    found = []
+    logs = np.log(rows["flops"].to_numpy(dtype=float))
+    for _, own in rows.groupby(np.cumsum(np.diff(logs, prepend=logs[0]) > SAME_BUDGET)):
+        losses = own.groupby("size")["loss"].mean()
+        if len(losses) < LEAST_SIZES:
+            continue
+        x, y = np.log(losses.index.to_numpy(dtype=float)), losses.to_numpy(dtype=float)
+        place, loss = _lowest_of_parabola(x, y)
+        flops, size = float(np.exp(np.log(own["flops"]).mean())), float(np.exp(place))
+        edge = bool(place in (x[0], x[-1]))
+        found.append(
+            {"flops": flops, "params": size, "tokens": flops / 6 / size, "loss": loss, "edge": edge}
+        )
+    return pd.DataFrame(found, columns=["flops", "params", "tokens", "loss", "edge"])
+
+
+def _lowest_of_parabola(x: Floats, y: Floats) -> tuple[float, float]:
+    """Place and height; an end of `x` where the minimum is not inside what was fitted."""
+    best = int(np.argmin(y))
+    close = np.abs(x - x[best]) <= NEAR
+    at, heights = (x[close], y[close]) if close.sum() >= LEAST_SIZES else (x, y)
+    curvature, slope, constant = np.polyfit(at - at.mean(), heights, 2)
+    place = at.mean() - slope / (2 * curvature) if curvature > 0 else np.nan
+    if at[0] <= place <= at[-1]:
+        return float(place), float(constant - slope**2 / (4 * curvature))
+    end = 0 if best < len(x) / 2 else -1
+    return float(x[end]), float(y[end])
+
+
+def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
+    """Slope of log N over log C through the budgets with their best size inside, its standard
+    error and their number; None for fewer than three."""
+    inside = table[~table["edge"].astype(bool)]
+    if len(inside) < 3:
+        return None
+    line = stats.linregress(np.log(inside["flops"]), np.log(inside["params"]))
+    return float(line.slope), float(line.stderr), len(inside)
