@@ -121,12 +121,8 @@ def _cases(
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     again = {"next token": NEXT_TOKEN}
     for recompute, of_it in (("none", objectives), ("layer", again)):
-        # GPUs have grouped products in bfloat16 alone.
-        products = "sequential" if dtype == "float32" else "grouped"
-        execution = {"recompute": recompute, "expert_products": products}
-        changed = config.execution.model_copy(update=execution)
         with process_groups(config) as ranks:
-            steps = PackageSteps(config.model_copy(update={"execution": changed}), ranks.device)
+            steps = PackageSteps(config.executed(recompute=recompute), ranks.device)
             for name, objective in of_it.items():
                 said = name if recompute == "none" else f"{name}, computed again"
                 yield said, steps, lambda o=objective, s=steps: _gradients(s, o)

@@ -96,7 +96,6 @@ LAYOUTS = {
     "TP2": (2, TENSOR, ()),
     "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT), MIXTURE),
     "PP2 tied": (2, PIPELINE, ("model.tied_embeddings=true",)),
-    "EP2 sequential": (2, (*EXPERT, 'execution.expert_products="sequential"'), MIXTURE),
     "TP2 DP2 distributed": (4, (*TENSOR, *DISTRIBUTED), ()),
 }
 

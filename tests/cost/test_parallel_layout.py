@@ -8,7 +8,6 @@ import pytest
 
 from tests.tiny_runs import MIXTURE, MUON, tiny
 from tst_study.config import schema as config
-from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Parallel
 from tst_study.cost.parallel_layout import (
@@ -30,16 +29,15 @@ REFUSALS = [
     (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
     (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
     (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
-    (4, ("tensor=2", "sequence_parallel=true", "expert=2", "expert_tensor=2"), MIXTURE, "gloo"),
+    (
+        2,
+        ("tensor=2", "sequence_parallel=true"),
+        (*MIXTURE, "model.experts.feed_forward_size=15"),
+        "feed_forward_size = 15 does not divide",
+    ),
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]
-
-
-if megatron_version() < EXPERT_GRADIENTS_MENDED:
-    WHOLE = ("tensor=2", "sequence_parallel=true", "expert_tensor=1")
-    SEQUENTIAL = (*MIXTURE, 'execution.expert_products="sequential"')
-    REFUSALS.append((2, WHOLE, SEQUENTIAL, "wrong expert gradients"))
 
 
 @pytest.mark.parametrize(("ranks", "layout", "others", "message"), REFUSALS, ids=str)

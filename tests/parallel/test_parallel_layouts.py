@@ -17,7 +17,6 @@ from tests.layouts import (
     standing_still,
 )
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, tiny
-from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.record import reader as run_record
 from tst_study.record.reader import RunRecord
 from tst_study.train import train
@@ -27,7 +26,6 @@ SEQUENCE = (*TENSOR, "execution.parallel.sequence_parallel=true")
 EXPERT = ("execution.parallel.expert=2",)
 PIPELINE = ("execution.parallel.pipeline=2",)
 DISTRIBUTED = ('execution.parallel.optimizer="distributed"',)
-ALLGATHER = ('execution.parallel.dispatcher="allgather"',)
 OVERLAP = ("execution.parallel.overlap_gradients=true", "execution.micro_batch=1")
 WEIGHTS = (*DISTRIBUTED, *OVERLAP, "execution.parallel.overlap_weights=true")
 
@@ -52,8 +50,6 @@ DENSE_LAYOUTS = {
 }
 MIXTURE_LAYOUTS = {
     "EP2": (2, EXPERT),
-    "EP2 allgather": (2, (*EXPERT, *ALLGATHER)),
-    "EP2 sequential": (2, (*EXPERT, 'execution.expert_products="sequential"')),
     "DP2": (2, ()),
     "DP2 distributed": (2, DISTRIBUTED),
     "PP2": (2, PIPELINE),
@@ -64,12 +60,6 @@ MIXTURE_LAYOUTS = {
     "EP2 DP2 distributed weights overlapped": (4, (*EXPERT, *WEIGHTS)),
     "PP2 EP2": (4, (*PIPELINE, *EXPERT)),
 }
-WHOLE_EXPERTS = (*SEQUENCE, "execution.parallel.expert_tensor=1")
-MIXTURE_LAYOUTS["TP2 SP whole experts"] = (2, WHOLE_EXPERTS)
-MIXTURE_LAYOUTS["TP2 SP whole experts DP2 distributed"] = (4, (*WHOLE_EXPERTS, *DISTRIBUTED))
-if megatron_version() >= EXPERT_GRADIENTS_MENDED:
-    ONE_AFTER_ANOTHER = 'execution.expert_products="sequential"'
-    MIXTURE_LAYOUTS["TP2 SP whole sequential"] = (2, (*WHOLE_EXPERTS, ONE_AFTER_ANOTHER))
 MUON_LAYOUTS = {
     "DP2 overlapped": (2, OVERLAP),
     "PP2": (2, PIPELINE),

@@ -28,7 +28,6 @@ from tst_study.config.schema import Config
 from tst_study.record import reader as run_record
 from tst_study.train import train
 
-SEQUENTIAL = ('execution.expert_products="sequential"',)
 Layout = tuple[int, tuple[str, ...]]
 
 MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
@@ -40,13 +39,8 @@ MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
     "PP2 to PP1": ((), (2, PIPELINE), (1, ())),
     "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
-    "EP2 to EP1": (MIXTURE, (2, EXPERT), (1, ())),
-    "EP2 distributed to EP1 sequential": (
-        MIXTURE,
-        (2, (*EXPERT, *DISTRIBUTED)),
-        (1, SEQUENTIAL),
-    ),
-    "EP1 sequential to TP2 SP EP2": (MIXTURE, (1, SEQUENTIAL), (2, (*SEQUENCE, *EXPERT))),
+    "EP2 distributed to EP1": (MIXTURE, (2, (*EXPERT, *DISTRIBUTED)), (1, ())),
+    "EP1 to TP2 SP EP2": (MIXTURE, (1, ()), (2, (*SEQUENCE, *EXPERT))),
 }
 
 

@@ -165,7 +165,6 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "pipeline": (2, DENSE, {"pipeline": 2}),
     "experts in one process": (1, EXPERTS, {}),
     "expert parallel": (2, EXPERTS, {"expert": 2}),
-    "expert parallel by all-gathers": (2, EXPERTS, {"expert": 2, "dispatcher": "allgather"}),
     "tensor, sequence and expert parallel": (2, EXPERTS, TENSOR | {"expert": 2}),
 }
 MICRO_BATCHES = 2
@@ -257,8 +256,6 @@ def test_the_host_waits_only_for_the_sizes_of_messages_to_experts(
 ) -> None:
     _, _, parallel = LAYOUTS[name]
     expected = LAYERS * MICRO_BATCHES if "expert" in parallel else 0
-    if parallel.get("dispatcher") == "allgather":
-        expected *= 3
     for *steps, log in counted(name):
         assert [step.waits.total() for step in steps[1:]] == [expected] * 3
         assert log.waits.total() == (3 if "expert" in name else 2)

@@ -5,7 +5,6 @@
 | Python | 3.10 to 3.12 | 3.12 and 3.13 | 3.12 and 3.13 |
 | checkpoint files are written by | forked processes | threads | threads |
 | a checkpoint's common state | `common.pt` | `common.pt` | among the shards |
-| gradients of `SequentialMLP` not split as the rest | wrong | wrong | right |
 | auxiliary losses under sequence parallelism | of one tensor rank | of one tensor rank | right |
 
 A newer one reads an older one's checkpoints, but not the other way round across 0.19.
@@ -20,7 +19,6 @@ from tst_study.errors import UserError
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
 
 WRITES_IN_THREADS = (0, 17)
-EXPERT_GRADIENTS_MENDED = (0, 19)
 
 
 @cache

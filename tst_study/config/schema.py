@@ -363,11 +363,8 @@ class Parallel(Strict):
     pipeline: Positive = 1
     """Stages of layers, run by Megatron's 1F1B schedule over micro-batches."""
     expert: Positive = 1
-    """Ranks that share the experts of a layer; taken from the data-parallel ones."""
-    expert_tensor: Positive | None = None
-    """Ranks that share one expert's matrices: by default `tensor` with one expert rank, else 1."""
-    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
-    """How positions travel to their experts."""
+    """Ranks that share the experts of a layer; taken from the data-parallel ones. With one, tensor
+    ranks share each expert's matrices, with several each expert is whole."""
     optimizer: Literal["replicated", "distributed"] = "replicated"
     """`distributed`: each data-parallel rank keeps and updates its share of the optimizer state."""
     overlap_gradients: bool = False
@@ -378,8 +375,7 @@ class Parallel(Strict):
 
     @property
     def expert_tensor_ranks(self) -> int:
-        if self.expert_tensor is not None:
-            return self.expert_tensor
+        """Ranks that share one expert's matrices."""
         return self.tensor if self.expert == 1 else 1
 
 
@@ -403,8 +399,6 @@ class Execution(Strict):
     `tst-study train` on GPUs where no file or `--set` names one."""
     recompute: Recompute = "none"
     """What the backward pass computes again instead of keeping it."""
-    expert_products: Literal["grouped", "sequential"] = "grouped"
-    """All experts of a rank in one grouped matrix product, or one after another."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
     """What computes attention; by default what torch chooses at the start. `segments.jsonl` says
     what it was."""
@@ -515,10 +509,10 @@ class Config(Strict):
                 f"phase, whose targets are bags: begin after step {bagged}"
             )
         parallel = self.execution.parallel
-        for key in ("expert", "expert_tensor") if self.model.experts is None else ():
-            size = getattr(parallel, key, None) or 1  # "auto" has none
-            if size > 1:
-                raise ValueError(f"execution.parallel.{key} = {size} needs a model with experts")
+        if self.model.experts is None and parallel != "auto" and parallel.expert > 1:
+            raise ValueError(
+                f"execution.parallel.expert = {parallel.expert} needs a model with experts"
+            )
         last_kept = max(self.execution.keep_steps, default=0)
         if last_kept > self.schedule.last_step:
             raise ValueError(

@@ -1,7 +1,7 @@
 """Which layouts work for a model on a number of ranks: refusals with the nearest that does.
 
 Every rule here is either arithmetic (what does not divide) or a row of the table in
-`docs/parallel.md` (what an older Megatron-Core gets wrong or gloo cannot do).
+`docs/parallel.md`.
 """
 
 import json
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tst_study.config.megatron_version import EXPERT_GRADIENTS_MENDED, megatron_version
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.errors import UserError
@@ -70,7 +69,11 @@ def bucket_weights(weights: int, ranks: int) -> int:
 
 def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
     yield from _tensor_problems(config, parallel)
-    yield from _expert_problems(config, parallel)
+    experts = config.model.experts
+    if experts is not None:
+        yield from _indivisible("expert", parallel.expert, "model.experts.count", experts.count)
+        width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
+        yield from _indivisible("tensor", sharers, "model.experts.feed_forward_size", width)
     yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
     yield from _optimizer_problems(config, parallel)
     if parallel.overlap_weights and not (
@@ -125,42 +128,6 @@ def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
             False,
             "with experts on several tensor ranks, each would route all positions anew",
             sequence_parallel=True,
-        )
-
-
-def _expert_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    experts = config.model.experts
-    if experts is None:
-        return
-    yield from _indivisible("expert", parallel.expert, "model.experts.count", experts.count)
-    expert_tensor = parallel.expert_tensor_ranks
-    if (
-        parallel.expert == 1
-        and expert_tensor != parallel.tensor
-        and config.execution.expert_products == "sequential"
-        and megatron_version() < EXPERT_GRADIENTS_MENDED
-    ):
-        yield _problem(
-            "expert_tensor",
-            expert_tensor,
-            "with sequential experts on one expert rank Megatron-Core before 0.19 computes wrong "
-            "expert gradients unless expert and dense tensor sizes agree",
-            expert_tensor=parallel.tensor,
-        )
-    if parallel.expert > 1 and expert_tensor > 1:
-        yield _problem(
-            "expert_tensor",
-            expert_tensor,
-            "splitting experts that are spread over ranks already needs uneven all-gathers, "
-            "which gloo lacks and nothing here has tested",
-            expert_tensor=1,
-        )
-    if experts.feed_forward_size % expert_tensor:
-        yield _problem(
-            "tensor",
-            parallel.tensor,
-            f"model.experts.feed_forward_size = {experts.feed_forward_size} does not divide by it",
-            tensor=_largest_divisor(expert_tensor, experts.feed_forward_size),
         )
 
 

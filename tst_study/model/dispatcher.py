@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -104,12 +103,3 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         if not self._has_all_experts:
             super()._maybe_dtoh_and_synchronize(point)
         return tokens_per_expert
-
-
-def wait_less_for_sizes(layers: Iterable[Any]) -> None:
-    """Ours in the place of Megatron's exchange of all with all, which its layers make themselves
-    by its name."""
-    for layer in layers:
-        dispatcher = getattr(layer.mlp, "token_dispatcher", None)
-        if isinstance(dispatcher, MoEAlltoAllTokenDispatcher):
-            dispatcher.__class__ = Dispatcher  # of the same state

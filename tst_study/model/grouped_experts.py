@@ -22,8 +22,7 @@ from tst_study.model.kernels import grouped_product, swiglu
 class GroupedExperts(MegatronModule):
     """SwiGLU experts whose matrices are stacked; equal to Megatron's SequentialMLP.
 
-    In a checkpoint they have the names and shapes of sequential experts, so either kind, on any
-    number of expert ranks, continues from the other's checkpoints.
+    In a checkpoint they have the names and shapes of those, on any number of expert ranks.
     """
 
     def __init__(
@@ -48,11 +47,7 @@ class GroupedExperts(MegatronModule):
         )
         parameter = torch.nn.Parameter(data)
         # For Megatron: reduced over the ranks that hold the same experts, split over tensor ranks.
-        config = self.config
-        like_the_rest = (
-            config.expert_model_parallel_size == 1
-            and config.expert_tensor_parallel_size == config.tensor_model_parallel_size
-        )
+        like_the_rest = self.config.expert_model_parallel_size == 1
         parameter.allreduce = like_the_rest  # type: ignore[attr-defined]
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter

@@ -19,7 +19,6 @@ from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubm
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
-from megatron.core.transformer.moe.experts import SequentialMLP
 from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
@@ -193,9 +192,11 @@ def block_specification(config: TransformerConfig, layer: ModuleSpec) -> Transfo
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 
 
-def layer_specification(config: TransformerConfig, expert_products: str) -> ModuleSpec:
+def layer_specification(config: TransformerConfig) -> ModuleSpec:
     """One layer of the model."""
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
+    experts = MoESubmodules(experts=GroupedExperts, router=Router)
+    mixture = ModuleSpec(module=MoELayer, submodules=experts)
     return ModuleSpec(
         module=RecomputableLayer,
         submodules=TransformerLayerSubmodules(
@@ -213,18 +214,7 @@ def layer_specification(config: TransformerConfig, expert_products: str) -> Modu
             ),
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=RMSNorm,
-            mlp=_feed_forward(config, expert_products),
+            mlp=FeedForward if config.num_moe_experts is None else mixture,
             mlp_bda=get_bias_dropout_add,
         ),
     )
-
-
-def _feed_forward(
-    config: TransformerConfig, expert_products: str
-) -> ModuleSpec | type[FeedForward]:
-    if config.num_moe_experts is None:
-        return FeedForward
-    matrices = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-    sequential = ModuleSpec(module=SequentialMLP, submodules=matrices)
-    experts = GroupedExperts if expert_products == "grouped" else sequential
-    return ModuleSpec(module=MoELayer, submodules=MoESubmodules(experts=experts, router=Router))

@@ -18,6 +18,7 @@ from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
@@ -27,7 +28,7 @@ from tst_study.config.schema import Config, Superposition
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.arriving_weights import AwaitsWeights
 from tst_study.model.cpu_backend import cuda_means_cpu
-from tst_study.model.dispatcher import wait_less_for_sizes
+from tst_study.model.dispatcher import Dispatcher
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import block_specification, layer_specification
@@ -191,7 +192,7 @@ def transformer_config(config: Config) -> TransformerConfig:
             "moe_aux_loss_coeff": model.experts.balance_loss,
             "moe_z_loss_coeff": model.experts.router_z_loss or None,
             "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": parallel.dispatcher,
+            "moe_token_dispatcher_type": "alltoall",
         }
     return TransformerConfig(
         num_layers=model.layers,
@@ -242,7 +243,7 @@ def build_model(config: Config) -> SuperposedGPT:
 def empty_model(config: Config) -> SuperposedGPT:
     """This rank's part of the model, its weights not filled yet; also on the meta device."""
     megatron_config = transformer_config(config)
-    layer = layer_specification(megatron_config, config.execution.expert_products)
+    layer = layer_specification(megatron_config)
     with cuda_means_cpu():
         model = SuperposedGPT(
             config=megatron_config,
@@ -265,9 +266,10 @@ def empty_model(config: Config) -> SuperposedGPT:
             moved = torch.nn.Parameter(module.weight.to(device))
             moved.__dict__.update(module.weight.__dict__)  # marks that Megatron goes by
             module.weight = moved
+        if isinstance(module, MoELayer):
+            module.token_dispatcher.__class__ = Dispatcher  # its layers make theirs by a name
         if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
             # Megatron leaves this mark where it draws the weights, which `initialize` does here.
             module.weight.tensor_model_parallel = True
-    wait_less_for_sizes(model.decoder.layers)
     keep_less_for_backward(model.decoder.layers, config.execution.recompute)
     return model
