@@ -8,7 +8,6 @@
 #   make docs      docs/config.md and the list of studies again, from the code
 #   make sizes     how large the house is, against its ceilings
 #   make gpu       checks and measurements on a machine with one GPU
-#   make test-fake-cuda PYTHON=…  forward passes on CUDA tensors without numbers, kernels unrun
 #   make clean     caches of the tools; runs/ and prepared/ stay
 
 SCALE ?= quick
@@ -24,7 +23,7 @@ installed := .venv/installed-$(lock)
 ready := .venv/verbs-$(shell cksum < pyproject.toml | cut -d ' ' -f 1)
 pip := $(run) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: study test test-all test-slurm test-input check docs figures gpu test-fake-cuda clean setup sizes
+.PHONY: study test test-all test-slurm test-input check docs figures gpu clean setup sizes
 .DEFAULT_GOAL := study
 
 study: $(ready)
@@ -60,10 +59,6 @@ gpu:
 	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
 	    && exec "$$candidate" benchmarks/gpu.py; \
 	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
-
-# With a Python whose torch was built for CUDA, on a machine without a GPU.
-test-fake-cuda:
-	$(or $(PYTHON),python3) -m pytest -m cuda tests/cuda/test_fake.py tests/cuda/test_generated_kernels.py
 
 setup: $(ready)
 

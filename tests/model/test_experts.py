@@ -20,8 +20,6 @@ from tst_study.config.megatron_version import check_megatron_version
 from tst_study.errors import UserError
 from tst_study.model.dispatcher import _Combined, _Copied
 from tst_study.model.experts import Router, RoutingLog
-from tst_study.model.model import empty_model
-from tst_study.parallel.process_groups import process_groups
 
 
 def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
@@ -147,17 +145,6 @@ def test_what_is_recorded_changes_no_bit(words: Path, tmp_path: Path) -> None:
     )
     assert often.metrics[-1]["loss"] == seldom.metrics[-1]["loss"]
     assert often.evals[-1]["nats_per_token"] == seldom.evals[-1]["nats_per_token"]
-
-
-def test_every_weight_is_made_where_it_is_used(
-    words: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Megatron makes a router's on the CPU, and moves it when hooks hold it already."""
-    config = tiny(words, *MIXTURE)
-    with process_groups(config):
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: "meta")
-        model = empty_model(config)
-        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
 EXPERTS = (

@@ -30,6 +30,11 @@ from tst_study.train import train
 
 Layout = tuple[int, tuple[str, ...]]
 
+TWIN = (
+    "model={preset='moe-10b-a1b-twin', vocabulary_size=64}",
+    "superposition={bag_size=16, steps=10}",
+    "optimizer.learning_rate=1e-3",  # a larger one lets rounding change choices of experts
+)
 MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "TP1 to TP2": ((), (1, ()), (2, TENSOR)),
     "TP2 to TP1": ((), (2, TENSOR), (1, ())),
@@ -41,6 +46,11 @@ MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
     "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
     "EP2 distributed to EP1": (MIXTURE, (2, (*EXPERT, *DISTRIBUTED)), (1, ())),
     "EP1 to TP2 SP EP2": (MIXTURE, (1, ()), (2, (*SEQUENCE, *EXPERT))),
+    "twin of the 10B mixture": (
+        TWIN,
+        (4, (*SEQUENCE, *EXPERT)),
+        (4, ("execution.parallel.expert=4",)),
+    ),
 }
 
 
