@@ -8,8 +8,8 @@ can work at all, `memory.py` what fits.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Parallel, Recompute
@@ -31,15 +31,13 @@ GPUS_PER_NODE = 8
 """Of a device that is not known."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     config: Config
     """With the layout, micro-batch and recomputation filled in."""
     reason: str
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     config: Config
     memory: int
 

@@ -159,31 +159,33 @@ def write_weights(
     reader: CheckpointReader, model: Model, wanted: Sequence[Entry], dtype: torch.dtype, to: Path
 ) -> None:
     """`model.safetensors`, or files of at most `FILE_BYTES` with the index that lists them."""
+    from huggingface_hub import split_state_dict_into_shards_factory
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    files = _split(wanted, dtype.itemsize)
-    index: dict[str, str] = {}
+    of_name = {entry.name: entry for entry in wanted}
+    split = split_state_dict_into_shards_factory(
+        of_name,
+        get_storage_size=lambda entry: math.prod(entry.shape) * dtype.itemsize,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=FILE_BYTES,
+    )
     read = lru_cache(2)(reader.read)  # experts of a layer take turns in two tensors
-    for number, group in enumerate(files, start=1):
-        name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        if len(files) == 1:
-            name = "model.safetensors"
+    for file, names in split.filename_to_tensors.items():
         tensors = {
-            entry.name: _part(entry, read(entry.source, entry.index[:1]), model) for entry in group
+            entry.name: _part(entry, read(entry.source, entry.index[:1]), model)
+            for entry in map(of_name.__getitem__, names)
         }
         try:
-            save_file(tensors, to / name, metadata={"format": "pt"})
+            save_file(tensors, to / file, metadata={"format": "pt"})
         except SafetensorError as error:  # it says "… (os error 28)" for a full disk
             said = re.search(r"os error (\d+)", str(error))
             code = int(said[1]) if said else errno.EIO
             raise OSError(code, os.strerror(code)) from error
-        (to / name).chmod(0o644)  # the library's files are for their owner alone
-        index |= dict.fromkeys(tensors, name)
+        (to / file).chmod(0o644)  # the library's files are for their owner alone
         del tensors  # before the next file's are read
-    if len(files) > 1:
-        size = sum(math.prod(entry.shape) for entry in wanted) * dtype.itemsize
-        content = {"metadata": {"total_size": size}, "weight_map": index}
+    if split.is_sharded:
+        content = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         _write_json(to / "model.safetensors.index.json", content)
 
 
@@ -215,19 +217,6 @@ def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry
             raise UserError(
                 f"{reader.place}: {source} is {found}, but the model in run.json has {expected}"
             )
-
-
-def _split(wanted: Sequence[Entry], width: int) -> list[list[Entry]]:
-    files: list[list[Entry]] = [[]]
-    size = 0
-    for entry in wanted:
-        more = math.prod(entry.shape) * width
-        if files[-1] and size + more > FILE_BYTES:
-            files.append([])
-            size = 0
-        files[-1].append(entry)
-        size += more
-    return files
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -32,10 +32,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
+from tst_study.model.around_calls import Recomputable, RecomputableLayer
+from tst_study.model.dispatcher import Dispatcher
 from tst_study.model.experts import Router
 from tst_study.model.grouped_experts import GroupedExperts
 from tst_study.model.kernels import rms_norm, rotate, swiglu
-from tst_study.model.recomputation import Recomputable, RecomputableLayer
 
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -171,6 +172,14 @@ class FeedForward(Recomputable, MLP):
         return self.linear_fc2(swiglu(gate_and_up))
 
 
+class Mixture(Recomputable, MoELayer):
+    """Megatron's, which makes its dispatcher by a name."""
+
+    def __init__(self, *inputs: Any, **named: Any) -> None:
+        super().__init__(*inputs, **named)
+        self.token_dispatcher.__class__ = Dispatcher  # of the same state
+
+
 def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor") -> None:
     """torch.compile, layer by layer, all by one graph; of a layer with experts its attention alone,
     since what a router does with the tokens depends on the data and breaks into dozens of graphs.
@@ -196,7 +205,7 @@ def layer_specification(config: TransformerConfig) -> ModuleSpec:
     """One layer of the model."""
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
     experts = MoESubmodules(experts=GroupedExperts, router=Router)
-    mixture = ModuleSpec(module=MoELayer, submodules=experts)
+    mixture = ModuleSpec(module=Mixture, submodules=experts)
     return ModuleSpec(
         module=RecomputableLayer,
         submodules=TransformerLayerSubmodules(

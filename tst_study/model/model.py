@@ -18,7 +18,6 @@ from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
-from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
@@ -26,13 +25,11 @@ from torch import Tensor
 from tst_study.config.phase_plan import PhasePlan
 from tst_study.config.schema import Config, Superposition
 from tst_study.cost.parallel_layout import layout_of
-from tst_study.model.arriving_weights import AwaitsWeights
+from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.cpu_backend import cuda_means_cpu
-from tst_study.model.dispatcher import Dispatcher
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import block_specification, layer_specification
-from tst_study.model.recomputation import keep_less_for_backward
 from tst_study.superposition import (
     LINEAR_KINDS,
     bag_embedding,
@@ -43,8 +40,6 @@ from tst_study.superposition import (
 )
 from tst_study.superposition.method import NEXT_TOKEN, Objective, superposed_objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
-
-SPLIT_OVER_TENSOR_RANKS = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
 
 
 def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
@@ -121,7 +116,14 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
         self, hidden_states: Tensor, *more: Any, labels: Targets | None, **named: Any
     ) -> Tensor:
         """Megatron's last step: head and loss. hidden_states (l, b, d)."""
-        if labels is None or not self.post_process or not self._fits_one_pass(labels.objective):
+        # Where this rank has the whole vocabulary, head and loss are one pass over rows.
+        if (
+            labels is None
+            or not self.post_process
+            or self.tp_group.size() > 1
+            or labels.objective.label_smoothing
+            or labels.objective.kind not in LINEAR_KINDS
+        ):
             return super()._postprocess(hidden_states, *more, labels=labels, **named)
         tied = self.share_embeddings_and_output_weights
         return linear_bag_loss(
@@ -134,11 +136,6 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
             valid_counts=labels.valid_counts,
             compiled=self.compiled_loss,
         )
-
-    def _fits_one_pass(self, objective: Objective) -> bool:
-        """Head and loss in one pass over rows: where this rank has the whole vocabulary."""
-        whole = self.tp_group.size() == 1 and not objective.label_smoothing
-        return whole and objective.kind in LINEAR_KINDS
 
     def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
         """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
@@ -266,10 +263,13 @@ def empty_model(config: Config) -> SuperposedGPT:
             moved = torch.nn.Parameter(module.weight.to(device))
             moved.__dict__.update(module.weight.__dict__)  # marks that Megatron goes by
             module.weight = moved
-        if isinstance(module, MoELayer):
-            module.token_dispatcher.__class__ = Dispatcher  # its layers make theirs by a name
-        if isinstance(module, SPLIT_OVER_TENSOR_RANKS) and module.weight is not None:
+        split = isinstance(
+            module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
+        )
+        if split and module.weight is not None:
             # Megatron leaves this mark where it draws the weights, which `initialize` does here.
             module.weight.tensor_model_parallel = True
-    keep_less_for_backward(model.decoder.layers, config.execution.recompute)
+    for layer in model.decoder.layers:
+        layer.recomputed = config.execution.recompute == "layer"
+        layer.mlp.recomputed = config.execution.recompute == "feed_forward"
     return model

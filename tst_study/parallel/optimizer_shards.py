@@ -13,17 +13,21 @@ from dataclasses import replace
 import torch.distributed as dist
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
 from torch import Tensor
 
 
 def shards_of_buffers(model: DistributedDataParallel) -> dict[Tensor, slice]:
     """Of each parameter, as a range of its numbers in a row; empty ranges where it has none."""
-    return {
-        parameter: _overlap(range(start, stop), _share(buffer, bucket))
-        for buffer in _buffers(model)
-        for parameter, (start, stop, bucket) in buffer.param_index_map.items()
-    }
+    shards: dict[Tensor, slice] = {}
+    for buffer in (*model.buffers, *model.expert_parallel_buffers):
+        rank = dist.get_rank(buffer.data_parallel_group)
+        for parameter, (start, stop, number) in buffer.param_index_map.items():
+            bucket = buffer.buckets[number]
+            size = bucket.grad_data.numel() // buffer.data_parallel_world_size
+            first = bucket.offset + rank * size
+            ends = (min(max(place, start), stop) - start for place in (first, first + size))
+            shards[parameter] = slice(*ends)
+    return shards
 
 
 def parts_of(
@@ -88,24 +92,3 @@ def _rectangles(
         yield (row, 0), (rows, width)
     if rest:
         yield (row + rows, 0), (1, rest)
-
-
-def _buffers(model: DistributedDataParallel) -> Iterator[_ParamAndGradBuffer]:
-    yield from model.buffers
-    yield from model.expert_parallel_buffers
-
-
-def _share(buffer: _ParamAndGradBuffer, bucket_number: int) -> range:
-    """This rank's equal share of a bucket, in positions of the buffer."""
-    bucket = buffer.buckets[bucket_number]
-    size = bucket.grad_data.numel() // buffer.data_parallel_world_size
-    start = bucket.offset + dist.get_rank(buffer.data_parallel_group) * size
-    return range(start, start + size)
-
-
-def _overlap(parameter: range, share: range) -> slice:
-    start = max(parameter.start, share.start)
-    stop = max(start, min(parameter.stop, share.stop))
-    if start >= parameter.stop:  # the share lies after the parameter
-        return slice(0, 0)
-    return slice(start - parameter.start, stop - parameter.start)

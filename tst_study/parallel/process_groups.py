@@ -16,8 +16,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch._C._distributed_c10d import HashStore
 
-from tst_study.config.schema import Config, Execution, Parallel
-from tst_study.cost.auto_layout import resolve
+from tst_study.config.schema import Config, Execution
+from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
 from tst_study.model.cpu_backend import working_on
@@ -111,7 +111,16 @@ def process_groups(config: Config) -> Iterator[Ranks]:
     try:
         with working_on(device):
             check(config, dist.get_world_size())
-            _divide(layout_of(config), device, config.execution.start_timeout_seconds)
+            parallel = layout_of(config)
+            with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
+                parallel_state.initialize_model_parallel(
+                    tensor_model_parallel_size=parallel.tensor,
+                    pipeline_model_parallel_size=parallel.pipeline,
+                    expert_model_parallel_size=parallel.expert,
+                    expert_tensor_parallel_size=parallel.expert_tensor_ranks,
+                    distributed_timeout_minutes=config.execution.start_timeout_seconds / 60,
+                    create_gloo_process_groups=False,  # second copies, which nothing here uses
+                )
             yield Ranks(
                 rank=dist.get_rank(),
                 world_size=dist.get_world_size(),
@@ -135,30 +144,15 @@ def process_groups(config: Config) -> Iterator[Ranks]:
             gc.collect()  # models are reference cycles that hold groups and so their threads
 
 
-def with_layout(config: Config) -> tuple[Config, str]:
+def with_layout(config: Config) -> Choice:
     """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        choice = resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
-    else:
-        here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-        choice = resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
-    return choice.config, choice.reason
-
-
-def _divide(parallel: Parallel, device: torch.device, timeout_seconds: float) -> None:
-    """Divide the world into Megatron's groups."""
-    with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=parallel.tensor,
-            pipeline_model_parallel_size=parallel.pipeline,
-            expert_model_parallel_size=parallel.expert,
-            expert_tensor_parallel_size=parallel.expert_tensor_ranks,
-            distributed_timeout_minutes=timeout_seconds / 60,
-            create_gloo_process_groups=False,  # second copies, which nothing here uses
-        )
+        return resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
+    here = rank_variable("LOCAL_WORLD_SIZE", ranks)
+    return resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
 
 
 @contextmanager
