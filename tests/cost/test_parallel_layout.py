@@ -27,6 +27,7 @@ REFUSALS = [
     (2, ("sequence_parallel=true",), (), "one tensor rank"),
     (2, ("tensor=2", "sequence_parallel=true"), ("batch.sequence_length=7",), "sequence_length"),
     (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
+    (2, ("overlap_weights=true",), (), "needs the shares"),
     (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
     (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
     (

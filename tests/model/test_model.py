@@ -7,28 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny_runs import MIXTURE, VOCABULARY, built, tiny
-from tst_study.cost.compute import count_parameters
+from tests.tiny_runs import VOCABULARY, built, tiny
 from tst_study.superposition.method import NEXT_TOKEN
-
-SHAPES = {
-    "grouped heads": (),
-    "full heads": ("model.key_value_heads=4",),
-    "one group": ("model.key_value_heads=1", "model.rope_theta=500.0"),
-    "tied embeddings": ("model.tied_embeddings=true",),
-    "normed queries and keys": ("model.qk_norm=true", "model.norm_epsilon=1e-3"),
-    "mixture of experts": MIXTURE,
-}
-shapes = pytest.mark.parametrize("overrides", SHAPES.values(), ids=SHAPES.keys())
-
-
-@shapes
-def test_there_are_as_many_weights_as_the_costs_count(
-    words: Path, overrides: tuple[str, ...]
-) -> None:
-    config = tiny(words, *overrides)
-    with built(config) as (model, _):
-        assert sum(p.numel() for p in model.parameters()) == count_parameters(config.model).total
 
 
 def test_a_position_sees_nothing_behind_itself(words: Path) -> None:

@@ -17,14 +17,10 @@ from tst_study.model.model import Targets, superposition_objective
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record.reader import read
 from tst_study.superposition.losses import SET_LOSSES
-from tst_study.superposition.method import NEXT_TOKEN, Objective
+from tst_study.superposition.method import NEXT_TOKEN
 from tst_study.train import train
 
 MODES = ("full", "input_only", "output_only")
-
-
-def objective_of(words: Path, *overrides: str) -> Objective:
-    return superposition_objective(tiny(words, *overrides).superposition)
 
 
 def weights_of_offsets(config_overrides: tuple[str, ...], bag_size: int) -> list[float]:
@@ -76,29 +72,6 @@ def test_loss_and_gradients_are_those_of_a_plain_computation(
         assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
         for name, weight in model.named_parameters():
             torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_the_modes_read_and_predict_what_the_paper_says(words: Path) -> None:
-    full, input_only, output_only = (
-        objective_of(words, f"superposition.mode={mode}") for mode in MODES
-    )
-    assert (full.stride, full.bag_size, full.name) == (4, 4, "bag_mce")
-    assert (input_only.stride, input_only.weighting) == (4, "first_token")
-    assert (output_only.stride, output_only.bag_size) == (1, 4)
-    assert {full.name, input_only.name}.isdisjoint({NEXT_TOKEN.name})
-
-
-def test_input_only_predicts_the_token_right_behind_its_bag(words: Path) -> None:
-    objective = objective_of(words, "superposition.mode=input_only")
-    with built(tiny(words)) as (model, _), torch.no_grad():
-        ids = torch.arange(32).view(1, 32)
-        labels = torch.arange(1, 33).view(1, 32)
-        loss = model(
-            objective.fold(ids), Targets(labels, objective.count_targets(labels), objective)
-        )
-        logits = model(objective.fold(ids))[0]  # 8 latent positions
-    expected = F.cross_entropy(logits, torch.arange(4, 33, 4))
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_the_routers_losses_are_means_over_sequences_and_positions(

@@ -13,7 +13,6 @@ from torch.distributed.distributed_c10d import _CoalescingManager
 from tests.distributed import run_ranks
 from tests.tiny_runs import last_tensors, tiny
 from tst_study.config.schema import Config
-from tst_study.errors import UserError
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel import gradient_buffers
 from tst_study.parallel.gradient_buffers import GradientBuffers
@@ -89,11 +88,6 @@ def test_each_part_waits_for_its_own_weights_alone(words: Path, tmp_path: Path) 
     beside, before = (last_tensors(tmp_path / name) for name in runs)
     assert beside.keys() == before.keys()
     assert all(torch.equal(beside[name], before[name]) for name in beside)
-
-
-def test_without_shared_buckets_there_is_nothing_to_overlap(words: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="overlap_weights = true"):
-        train(tiny(words, WEIGHTS), tmp_path)
 
 
 def test_a_process_that_is_alone_overlaps_nothing(words: Path, tmp_path: Path) -> None:

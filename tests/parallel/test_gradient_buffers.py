@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.layouts import assert_close_tensors, gradients_on, standing_still
+from tests.parallel.test_parallel_layouts import ALIGNED
 from tests.tiny_runs import MIXTURE, VOCABULARY, built, tiny
 from tst_study.config.schema import Config, Parallel
 from tst_study.data.run_data import open_stream
@@ -64,10 +65,6 @@ def test_where_no_gradient_comes_there_are_zeros(words: Path) -> None:
         buffers.zero_grad_buffer()
         buffers.fill_unwritten()
         assert all(not p.main_grad.any() for p in model.parameters())
-
-
-# Bags end with their documents: padded labels are ignored, unevenly over sequences and offsets.
-ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
 
 
 def test_aligned_bags_leave_uneven_numbers_of_labels(documents: Path) -> None:

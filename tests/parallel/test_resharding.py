@@ -110,11 +110,15 @@ def test_damage_that_one_rank_sees_sends_all_of_them_to_the_checkpoint_before(
 
 
 @pytest.mark.parametrize("layout", [(), DISTRIBUTED], ids=["replicated", "distributed"])
-def test_data_ranks_read_equal_parts_of_a_checkpoint(
+def test_data_ranks_write_and_read_equal_parts_of_a_checkpoint(
     words: Path, tmp_path: Path, layout: tuple[str, ...]
 ) -> None:
     """And send them to each other: a file system is not asked for the same by all of them."""
-    run_ranks(2, train, tiny(words), tmp_path)
+    wide = "model.hidden_size=64"
+    run_ranks(2, train, tiny(words, wide), tmp_path)
+    (place,) = checkpoint_folders(tmp_path)
+    sizes = [sum(file.stat().st_size for file in place.glob(f"__{rank}_*")) for rank in (0, 1)]
+    assert max(sizes) < 1.5 * min(sizes)
 
     def numbers_read() -> int:
         read = FileSystemReader.read_data
@@ -126,7 +130,7 @@ def test_data_ranks_read_equal_parts_of_a_checkpoint(
             return read(self, plan, *rest)
 
         FileSystemReader.read_data = counted  # type: ignore[method-assign]
-        train(tiny(words, *layout), tmp_path, progress=False)
+        train(tiny(words, wide, *layout), tmp_path, progress=False)
         return numbers
 
     parts = run_ranks(2, numbers_read)

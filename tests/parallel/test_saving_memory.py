@@ -16,7 +16,6 @@ from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config.schema import Config, Parallel
 from tst_study.cost.memory import estimate_memory
-from tst_study.parallel.optimizer_shards import _rectangles
 from tst_study.parallel.process_groups import process_groups
 
 MODEL: dict[str, Any] = {
@@ -72,21 +71,3 @@ def test_saving_and_loading_take_what_the_plan_says_and_hardly_more_than_trainin
     assert max(loaded for _, _, loaded in found) >= 0.9 * planned
     # What was loaded is what was saved.
     assert_same_tensors(*(tensors_of(checkpoint_place(tmp_path, step)) for step in (1, 2)))
-
-
-@pytest.mark.parametrize("shape", [(17,), (5, 7), (1, 9)])
-def test_rectangles_of_a_range_are_its_numbers_in_order(shape: tuple[int, ...]) -> None:
-    import torch
-
-    size = int(torch.tensor(shape).prod())
-    numbers = torch.arange(size).view(shape)
-    for first in range(size):
-        for last in range(first, size + 1):
-            found = [
-                number
-                for offset, part in _rectangles(first, last, shape)
-                for number in numbers[
-                    tuple(slice(o, o + n) for o, n in zip(offset, part, strict=True))
-                ].flatten()
-            ]
-            assert found == list(range(first, last))

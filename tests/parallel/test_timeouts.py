@@ -1,4 +1,4 @@
-"""How long ranks wait for one that hangs, and what is told of a collective that did not end."""
+"""How long ranks wait for one that hangs, what is told of it, and whose error a reader's is."""
 
 from __future__ import annotations
 
@@ -87,3 +87,22 @@ def test_where_torch_has_written_the_last_collectives_is_said_and_of_this_job_al
     with pytest.raises(OtherRankError) as raised, collectives_named(1):
         raise RuntimeError("NCCL communicator was aborted")
     assert "trace_1" not in str(raised.value)
+
+
+def test_files_are_read_by_the_first_rank_alone_and_its_error_is_everyones(words: Path) -> None:
+    def work() -> tuple[list[str], int]:
+        read: list[str] = []
+
+        def reading(name: str) -> str:
+            read.append(name)
+            if name == "missing":
+                raise UserError(f"{name}: not there")
+            return name
+
+        with process_groups(tiny(words)) as ranks:
+            assert ranks.from_first(lambda: reading("text")) == "text"
+            with pytest.raises(UserError, match="missing: not there"):
+                ranks.from_first(lambda: reading("missing"))
+        return read, ranks.rank
+
+    assert run_ranks(2, work) == [(["text", "missing"], 0), ([], 1)]

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from tst_study.superposition import (
     Weighting,
     bag_loss,
-    count_valid_targets,
     linear_bag_loss,
     linear_loss,
 )
@@ -96,17 +95,6 @@ def test_the_compiled_kernel_has_the_numbers_of_its_formula(
         assert error < (1e-6 if dtype == torch.float32 else 2e-3)
 
 
-def test_parts_of_a_batch_add_up_to_its_loss() -> None:
-    hidden, weight, labels = _inputs(torch.float64, 4, 4)
-    whole = linear_bag_loss(hidden, weight, labels, 4)
-    counts = count_valid_targets(labels, 4)
-    parts = [
-        linear_bag_loss(hidden[:, i : i + 1], weight, labels[i : i + 1], 4, valid_counts=counts)
-        for i in range(BATCH)
-    ]
-    assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-12)
-
-
 def test_no_valid_target_is_nan_as_for_cross_entropy() -> None:
     hidden, weight, labels = _inputs(torch.float32, 1, 1)
     assert linear_bag_loss(hidden, weight, torch.full_like(labels, -100), 1).isnan()
@@ -145,12 +133,6 @@ def test_any_cross_entropy_becomes_the_bag_loss(
         found.append([loss, *torch.autograd.grad(2.0 * loss, (hidden, weight))])
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-15)
-
-
-def test_batch_first_is_the_same_loss() -> None:
-    hidden, weight, labels = _inputs(torch.float64, 4, 4)
-    turned = linear_bag_loss(hidden.transpose(0, 1), weight, labels, 4, batch_first=True)
-    torch.testing.assert_close(turned, linear_bag_loss(hidden, weight, labels, 4))
 
 
 def test_autocast_casts_as_a_linear_layer_does() -> None:
