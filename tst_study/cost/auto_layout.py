@@ -20,7 +20,7 @@ from tst_study.cost.parallel_layout import (
     data_ranks,
     divisors,
     layout_of,
-    layout_problem,
+    works,
 )
 from tst_study.errors import UserError
 from tst_study.text import memory_size
@@ -164,7 +164,7 @@ def _candidates(config: Config, ranks: int, per_node: int, *, on_gpu: bool) -> I
         for recompute, micro_batch in product(recomputes, micro_batches):
             changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
             candidate = config.executed(**changes)
-            if layout_problem(candidate, parallel, ranks) is None:
+            if works(candidate, parallel, ranks):
                 yield _Candidate(candidate, estimate_memory(candidate, ranks, on_gpu=on_gpu).peak)
 
 

@@ -7,26 +7,11 @@ Every rule here is either arithmetic (what does not divide) or a row of the tabl
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.errors import UserError
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a layout cannot be, and the change that comes nearest to it."""
-
-    key: str
-    value: Any
-    reason: str
-    nearest: dict[str, Any]
-
-    def __str__(self) -> str:
-        change = ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.nearest.items())
-        return f"{self.key} = {json.dumps(self.value)}: {self.reason}; nearest that works: {change}"
 
 
 def layout_of(config: Config) -> Parallel:
@@ -39,14 +24,30 @@ def layout_of(config: Config) -> Parallel:
 
 def check(config: Config, ranks: int) -> None:
     """Raise `UserError`, one line, where the config's layout cannot work on `ranks` processes."""
-    problem = layout_problem(config, layout_of(config), ranks)
-    if problem is not None:
-        raise UserError(str(problem))
+    parallel = layout_of(config)
+    for key, reason in _problems(config, parallel, ranks):
+        change = ", ".join(_nearest(config, parallel, ranks))
+        value = json.dumps(getattr(parallel, key))
+        raise UserError(
+            f"execution.parallel.{key} = {value}: {reason}; nearest that works: {change}"
+        )
+    sequences, sharers = config.batch.sequences, data_ranks(parallel, ranks)
+    if sequences % sharers:
+        raise UserError(
+            f"batch.sequences = {sequences} does not divide by the {sharers} data-parallel ranks; "
+            "change one of them"
+        )
+    share, micro_batch = sequences // sharers, config.execution.micro_batch
+    if micro_batch is not None and share % micro_batch:
+        raise UserError(
+            f"execution.micro_batch = {micro_batch} does not divide the {share} sequences of a "
+            f"rank; nearest that works: {divisors(share, at_most=micro_batch)[-1]}"
+        )
 
 
-def layout_problem(config: Config, parallel: Parallel, ranks: int) -> Problem | None:
-    """None where the layout works."""
-    return next(_problems(config, parallel, ranks), None)
+def works(config: Config, parallel: Parallel, ranks: int) -> bool:
+    """Whether a layout of the config's model can be, on `ranks` processes; the batch aside."""
+    return next(_problems(config, parallel, ranks), None) is None
 
 
 def least_ranks(parallel: Parallel) -> int:
@@ -67,27 +68,6 @@ def bucket_weights(weights: int, ranks: int) -> int:
     return max(1, min(weights // 4, max(weights // 16, 2**16 * ranks)))
 
 
-def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
-    yield from _tensor_problems(config, parallel)
-    experts = config.model.experts
-    if experts is not None:
-        yield from _indivisible("expert", parallel.expert, "model.experts.count", experts.count)
-        width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
-        yield from _indivisible("tensor", sharers, "model.experts.feed_forward_size", width)
-    yield from _indivisible("pipeline", parallel.pipeline, "model.layers", config.model.layers)
-    yield from _optimizer_problems(config, parallel)
-    if parallel.overlap_weights and not (
-        parallel.optimizer == "distributed" and parallel.overlap_gradients
-    ):
-        yield _problem(
-            "overlap_weights",
-            True,
-            'it needs the shares of optimizer = "distributed" and the buckets of overlap_gradients',
-            overlap_weights=False,
-        )
-    yield from _rank_problems(config, parallel, ranks)
-
-
 def tensor_sizes(model: Model) -> list[int]:
     """How many tensor ranks the model's numbers allow."""
     common = math.gcd(*_shared_by_tensor_ranks(model).values())
@@ -105,96 +85,71 @@ def _shared_by_tensor_ranks(model: Model) -> dict[str, int]:
     return shared
 
 
-def _tensor_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    model, size = config.model, parallel.tensor
-    shared = _shared_by_tensor_ranks(model)
-    for key, number in shared.items():
-        yield from _indivisible("tensor", size, key, number, *shared.values())
-    if parallel.sequence_parallel and size == 1:
-        yield _problem(
-            "sequence_parallel", True, "there is one tensor rank", sequence_parallel=False
-        )
-    if parallel.sequence_parallel and config.batch.sequence_length % size:
-        yield _problem(
-            "sequence_parallel",
-            True,
-            f"batch.sequence_length = {config.batch.sequence_length} does not divide by "
-            f"tensor = {size}",
-            sequence_parallel=False,
-        )
-    if model.experts is not None and size > 1 and not parallel.sequence_parallel:
-        yield _problem(
-            "sequence_parallel",
-            False,
-            "with experts on several tensor ranks, each would route all positions anew",
-            sequence_parallel=True,
-        )
-
-
-def _optimizer_problems(config: Config, parallel: Parallel) -> Iterator[Problem]:
-    kind = config.optimizer.kind
-    if not OPTIMIZER_KINDS[kind].needs_whole_matrices:
-        return
-    reason = f'optimizer.kind = "{kind}" needs whole matrices on a rank'
-    if parallel.optimizer == "distributed":
-        yield _problem("optimizer", "distributed", reason, optimizer="replicated")
-    if parallel.tensor > 1:
-        yield _problem("tensor", parallel.tensor, reason, tensor=1, sequence_parallel=False)
-
-
-def _rank_problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[Problem]:
-    model_ranks = parallel.tensor * parallel.pipeline
+def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[str, str]]:
+    """Keys of the layout, and what is wrong with them."""
+    model, experts, tensor = config.model, config.model.experts, parallel.tensor
+    divided = [("tensor", tensor, *named) for named in _shared_by_tensor_ranks(model).items()]
+    divided.append(("pipeline", parallel.pipeline, "model.layers", model.layers))
+    if experts is not None:
+        width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
+        divided.append(("expert", parallel.expert, "model.experts.count", experts.count))
+        divided.append(("tensor", sharers, "model.experts.feed_forward_size", width))
+    for key, size, name, number in divided:
+        if number % size:
+            yield key, f"{name} = {number} does not divide by it"
+    length, shares_positions = config.batch.sequence_length, parallel.sequence_parallel
+    if shares_positions and tensor == 1:
+        yield "sequence_parallel", "there is one tensor rank"
+    if shares_positions and length % tensor:
+        reason = f"batch.sequence_length = {length} does not divide by tensor = {tensor}"
+        yield "sequence_parallel", reason
+    if experts is not None and tensor > 1 and not shares_positions:
+        reason = "with experts on several tensor ranks, each would route all positions anew"
+        yield "sequence_parallel", reason
+    kind, distributed = config.optimizer.kind, parallel.optimizer == "distributed"
+    if OPTIMIZER_KINDS[kind].needs_whole_matrices:
+        reason = f'optimizer.kind = "{kind}" needs whole matrices on a rank'
+        if distributed:
+            yield "optimizer", reason
+        if tensor > 1:
+            yield "tensor", reason
+    if parallel.overlap_weights and not (distributed and parallel.overlap_gradients):
+        reason = 'it needs the shares of optimizer = "distributed" and the buckets of'
+        yield "overlap_weights", f"{reason} overlap_gradients"
+    model_ranks, of_a_stage = tensor * parallel.pipeline, ranks // parallel.pipeline
     if ranks % model_ranks:
-        yield _problem(
-            "tensor",
-            parallel.tensor,
-            f"tensor · pipeline = {model_ranks} does not divide the {ranks} processes",
-            tensor=_largest_divisor(parallel.tensor, ranks),
-            pipeline=_largest_divisor(
-                parallel.pipeline, ranks // _largest_divisor(parallel.tensor, ranks)
-            ),
-        )
-        return
-    of_a_stage = ranks // parallel.pipeline
-    experts = config.model.experts
-    if experts and of_a_stage % (parallel.expert * parallel.expert_tensor_ranks):
-        yield _problem(
-            "expert",
-            parallel.expert,
-            f"it does not divide the {of_a_stage} processes of a pipeline stage",
-            expert=_largest_divisor(parallel.expert, of_a_stage, experts.count),
-        )
-    sharers = data_ranks(parallel, ranks)
-    if config.batch.sequences % sharers:
-        raise UserError(
-            f"batch.sequences = {config.batch.sequences} does not divide by the {sharers} "
-            "data-parallel ranks; change one of them"
-        )
-    share, micro_batch = config.batch.sequences // sharers, config.execution.micro_batch
-    if micro_batch is not None and share % micro_batch:
-        raise UserError(
-            f"execution.micro_batch = {micro_batch} does not divide the {share} sequences of a "
-            f"rank; nearest that works: {_largest_divisor(micro_batch, share)}"
-        )
+        reason = f"tensor · pipeline = {model_ranks} does not divide the {ranks} processes"
+        yield "tensor", reason
+    if experts is not None and of_a_stage % (parallel.expert * parallel.expert_tensor_ranks):
+        yield "expert", f"it does not divide the {of_a_stage} processes of a pipeline stage"
 
 
-def _problem(key: str, value: Any, reason: str, **nearest: Any) -> Problem:
-    return Problem(f"execution.parallel.{key}", value, reason, nearest)
+def _nearest(config: Config, parallel: Parallel, ranks: int) -> list[str]:
+    """Keys and values that make a layout work: as few as can be, of as large sizes."""
+    experts = config.model.experts.count if config.model.experts is not None else 1
+    choices = {
+        "tensor": [size for size in tensor_sizes(config.model) if size <= parallel.tensor],
+        "pipeline": divisors(config.model.layers, at_most=parallel.pipeline),
+        "expert": divisors(experts, at_most=parallel.expert),
+        "sequence_parallel": [True, False],
+        "optimizer": sorted({parallel.optimizer, "replicated"}),
+        "overlap_weights": sorted({parallel.overlap_weights, False}),
+    }
+    layouts = (
+        parallel.model_copy(update=dict(zip(choices, values, strict=True)))
+        for values in product(*choices.values())
+    )
 
+    def changed(other: Parallel) -> list[str]:
+        values = ((key, getattr(other, key)) for key in choices)
+        return [f"{k} = {json.dumps(v)}" for k, v in values if v != getattr(parallel, k)]
 
-def _indivisible(key: str, size: int, name: str, number: int, *others: int) -> Iterator[Problem]:
-    """Where a number of the config does not divide by a size of the layout; the nearest size
-    divides `others`, too."""
-    if number % size:
-        nearest = {key: _largest_divisor(size, number, *others)}
-        yield _problem(key, size, f"{name} = {number} does not divide by it", **nearest)
+    def distance(other: Parallel) -> tuple[int, int, int]:
+        return len(changed(other)), -other.tensor * other.pipeline * other.expert, -other.tensor
+
+    return changed(min((one for one in layouts if works(config, one, ranks)), key=distance))
 
 
 def divisors(number: int, at_most: int) -> list[int]:
     """In order."""
     return [d for d in range(1, min(number, at_most) + 1) if number % d == 0]
-
-
-def _largest_divisor(at_most: int, *numbers: int) -> int:
-    """The largest number up to `at_most` that divides all of `numbers`."""
-    return next(d for d in range(at_most, 0, -1) if all(n % d == 0 for n in numbers))
