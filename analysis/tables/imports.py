@@ -6,18 +6,16 @@ word is overruled by `--set`, and that by the run's row of `runs.csv`.
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.tables.columns import CURVES, EVALUATIONS, Tables, finished, typed
+from analysis.tables.columns import CURVES, EVALUATIONS, Column, Tables, finished, rows_of, typed
 from analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
@@ -53,7 +51,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "loss_name": ("loss_name",),
 }
 """By column, the names that known programs give it; the first that a log has counts."""
-_LOSSES = ("nats_per_token", "bits_per_byte")
 BASELINE = "baseline"
 FEW = 3
 """Runs that a message names."""
@@ -112,10 +109,15 @@ class Facts(BaseModel):
     def superposed_steps(self) -> int:
         return superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
 
-    def raw_tokens(self, step: int) -> int:
-        return self.tokens_per_step * (
-            step + min(step, self.superposed_steps) * (self.bag_size - 1)
-        )
+    def raw_tokens(self, step: Any) -> Any:
+        """Of one step or of many."""
+        bagged = np.minimum(step, self.superposed_steps)
+        return self.tokens_per_step * (step + bagged * (self.bag_size - 1))
+
+    @property
+    def used_flops(self) -> float:
+        used = self.active_parameters or self.parameters
+        return self.flops or 6.0 * used * self.tokens_per_step * self.steps
 
 
 @dataclass
@@ -123,10 +125,11 @@ class Run:
     """All that the logs of one run say."""
 
     name: str
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By step, the log's own keys."""
+    points: list[tuple[int, str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    twice: set[int] = field(default_factory=set)
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """By step, in the columns of `KEYS`."""
+    twice: int = 0
     """Steps that were written again with another value."""
 
 
@@ -164,15 +167,13 @@ def import_logs(
     without, early = [], []
     for run in runs:
         known = _facts(run, {**run.facts, **given, **own.get(run.name, {})})
-        points = [_converted(run.name, row, known, unit) for row in run.rows.values()]
-        ordered = sorted(points, key=lambda row: row["step"])
-        rows.append(_run_row(run.name, ordered, known))
-        curves += [_placed(run.name, row, known) for row in ordered if "loss" in row]
-        held_out = [row for row in ordered if "nats_per_token" in row]
-        evaluations += [_evaluated(run.name, row, known) for row in held_out]
+        placed = _placed(run, known, unit)
+        curves.append(placed.dropna(subset="loss"))
+        evaluations.append(placed.dropna(subset="nats_per_token"))
+        rows.append(_run_row(run, curves[-1], evaluations[-1], known))
         if run.twice:
-            messages.append(f"{run.name}: {len(run.twice)} steps written twice; the later counts")
-        if not held_out:
+            messages.append(f"{run.name}: {run.twice} steps written twice; the later counts")
+        if evaluations[-1].empty:
             without.append(run.name)
         if rows[-1]["step"] == rows[-1]["steps"] - 1:
             early.append(run.name)
@@ -196,12 +197,10 @@ def import_logs(
 def write_template(path: Path, sources: Iterable[str], columns: Mapping[str, str]) -> int:
     """A `runs.csv` with a row for each run and what its logs say; returns the number of runs."""
     runs = runs_of_logs(read_logs(sources), columns)
-    text = io.StringIO()
-    table = csv.DictWriter(text, ["run", *Facts.model_fields], lineterminator="\n")
-    table.writeheader()
-    table.writerows({"run": run.name, **run.facts} for run in runs)
+    rows = [{"run": run.name, **run.facts} for run in runs]
+    table = pd.DataFrame(rows, columns=["run", *Facts.model_fields], dtype=object)
     with written_atomically(path) as file:
-        file.write(text.getvalue().encode())
+        file.write(table.to_csv(index=False, lineterminator="\n").encode())
     return len(runs)
 
 
@@ -230,34 +229,28 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str]) -> list[Run]:
                 f"run {log.run!r}: logs in {place} and {log.place.parent}; name each: NAME=PATH"
             )
         run.facts |= {k: v for k, v in log.facts.items() if k in Facts.model_fields}
-        for step, key, value in log.points:
-            row = run.rows.setdefault(step, {})
-            if key in row and row[key] != value and value == value:
-                run.twice.add(step)
-            row[key] = value
+        run.points += log.points
     for run in runs.values():
-        keys = {key for row in run.rows.values() for key in row}
-        names = {
-            column: next((key for key in _names(column, columns) if key in keys), None)
-            for column in KEYS
+        points = pd.DataFrame(run.points, columns=["step", "key", "value"])
+        values = points.groupby(["step", "key"])["value"]
+        run.twice = int((values.nunique() > 1).groupby("step").any().sum())
+        wide = points.drop_duplicates(["step", "key"], keep="last").pivot(
+            index="step", columns="key", values="value"
+        )
+        own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
+        named = {
+            name: next((key for key in keys if key in wide), None) for name, keys in own.items()
         }
-        if not any(names[column] for column in ("loss", *_LOSSES)):
+        if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
             raise UserError(
-                f"run {run.name!r}: no loss among {', '.join(sorted(keys)[:12])}; name it with "
+                f"run {run.name!r}: no loss among {', '.join(sorted(map(str, wide))[:12])}; name it with "
                 "--column loss=… or nats_per_token=…"
             )
-        run.rows = {
-            step: {"step": step} | {column: row[key] for column, key in names.items() if key in row}
-            for step, row in run.rows.items()
-        }
-        rates = [row["learning_rate"] for row in run.rows.values() if "learning_rate" in row]
-        if rates:
-            run.facts.setdefault("learning_rate", max(rates))
+        rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)
+        run.rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
+        if run.rows["learning_rate"].notna().any():
+            run.facts.setdefault("learning_rate", float(run.rows["learning_rate"].max()))
     return sorted(runs.values(), key=lambda run: run.name)
-
-
-def _names(column: str, columns: Mapping[str, str]) -> tuple[str, ...]:
-    return (columns[column],) if column in columns else KEYS[column]
 
 
 def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
@@ -275,26 +268,6 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
         raise UserError(f"run {run.name!r}: {first_problem(error)}; correct it") from None
 
 
-def _converted(run: str, row: Mapping[str, Any], facts: Facts, unit: str) -> dict[str, Any]:
-    """Losses in nats per token; what is per byte by the text's bytes per token."""
-    row = dict(row)
-    for name in ("loss", "nats_per_token"):
-        if name not in row:
-            continue
-        if unit == "perplexity":
-            row[name] = math.log(row[name])
-        elif unit != "nats":
-            row[name] *= math.log(2)
-            if unit == "bits-per-byte":
-                row[name] *= _bytes_per_token(run, facts)
-    if "nats_per_token" in row and facts.bytes_per_token:
-        row["bits_per_byte"] = row["nats_per_token"] / math.log(2) / facts.bytes_per_token
-    elif "bits_per_byte" in row and "nats_per_token" not in row:
-        of_token = math.log(2) * _bytes_per_token(run, facts)
-        row["nats_per_token"] = row["bits_per_byte"] * of_token
-    return row
-
-
 def _bytes_per_token(run: str, facts: Facts) -> float:
     if facts.bytes_per_token is None:
         raise UserError(
@@ -304,46 +277,50 @@ def _bytes_per_token(run: str, facts: Facts) -> float:
     return facts.bytes_per_token
 
 
-def _placed(run: str, row: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
-    """A row with its counters."""
-    step = int(row["step"])
-    superposed = 0 < step <= facts.superposed_steps
-    return {
-        "loss_name": "bag loss" if superposed else "next_token",
-        **row,
-        "folder": run,
-        "phase": "superposition" if superposed else "recovery",
-        "bag_size": facts.bag_size if superposed else 1,
-        "raw_tokens": facts.raw_tokens(step),
-        "latent_tokens": facts.tokens_per_step * step,
-        "flops": _flops(facts) * step / facts.steps,
-    }
+def _placed(run: Run, facts: Facts, unit: str) -> pd.DataFrame:
+    """Its rows with counters and losses in nats per token; what is per byte by the text's bytes per
+    token."""
+    rows, step = run.rows.reset_index(), run.rows.index.to_numpy()
+    for name in ("loss", "nats_per_token"):
+        if unit == "perplexity":
+            rows[name] = np.log(rows[name])
+        elif unit != "nats":
+            rows[name] *= np.log(2)
+        if unit == "bits-per-byte" and rows[name].notna().any():
+            rows[name] *= _bytes_per_token(run.name, facts)
+    if rows["bits_per_byte"][rows["nats_per_token"].isna()].notna().any():
+        of_token = np.log(2) * _bytes_per_token(run.name, facts)
+        rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * of_token)
+    if facts.bytes_per_token:
+        rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
+    superposed = (step > 0) & (step <= facts.superposed_steps)
+    names = pd.Series(np.where(superposed, "bag loss", "next_token"))
+    return rows.assign(
+        loss_name=rows["loss_name"].fillna(names),
+        folder=run.name,
+        phase=np.where(superposed, "superposition", "recovery"),
+        bag_size=np.where(superposed, facts.bag_size, 1),
+        raw_tokens=facts.raw_tokens(step),
+        latent_tokens=facts.tokens_per_step * step,
+        flops=facts.used_flops * step / facts.steps,
+        eval_set=facts.eval_set,
+        # Before its last step no training has decayed its rate to the end.
+        annealed=facts.annealed & (step >= facts.steps),
+    )
 
 
-def _evaluated(run: str, row: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
-    # Before its last step no training has decayed its rate to the end.
-    annealed = facts.annealed and row["step"] >= facts.steps
-    return {**_placed(run, row, facts), "eval_set": facts.eval_set, "annealed": annealed}
-
-
-def _flops(facts: Facts) -> float:
-    used = facts.active_parameters or facts.parameters
-    return facts.flops or 6.0 * used * facts.tokens_per_step * facts.steps
-
-
-def _run_row(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts) -> dict[str, Any]:
+def _run_row(
+    run: Run, curve: pd.DataFrame, evaluations: pd.DataFrame, facts: Facts
+) -> dict[str, Any]:
     """In `RUN_COLUMNS`."""
-    last = int(rows[-1]["step"]) if rows else 0
-    evaluated = [row for row in rows if "nats_per_token" in row]
-    trained = [row for row in rows if "loss" in row]
-    arm = None if facts.arm == BASELINE else facts.arm
+    last = int(run.rows.index.max())
     departures = {one.column: getattr(facts, one.column, None) for one in DEPARTURES}
     superposed = {
         "bag_size": facts.bag_size,
         "superposed_steps": facts.superposed_steps,
         "step_ratio": facts.step_ratio,
         **departures,
-        "named_arm": arm,
+        "named_arm": None if facts.arm == BASELINE else facts.arm,
     }
     family = [facts.corpus, f"{facts.parameters:,} parameters"]
     family += [f"{facts.tokens_per_step:,} positions a step", facts.batch]
@@ -352,25 +329,24 @@ def _run_row(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts) -> dict
         include={"study", "seed", "learning_rate", "corpus", "sequences", "sequence_length"}
         | {"parameters", "unique_raw_tokens"}
     )
-    final = _evaluated(name, evaluated[-1], facts) if evaluated else {}
+    trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
+    raw, latent = int(facts.raw_tokens(facts.steps)), facts.tokens_per_step * facts.steps
     return finished(
         facts.steps,
         superposed,
         **known,
-        run_id=name,
-        name=name,
-        folder=name,
+        **dict.fromkeys(("run_id", "name", "folder"), run.name),
         state="done" if last >= facts.steps else "failed",
         message="" if last >= facts.steps else f"the log ends at step {last:,}",
         step=last,
         active_parameters=facts.active_parameters or facts.parameters,
-        raw_tokens=facts.raw_tokens(facts.steps),
-        latent_tokens=facts.tokens_per_step * facts.steps,
-        data_multiplier=facts.raw_tokens(facts.steps) / (facts.tokens_per_step * facts.steps),
-        flops=int(_flops(facts)),
-        last_train_loss=trained[-1]["loss"] if trained else None,
-        last_train_loss_name=_placed(name, trained[-1], facts)["loss_name"] if trained else None,
+        raw_tokens=raw,
+        latent_tokens=latent,
+        data_multiplier=raw / latent,
+        flops=int(facts.used_flops),
+        last_train_loss=trained.get("loss"),
+        last_train_loss_name=trained.get("loss_name"),
         evaluated_step=final.get("step"),
         evaluated_phase=final.get("phase"),
         **{key: final.get(key) for key in measured},
@@ -379,10 +355,11 @@ def _run_row(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts) -> dict
         segments=1,
         family=label,
         group=f"{label}, {facts.steps:,} steps",
-        fingerprint=digest([facts.model_dump(mode="json"), [dict(row) for row in rows]]),
+        fingerprint=digest([facts.model_dump(mode="json"), run.rows.to_csv()]),
     )
 
 
-def _frame(rows: list[dict[str, Any]], columns: Sequence[Any]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["folder", *(column.name for column in columns)])
+def _frame(parts: list[pd.DataFrame], columns: Sequence[Column]) -> pd.DataFrame:
+    names = ["folder", *(column.name for column in columns)]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=names)
     return typed(table.astype({"folder": "category"}), columns)
