@@ -76,7 +76,7 @@ def _shards(optimizer: ModelOptimizer, local: list[Tensor]) -> Shards:
     return [
         (part.key, part.global_shape, part.global_offset, part.data)
         for number, (p, mine) in enumerate(zip(optimizer.parameters, local, strict=True))
-        for part in parts_of(p, sharded[number], mine, "gradient", optimizer._range(p))
+        for part in parts_of(p, sharded[number], mine, "gradient", optimizer.ranges[p])
     ]
 
 

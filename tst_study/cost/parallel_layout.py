@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
@@ -127,7 +128,7 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
 def _nearest(config: Config, parallel: Parallel, ranks: int) -> list[str]:
     """Keys and values that make a layout work: as few as can be, of as large sizes."""
     experts = config.model.experts.count if config.model.experts is not None else 1
-    choices = {
+    choices: dict[str, list[Any]] = {
         "tensor": [size for size in tensor_sizes(config.model) if size <= parallel.tensor],
         "pipeline": divisors(config.model.layers, at_most=parallel.pipeline),
         "expert": divisors(experts, at_most=parallel.expert),

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import held_out
 from tst_study.data.manifest import held_out_prefix, manifest_of, token_prefix
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
-from tst_study.evaluation.evaluate import evaluate
+from tst_study.evaluation.evaluate import error_of_mean, evaluate
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.process_groups import Ranks
 
@@ -75,9 +74,11 @@ def evaluate_domains(
         held.check_vocabulary(run.model.vocabulary_size)
         loss = evaluate(model, held, ranks, 1)
         assert loss.document_losses is not None
-        counts = np.array(loss.document_tokens)
-        error = _error_over_documents(np.array(loss.document_losses), counts)
-        values = {"": loss.nats_per_token} | ({} if error is None else {"_stderr": error})
+        counts = torch.tensor(loss.document_tokens, dtype=torch.float64)
+        losses = torch.tensor(loss.document_losses, dtype=torch.float64)
+        values = {"": loss.nats_per_token}
+        if len(counts) > 1:
+            values["_stderr"] = error_of_mean(losses * counts, counts)
         metrics = {f"nats_per_token{end}": value for end, value in values.items()}
         for end, value in values.items():
             bits = held.bits_per_byte(value)
@@ -103,15 +104,3 @@ def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
             f"{theirs[:12]}; the run's is {ours[:12]}); prepare the text with the run's "
             "tokenizer.json"
         )
-
-
-def _error_over_documents(losses: NDArray[Any], counts: NDArray[Any]) -> float | None:
-    """Standard error of the mean over tokens, by the ratio estimator; None for one document.
-
-    `losses`, `counts` (n,): nats per token and tokens of each document.
-    """
-    number, total = len(counts), counts.sum()
-    if number == 1:
-        return None
-    deviations = (losses - (losses * counts).sum() / total) * counts
-    return float(np.sqrt(np.square(deviations).sum() * number / (number - 1)) / total)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tst_study.data.held_out import HeldOut
 from tst_study.model.model import SuperposedGPT
@@ -78,13 +79,21 @@ def evaluate(
     losses, tokens = sums.unbind(1)
     total = float(tokens.sum())
     mean = float(losses.sum()) / total
-    # Ratio estimator: sequences are the sampling units.
-    deviations = losses - mean * tokens
-    variance = float(deviations.square().sum()) * count / max(count - 1, 1)
     by_document: dict[str, list[Any]] = {}
     if held_out.documents is not None:
         of = np.bincount(held_out.documents, losses.numpy())
         counts = np.bincount(held_out.documents, tokens.numpy())
         by_document["document_losses"] = [float(nats) for nats in of / counts]
         by_document["document_tokens"] = [int(n) for n in counts]
-    return HeldOutLoss(mean, math.sqrt(variance) / total, int(total), **by_document)
+    return HeldOutLoss(mean, error_of_mean(losses, tokens), int(total), **by_document)
+
+
+def error_of_mean(sums: Tensor, counts: Tensor) -> float:
+    """Standard error of the mean over tokens, by the ratio estimator; 0 for a single sample.
+
+    `sums`, `counts` (n,): nats and tokens of each sampling unit, a sequence or a document.
+    """
+    number, total = len(sums), float(counts.sum())
+    deviations = sums - float(sums.sum()) / total * counts
+    variance = float(deviations.square().sum()) * number / max(number - 1, 1)
+    return math.sqrt(variance) / total

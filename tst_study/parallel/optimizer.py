@@ -38,8 +38,10 @@ class ModelOptimizer:
         decays = {p: _decays(name, p, config) for name, p in named}
         named.sort(key=lambda entry: not decays[entry[1]])  # the norm's last bit depends on it
         self.parameters: list[Tensor] = [p for _, p in named]
-        # What this rank updates of each parameter, as a range of its numbers in a row.
-        self._ranges = shards_of_buffers(model) if self.is_distributed else {}
+        # What this rank updates of each parameter, as a range of its numbers in a row; None: all.
+        self.ranges: dict[Tensor, slice | None] = dict.fromkeys(self.parameters)
+        if self.is_distributed:
+            self.ranges |= shards_of_buffers(model)
         self.main = [
             local if local.dtype == torch.float32 else local.float()
             for local in self.local([p.detach() for p in self.parameters])
@@ -63,11 +65,8 @@ class ModelOptimizer:
 
     def local(self, tensors: list[Tensor]) -> list[Tensor]:
         """This rank's share of one tensor per parameter, as views of numbers in a row."""
-        return [self._share(p, x) for p, x in zip(self.parameters, tensors, strict=True)]
-
-    def _share(self, parameter: Tensor, tensor: Tensor) -> Tensor:
-        row = tensor.view(-1)
-        return row[self._ranges[parameter]] if self.is_distributed else row
+        ranges = (self.ranges[p] or slice(None) for p in self.parameters)
+        return [x.view(-1)[share] for x, share in zip(tensors, ranges, strict=True)]
 
     def zero_gradients(self) -> None:
         self.model.zero_grad_buffer()
@@ -149,14 +148,11 @@ class ModelOptimizer:
                 name: [
                     part
                     for p, mine in local.items()
-                    for part in parts_of(p, sharded[p], mine, f"optimizer.{name}", self._range(p))
+                    for part in parts_of(p, sharded[p], mine, f"optimizer.{name}", self.ranges[p])
                 ]
                 for name, local in self._stored().items()
             },
         }
-
-    def _range(self, parameter: Tensor) -> slice | None:
-        return self._ranges[parameter] if self.is_distributed else None
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
