@@ -17,6 +17,7 @@ from tests.layouts import (
     standing_still,
 )
 from tests.tiny_runs import MIXTURE, MUON, last_tensors, tiny
+from tst_study.data.run_data import open_stream
 from tst_study.record import reader as run_record
 from tst_study.record.reader import RunRecord
 from tst_study.train import train
@@ -66,13 +67,18 @@ MUON_LAYOUTS = {
     "EP2": (2, (*EXPERT, *MIXTURE)),
     "PP2 EP2": (4, (*PIPELINE, *EXPERT, *MIXTURE)),
 }
-# Bags end with their documents: padded labels are ignored, unevenly over ranks.
+# Bags end with their documents: padded labels are ignored, unevenly over ranks and micro-batches.
 ALIGNED = ("model.vocabulary_size=257", "superposition.align_bags_to_documents=true")
 DOCUMENTS = {
     "aligned bags": ALIGNED,
     "shuffled bags": (*ALIGNED, "superposition.shuffle_targets=true"),
+    "input only": (*ALIGNED, "superposition.mode=input_only"),
+    "output only": (ALIGNED[0], "superposition.mode=output_only"),
+    "power law, mixture": (*ALIGNED, "superposition.weighting=power_law", *MIXTURE),
+    "sum to one": (*ALIGNED, "superposition.loss=sum_to_one"),
+    "hinge, tied": (*ALIGNED, "superposition.loss=hinge", "model.tied_embeddings=true"),
     "smoothed labels": (
-        "model.vocabulary_size=257",
+        ALIGNED[0],
         "superposition={}",
         "label_smoothing={epsilon = 0.2, last_step = 1}",
     ),
@@ -85,7 +91,10 @@ CASES = [
         for name, layout in MIXTURE_LAYOUTS.items()
     ),
     *(pytest.param(MUON, *layout, id=f"muon {name}") for name, layout in MUON_LAYOUTS.items()),
-    *(pytest.param(settings, 2, (), id=f"{name} DP2") for name, settings in DOCUMENTS.items()),
+    *(
+        pytest.param(settings, 2, ("execution.micro_batch=1",), id=f"{name} DP2")
+        for name, settings in DOCUMENTS.items()
+    ),
 ]
 
 
@@ -112,6 +121,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
         return run_ranks(1, gradients_and_run, corpus, folder, *overrides), folder / "run"
 
     return computed
+
+
+def test_aligned_bags_leave_uneven_numbers_of_labels(documents: Path) -> None:
+    _, labels = open_stream(tiny(documents, *ALIGNED)).batch(0)
+    assert len({int((row >= 0).sum()) for row in labels}) > 1
 
 
 @pytest.mark.parametrize(("model", "ranks", "layout"), CASES)
