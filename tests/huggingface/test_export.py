@@ -281,18 +281,16 @@ def test_what_is_there_is_not_overwritten_and_a_failure_leaves_nothing(
 def test_of_two_exports_at_once_one_is_refused_and_the_other_is_whole(
     llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, to = open_run(llama[0]), tmp_path / "made"
-    (tmp_path / ".made.partial").mkdir()
-    (tmp_path / ".made.partial" / "model.safetensors").write_text("left by a killed export")
-    card = export_module.model_card
+    opened, to, card = open_run(llama[0]), tmp_path / "made", export_module.model_card
 
     def meanwhile(*arguments: Any) -> str:
-        with pytest.raises(UserError, match="made: another process"):
-            export(opened, to, None)
+        monkeypatch.setattr(export_module, "model_card", card)
+        export(opened, to, None)
         return card(*arguments)
 
     monkeypatch.setattr(export_module, "model_card", meanwhile)
-    export(opened, to, None)
+    with pytest.raises(UserError, match=r"made: cannot be written \(Directory not empty\)"):
+        export(opened, to, None)
     assert files(tmp_path) == {"made"}
     found, expected = stock_model(to).state_dict(), stock_model(llama[1]).state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -9,12 +9,12 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -31,7 +31,6 @@ from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
-from tst_study.record.lock import EXCLUSIVE, take
 from tst_study.record.reader import read
 
 FORMS = ("huggingface", "megatron")
@@ -62,7 +61,7 @@ def export(
 
     Raises:
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
-            the folder cannot be written, or another process writes it.
+            the folder cannot be written, or another process has written it meanwhile.
     """
     if find_spec("safetensors") is None:
         raise UserError("safetensors is not installed; pip install 'tst-study[export]'")
@@ -103,30 +102,14 @@ def export(
 
 @contextmanager
 def _made_beside(to: Path) -> Iterator[Path]:
-    """A new folder that becomes `to` when the block succeeds, and goes when it fails.
-
-    Raises `UserError` where another process is about to make `to`.
-    """
-    beside = to.with_name(f".{to.name}.partial")
-    beside.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(beside, os.O_RDONLY)
-    try:
-        held = take(descriptor, beside, EXCLUSIVE) and beside.exists()
-        # Between opening and locking it, another process may have renamed or replaced it.
-        if not held or not os.path.samestat(os.fstat(descriptor), beside.stat()):
-            raise UserError(f"{to}: another process exports to it; wait for its end")
-        try:
-            for left_by_a_killed_call in beside.iterdir():
-                left_by_a_killed_call.unlink()
-            yield beside
-            if to.exists():
-                to.rmdir()
-            os.rename(beside, to)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
-    finally:
-        os.close(descriptor)
+    """A new folder that becomes `to` when the block succeeds, and goes when it fails; so it does
+    where another process has made `to` meanwhile."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
+        beside = Path(hidden) / to.name  # the hidden one is for its owner alone
+        beside.mkdir()
+        yield beside
+        os.rename(beside, to)
 
 
 def write_megatron(
