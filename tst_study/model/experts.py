@@ -42,12 +42,9 @@ class RoutingLog:
 
     def begin_step(self, positions: int, device: torch.device, *, recording: bool) -> None:
         self.positions = positions
-        # Per layer: positions by expert, then the sums of `_OTHERS`.
-        self._sums = (
-            torch.zeros(self.layers, self.experts + len(_OTHERS), device=device)
-            if recording
-            else None
-        )
+        # Per layer: positions by expert; then all of them, entropy, z-loss and balance loss.
+        shape = self.layers, self.experts + 4
+        self._sums = torch.zeros(shape, device=device) if recording else None
 
     def add(self, layer: int, chosen: Tensor, logits: Tensor) -> None:
         """`chosen` and `logits` (positions, experts) of one micro-batch; layers count from 1."""
@@ -58,15 +55,10 @@ class RoutingLog:
             probabilities = (logits - log_sums.unsqueeze(1)).exp()
             entropies = log_sums - (probabilities * logits).sum(dim=1)
             row = self._sums[layer - 1]
-            row[: self.experts] += chosen.sum(dim=0)
-            row[self.experts :] += torch.stack(
-                [
-                    torch.full((), float(len(logits)), device=row.device),
-                    entropies.sum(),
-                    log_sums.square().sum(),
-                    torch.zeros((), device=row.device),
-                ]
-            )
+            row[:-4] += chosen.sum(dim=0)
+            row[-4] += len(logits)
+            row[-3] += entropies.sum()
+            row[-2] += log_sums.square().sum()
 
     def add_balance(self, layer: int, summed: Tensor) -> None:
         """`summed`: balance loss, without its coefficient, times positions of the micro-batch."""
@@ -83,8 +75,8 @@ class RoutingLog:
         sums = self._sums.double()
         dist.all_reduce(sums)
         sums = sums.cpu()  # once, and not number by number below
-        counts, others = sums[:, : self.experts], sums[:, self.experts :]
-        positions, entropy, z_loss, balance = others.unbind(dim=1)
+        counts = sums[:, :-4]
+        positions, entropy, z_loss, balance = sums[:, -4:].unbind(dim=1)
         assigned = counts.sum(dim=1, keepdim=True)
         load = counts / assigned * self.experts
         summary = {
@@ -101,9 +93,6 @@ class RoutingLog:
         if every_expert:
             summary["expert_load"] = _rounded(load)
         return summary
-
-
-_OTHERS = ("positions", "entropy", "z_loss", "balance")
 
 
 def _rounded(values: Tensor) -> Any:

@@ -89,22 +89,21 @@ class RMSNorm(torch.nn.RMSNorm):
         return rms_norm(x, self.weight, self.eps)
 
 
-class ColumnLinear(ColumnParallelLinear):
-    """Split by output features over tensor ranks; a plain product where there is one rank."""
+class _PlainAlone:
+    """Mixed into Megatron's products over tensor ranks: a plain one where there is one rank."""
 
-    def forward(self, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
+    def forward(self: Any, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
         if self.tp_group.size() == 1 and not more and not named:
             return F.linear(input_, self.weight), None
-        return super().forward(input_, *more, **named)
+        return super().forward(input_, *more, **named)  # type: ignore[misc]
 
 
-class RowLinear(RowParallelLinear):
-    """Split by input features over tensor ranks; a plain product where there is one rank."""
+class ColumnLinear(_PlainAlone, ColumnParallelLinear):
+    """Split by output features."""
 
-    def forward(self, input_: Tensor) -> tuple[Tensor, None]:
-        if self.tp_group.size() == 1:
-            return F.linear(input_, self.weight), None
-        return super().forward(input_)
+
+class RowLinear(_PlainAlone, RowParallelLinear):
+    """Split by input features."""
 
 
 class RotarySelfAttention(SelfAttention):
