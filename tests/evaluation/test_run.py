@@ -6,6 +6,7 @@ import math
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,14 +146,22 @@ def test_text_of_another_vocabulary_is_refused(
                 open_run(tmp_path / "run"), EvaluationOptions(held_out=[f"other={documents}"])
             )
         )
-    with pytest.raises(UserError, match="NAME=FOLDER"):
-        list(evaluate_run(open_run(tmp_path / "run"), EvaluationOptions(held_out=["books"])))
 
 
-def test_two_texts_of_one_name_are_refused(trained: Path, documents: Path) -> None:
-    wanted = EvaluationOptions(held_out=[f"same={documents}", f"same={documents / 'train'}"])
-    with pytest.raises(UserError, match=r"same=.*train: same"):
-        list(evaluate_run(open_run(trained), wanted))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"held_out": ["books"]}, "NAME=FOLDER"),
+        ({"held_out": ["same={}", "same={}/train"]}, r"same=.*train: same"),
+        ({"device": "tpu"}, r"--device 'tpu'.*'cpu'"),
+    ],
+)
+def test_what_is_asked_for_is_refused_before_anything_is_measured(
+    trained: Path, documents: Path, options: dict[str, Any], message: str
+) -> None:
+    texts = [text.format(documents) for text in options.get("held_out", [])]
+    with pytest.raises(UserError, match=message):
+        list(evaluate_run(open_run(trained), EvaluationOptions(**options | {"held_out": texts})))
     assert run_record.read(trained).tasks == []
 
 
@@ -164,11 +173,6 @@ def test_text_of_another_tokenizer_is_refused(documents: Path, tmp_path: Path) -
     wanted = EvaluationOptions(held_out=[f"other={tmp_path / 'other'}"])
     with pytest.raises(UserError, match=r"other: .*tokenizer \(bpe of 270"):
         list(evaluate_run(open_run(tmp_path / "run"), wanted))
-
-
-def test_an_unknown_device_is_named(trained: Path) -> None:
-    with pytest.raises(UserError, match=r"--device 'tpu'.*'cpu'"):
-        list(evaluate_run(open_run(trained), EvaluationOptions(device="tpu")))
 
 
 @pytest.mark.parametrize("key", ["limit", "shots", "max_length", "task_data", "tokenizer"])

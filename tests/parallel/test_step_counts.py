@@ -61,8 +61,6 @@ class Counts:
     """By the function that waits."""
     messages: Counter[str] = field(default_factory=Counter)
     """By kind; none where a rank is alone in its group."""
-    sizes: Counter[str] = field(default_factory=Counter)
-    """Bytes of the whole tensor; of an all-to-all, those that the rank sends."""
 
 
 @contextmanager
@@ -110,9 +108,7 @@ class _Operations(TorchDispatchMode):
         if dist.ProcessGroup.unbox(group).size() == 1:
             return
         kind = next(kind for start, kind in KINDS.items() if name.strip("_").startswith(start))
-        sides = [sum(x.nbytes for x in tree_leaves(arg) if isinstance(x, Tensor)) for arg in args]
         self.counts.messages[kind] += 1
-        self.counts.sizes[kind] += sides[1] if kind == "all-to-all" else max(sides)
 
 
 class _Functions(TorchFunctionMode):
@@ -217,9 +213,7 @@ def _watched(name: str, counted: list[tuple[str, Counts]]) -> Any:
     return watched
 
 
-LAYERS, BAG_SIZE = 2, 4
-
-
+LAYERS = 2
 Counted = Callable[[str], list[list[Counts]]]
 
 
@@ -243,11 +237,6 @@ def test_superposition_waits_for_nothing_more_and_sends_nothing_more_often(
         superposed, recovering = steps[SUPERPOSED], steps[RECOVERING]
         assert superposed.waits == recovering.waits
         assert superposed.messages == recovering.messages
-        longer = superposed.sizes - recovering.sizes
-        del longer["all-to-all"]  # which differ with what the router does
-        of_positions = 4 * 8 * 64 if "tensor" in LAYOUTS[name][2] else 0
-        of_batch = 8 if "data" in name or name.startswith("expert parallel") else 0
-        assert longer.total() == (BAG_SIZE - 1) * (of_positions + of_batch)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
