@@ -37,7 +37,7 @@ test: $(ready)
 	$(run) -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 test-all: $(ready)
-	$(run) -m pytest -m 'not cuda and not slurm'
+	$(run) -m pytest -m 'not slurm'
 
 test-slurm: $(ready)
 	$(run) -m pytest -m slurm
