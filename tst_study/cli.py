@@ -5,6 +5,7 @@ Errors that need no torch come before torch is imported.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -224,50 +225,37 @@ def train_here(config: Config, folder: Path, processes: int = 1) -> int:
     from tst_study.record import lock as run_lock
 
     prepare_for_gpus()
-    if processes > 1:
-        from tst_study.process.local_ranks import train_on_processes
-
-        return train_on_processes(
-            processes,
-            _without_processes(sys.argv[1:]),
-            died=lambda words: _note_the_end(config, folder, words),
-        )
+    if processes > 1 and "RANK" not in os.environ:  # else this is one of them
+        return _train_on_processes(config, folder, processes)
     adopt_slurm_ranks()
     check_rank_variables()
     # Of the ranks that torchrun starts, one holds the run and speaks for all.
     first = rank_variable("RANK") == 0
-    before = _done_before(config, folder)
-    if before is not None:
+    if _is_done(config, folder):
         if first:
-            print(before)
+            said = ", ".join([f"done before: {folder}", *_reached(folder)])
+            print(f"{said}; delete the folder to train it anew, or --set seed=… for another seed")
         return 0
     with run_lock.hold(folder) if first else nullcontext():
         from tst_study.train import train as train_run
 
         state = train_run(config, folder)
     if first:
-        print(*(_done(folder) if state == "done" else _stopped(folder, state)), sep="\n")
+        print(*_told(folder, state), sep="\n")
     return int(state != "done")
 
 
-def _note_the_end(config: Config, folder: Path, words: str) -> None:
-    """The last word on a run whose first rank could not say it."""
+def _train_on_processes(config: Config, folder: Path, count: int) -> int:
+    """The same command on so many ranks of this machine."""
+    from tst_study.process.local_ranks import train_on_processes
     from tst_study.record.reader import read_status
     from tst_study.record.writer import mark
 
-    status = read_status(folder)
-    if status is not None and status["state"] == "running":
-        mark(folder, config, "failed", words)
-
-
-def _without_processes(arguments: list[str]) -> list[str]:
-    """The same command for one rank: `--processes 4` and `--processes=4` are left out."""
-    kept, skip = [], False
-    for argument in arguments:
-        if not skip and not argument.startswith("--processes"):
-            kept.append(argument)
-        skip = argument == "--processes"
-    return kept
+    code, died = train_on_processes(count, sys.argv[1:])
+    status = read_status(folder) if died else None
+    if status is not None and status["state"] == "running":  # the first rank could not say it
+        mark(folder, config, "failed", died)
+    return code
 
 
 def _run_folder(config: Config) -> Path:
@@ -284,56 +272,46 @@ def _say_prepared(folder: Path, manifest: Manifest, more: str = "") -> None:
         print(f"{folder}: {split}: {held}{more}")
 
 
-def _done(folder: Path) -> list[str]:
-    """Where it lies, what it reached, and what to type next."""
+def _told(folder: Path, state: run_record.State) -> list[str]:
+    """How a run ended, and what to type next."""
     from tst_study.record import reader as run_record
 
-    row = run_record.last_evaluation(folder)
-    reached = [] if row is None else [_reached(row)]
-    study = quote(str(folder.parent))
-    return [f"done: {folder}", *reached, f"next: tst-study analyse --runs {study}"]
-
-
-def _stopped(folder: Path, state: run_record.State) -> list[str]:
-    """Why it ended before it was done, and what may be done about it."""
-    from tst_study.record import reader as run_record
-
-    if state != "diverged":
-        return [f"{state}: {folder}"]
+    if state == "done":
+        following = f"next: tst-study analyse --runs {quote(str(folder.parent))}"
+        return [f"done: {folder}", *_reached(folder), following]
     status = run_record.read_status(folder)
-    why = "" if status is None else f" ({status['message']})"
+    if state != "diverged" or status is None:
+        return [f"{state}: {folder}"]
     return [
-        f"diverged: {folder}{why}; try a lower optimizer.learning_rate or a longer "
-        "schedule.warmup_steps"
+        f"diverged: {folder} ({status['message']}); try a lower optimizer.learning_rate or a "
+        "longer schedule.warmup_steps"
     ]
 
 
-def _done_before(config: Config, folder: Path) -> str | None:
-    """One line where the run was done before it was asked for; None where there is work left.
+def _reached(folder: Path) -> list[str]:
+    """The last held-out loss, where there is one."""
+    from tst_study.record import reader as run_record
 
-    Raises `UserError` where the folder holds another run.
-    """
+    row = run_record.last_evaluation(folder)
+    if row is None:
+        return []
+    loss, tokens = f"{row['nats_per_token']:.4f} nats per token", f"{row['tokens']:,} tokens"
+    return [f"held-out loss {loss} after step {row['step']:,}, over {tokens}"]
+
+
+def _is_done(config: Config, folder: Path) -> bool:
+    """Raises `UserError` where the folder holds another run, which is done."""
     from tst_study.config.identity import fingerprint
     from tst_study.data.run_data import fingerprints
     from tst_study.record import reader as run_record
 
     if not (folder / "status.json").is_file():  # also where nothing could lie: said later
-        return None
+        return False
     status = run_record.read_status(folder)
     if status is None or status["state"] != "done":
-        return None
+        return False
     run_record.check_same_run(folder, fingerprint(config, fingerprints(config)))
-    row = run_record.last_evaluation(folder)
-    reached = "" if row is None else f", {_reached(row)}"
-    again = "delete the folder to train it anew, or --set seed=… for another seed"
-    return f"done before: {folder}{reached}; {again}"
-
-
-def _reached(row: run_record.Evaluation) -> str:
-    return (
-        f"held-out loss {row['nats_per_token']:.4f} nats per token after step {row['step']:,}, "
-        f"over {row['tokens']:,} tokens"
-    )
+    return True
 
 
 @verb(

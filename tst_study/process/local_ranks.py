@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 from tst_study.process.host import cores
@@ -19,12 +19,12 @@ GRACE_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def train_on_processes(count: int, arguments: Sequence[str], died: Callable[[str], None]) -> int:
-    """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0.
+def train_on_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
+    """Run `tst-study ARGUMENTS` as `count` ranks; the status of the first that failed, or 0, and
+    which rank a signal has ended before it could say anything.
 
     Signals go on to all ranks. When a rank fails, the others are ended soon after: they cannot go
-    on without it, and checkpoints on disk are whole. `died`: is told, once all have ended, of the
-    first that a signal ended before it could say anything.
+    on without it, and checkpoints on disk are whole.
     """
     port = free_port()
     ranks = [_start(rank, count, port, arguments) for rank in range(count)]
@@ -38,15 +38,12 @@ def train_on_processes(count: int, arguments: Sequence[str], died: Callable[[str
 
     try:
         with signals_handled(pass_on):
-            status, words = _wait(ranks, received)
+            return _wait(ranks, received)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.kill()
             rank.wait()
-    if words:
-        died(words)
-    return status
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], received: list[int]) -> tuple[int, str]:

@@ -51,11 +51,14 @@ def hold(folder: Path, seconds: float = 0.2) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if not _taken(descriptor, path, seconds):
-            owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
-            raise RunHeldError(
-                f"{folder}: process {owner} trains or measures this run; wait for it or stop it"
-            )
+        deadline = time.monotonic() + seconds
+        while not take(descriptor, path, EXCLUSIVE):  # maybe of an onlooker, for an instant
+            if time.monotonic() > deadline:
+                owner = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+                raise RunHeldError(
+                    f"{folder}: process {owner} trains or measures this run; wait for it or stop it"
+                )
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} on {os.uname().nodename}\n".encode())
         yield
@@ -75,17 +78,6 @@ def owner(folder: Path) -> Owner | None:
         return None
     process, _, host = lock_path(folder).read_text().strip().partition(" on ")
     return Owner(int(process), host) if process.isdigit() else None
-
-
-def _taken(descriptor: int, path: Path, seconds: float) -> bool:
-    """Take the lock; an onlooker of `is_held` may be in the way for an instant at least."""
-    deadline = time.monotonic() + seconds
-    while True:
-        if take(descriptor, path, EXCLUSIVE):
-            return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
 
 
 def is_held(folder: Path) -> bool:

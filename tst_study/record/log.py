@@ -14,7 +14,7 @@ from tst_study.errors import UserError, one_line
 from tst_study.record.launch_facts import launch_facts
 from tst_study.record.reader import State, read
 from tst_study.record.trackers import Trackers
-from tst_study.record.writer import RunWriter, header_of
+from tst_study.record.writer import RunWriter, header_of, write_status
 
 HEARTBEAT_SECONDS = 2.0
 LINE_SECONDS = 10.0
@@ -140,7 +140,7 @@ class RunLog:
         if self._writer is None:
             return
         with suppress(UserError):  # on a full disk `error` says more than these would
-            self._writer.status("failed", self._writer.last_step, one_line(error))
+            write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
     def _track(self, kind: str, row: Mapping[str, Any]) -> None:

@@ -44,6 +44,8 @@ State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
 
 _STRICT = ConfigDict(extra="forbid")
+_OPEN = ConfigDict(extra="allow")
+"""What the reader does not know stays as it is."""
 SCHEMA_MARK = f'"schema_version": {SCHEMA_VERSION},'.encode()
 """How every `run.json` begins."""
 
@@ -61,24 +63,18 @@ class _Plan(TypedDict):
     data_multiplier: float
 
 
+@with_config(_OPEN)
 class _CorpusFacts(TypedDict):
     fingerprint: str
     tokens: int
 
 
+@with_config(_OPEN)
 class _DataFacts(TypedDict):
     """What readers need of `data.run_data.fingerprints`."""
 
     corpora: list[_CorpusFacts]
     tokenizer: str | None
-
-
-_DATA = TypeAdapter(_DataFacts)
-
-
-def _described(data: dict[str, Any]) -> dict[str, Any]:
-    _DATA.validate_python(data)  # for its errors: what it does not know stays as it is
-    return data
 
 
 def _has(*keys: str) -> AfterValidator:
@@ -109,7 +105,7 @@ class RunHeader(TypedDict):
     plan: _Plan
     raw_tokens: int
     latent_tokens: int
-    data: Annotated[dict[str, Any], AfterValidator(_described)]
+    data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(_DataFacts).validate_python)]
     """Fingerprints of corpora, tokenizer and evaluation set."""
     unique_raw_tokens: int
     """Tokens in the training corpora: more raw tokens than these means repeated data."""
@@ -197,6 +193,7 @@ class TaskResult(_Counters):
     seconds: float
 
 
+@with_config(_OPEN)
 class Status(TypedDict):
     """`status.json`, replaced whole at every change."""
 
@@ -212,9 +209,9 @@ class Status(TypedDict):
     """None where it is not a number."""
     tokens_per_second: NotRequired[float | None]
     seconds_left: NotRequired[float | None]
-    process: NotRequired[int]
 
 
+@with_config(_OPEN)
 class _SegmentRow(TypedDict):
     """What the reader needs of a row of `segments.jsonl`; its facts are for people."""
 
@@ -343,10 +340,9 @@ def read_status(folder: str | Path) -> Status | None:
     path = Path(folder) / "status.json"
     with _damage_named(path):
         try:
-            status: Status = from_json(path.read_bytes())
+            status = _STATUS.validate_python(from_json(path.read_bytes()))
         except FileNotFoundError:
             return None
-        _STATUS.validate_python(status)  # for its errors: what it does not know stays as it is
     if not _is_of_this_schema(Path(folder) / "run.json"):
         read_header(folder)  # raises and says which
     return status
@@ -420,8 +416,7 @@ def read_segments(folder: Path) -> list[dict[str, Any]]:
     segments: dict[int, dict[str, Any]] = {}
     for number, line in _lines(path):
         try:
-            row = from_json(line)
-            _SEGMENT_ROW.validate_python(row)
+            row = cast(dict[str, Any], _SEGMENT_ROW.validate_python(from_json(line)))
             if "resumed_from" in row:
                 segments[row["segment"]] = {**row, "end": None, "ended": "lost"}
             else:

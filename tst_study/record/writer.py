@@ -21,7 +21,6 @@ from tst_study.record.reader import (
     RunHeader,
     RunRecord,
     State,
-    Status,
     check_same_run,
     read_segments,
     read_status,
@@ -63,7 +62,7 @@ class RunWriter:
         self.folder = Path(folder)
         self.header = header
         stop_after = header["config"]["schedule"].get("stop_after")
-        self._steps: int = stop_after or header["plan"]["steps"]
+        self.steps: int = stop_after or header["plan"]["steps"]
         self.folder.mkdir(parents=True, exist_ok=True)
         check_same_run(self.folder, header["fingerprint"])
         if not (self.folder / "run.json").is_file():
@@ -71,7 +70,7 @@ class RunWriter:
         self.segment = 0
         self._segment_open = False
         self._files: dict[str, IO[bytes]] = {}
-        self._status: Status | None = read_status(self.folder)
+        read_status(self.folder)  # refuses a damaged one before the first step
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
         """Open a new segment; returns its number. `facts`: command, host, devices, versions, …"""
@@ -119,16 +118,8 @@ class RunWriter:
         self._append("evals.jsonl", row)
 
     def status(self, state: State, step: int, message: str = "", **more: Any) -> None:
-        """Replace `status.json`; what is not given keeps its last value."""
-        own = {"step": step, "process": os.getpid(), **more}
-        self._status = _replace_status(
-            self.folder, self._status, state, message, self._steps, **own
-        )
-
-    @property
-    def last_step(self) -> int:
-        """The step that the last status named."""
-        return self._status["step"] if self._status else 0
+        """`write_status` of this run."""
+        write_status(self.folder, state, self.steps, message, step=step, **more)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -193,15 +184,12 @@ def _open_for_append(path: Path) -> IO[bytes]:
 
 
 def mark(folder: Path, config: Config, state: State, message: str) -> None:
-    """Write `status.json` for a run that could not do so itself; the rest of it is kept."""
-    _replace_status(folder, read_status(folder), state, message, config.schedule.last_step)
+    """`write_status` for a run that could not say it itself."""
+    write_status(folder, state, config.schedule.last_step, message)
 
 
-def _replace_status(
-    folder: Path, before: Status | None, state: State, message: str, steps: int, **more: Any
-) -> Status:
-    """Write `status.json`, and return it; what is not given keeps its value from before."""
-    now = {"state": state, "heartbeat": time.time(), "message": message, **more}
-    status = {"step": 0, "last_checkpoint": None, **(before or {}), "steps": steps, **now}
-    write_json(folder / "status.json", _finite(status))
-    return cast(Status, status)
+def write_status(folder: Path, state: State, steps: int, message: str = "", **more: Any) -> None:
+    """Replace `status.json` of a run of so many steps; what is not given keeps its last value."""
+    kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
+    now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
+    write_json(folder / "status.json", _finite(kept | now))
