@@ -16,7 +16,6 @@ TORCH_HALF = (
     "tst_study.model",
     "tst_study.parallel",
     "tst_study.checkpoints.checkpoint",
-    "tst_study.checkpoints.fork",
     "tst_study.checkpoints.writer",
     "tst_study.train",
     "tst_study.evaluation.domains",

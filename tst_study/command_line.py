@@ -112,34 +112,45 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         status = _answered(arguments)
-    except OtherRankError as error:
-        _end(f"{error}", 3, debug)
-    except UserError as error:
-        _end(f"error: {_rank()}{error}", 2, debug)
-    except KeyboardInterrupt:
-        _end("stopped", 130, debug)
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            # What the system refuses of a path: a folder that is a file, a loop, no permission.
-            remedy = (
-                "ask its owner for the right to write, or name a place of your own"
-                if isinstance(error, PermissionError)
-                else "name another place"
-            )
-            reason = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
-            _end(f"error: {_rank()}{reason}", 2, debug)
-        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
-            _end(f"error: {_rank()}{error}; name another place", 2, debug)  # `Path.resolve`'s own
-        if isinstance(error, MemoryError):
-            said = f"memory ran out ({error})" if str(error) else "memory ran out"
-            _end(f"error: {_rank()}{said}; ask for less, or on a machine with more", 2, debug)
-        text = f"{type(error).__name__}: {error}"
-        _end(f"error: {_rank()}{text} (--debug shows where)", 1, debug)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        said, status = _in_words(error)
+        # One line on the screen, whatever a file or an argument has put into it.
+        print(printable(" ".join(said.split())), file=sys.stderr)
     sys.exit(status)
+
+
+def _in_words(error: BaseException) -> tuple[str, int]:
+    """What to say of an error, and the exit status."""
+    status, said = 2, str(error)
+    match error:
+        case KeyboardInterrupt():
+            return "stopped", 130
+        case OtherRankError():
+            return said, 3
+        case UserError():
+            pass
+        # What the system refuses of a path: a folder that is a file, a loop, no permission.
+        case OSError() if error.filename is not None:
+            remedy = "name another place"
+            if isinstance(error, PermissionError):
+                remedy = "ask its owner for the right to write, or name a place of your own"
+            said = f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+        case RuntimeError() if said.startswith("Symlink loop"):  # `Path.resolve`'s own
+            said = f"{said}; name another place"
+        case MemoryError():
+            more = f" ({said})" if said else ""
+            said = f"memory ran out{more}; ask for less, or on a machine with more"
+        case _:
+            status, said = 1, f"{type(error).__name__}: {said} (--debug shows where)"
+    # Whose error it is, where there are several processes.
+    rank = os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
+    return f"error: {f'rank {rank}: ' if rank else ''}{said}", status
 
 
 def _answered(arguments: list[str]) -> int:
@@ -155,17 +166,3 @@ def _answered(arguments: list[str]) -> int:
             return 2
         raise UserError(f"{error.format_message()} (--help shows what there is)") from None
     return status if isinstance(status, int) else 0
-
-
-def _rank() -> str:
-    """Whose error it is, where there are several processes."""
-    rank = os.environ.get("RANK")
-    return f"rank {rank}: " if rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-
-
-def _end(line: str, status: int, debug: bool) -> NoReturn:
-    """One line on the screen, whatever a file or an argument has put into it."""
-    if debug:
-        raise
-    print(printable(" ".join(line.split())), file=sys.stderr)
-    sys.exit(status)

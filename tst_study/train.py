@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from tst_study.checkpoints.checkpoint import Checkpoints
-from tst_study.checkpoints.fork import fork_from_trunk
+from tst_study.checkpoints.trained_run import fork_point
 from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate_factor, plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
@@ -204,13 +204,23 @@ class _Trainer:
             # Stopped in the middle of an evaluation, which only this launch can make up.
             self.owes_evaluation = restored.get("owes_evaluation", False)
         else:
-            restored = fork_from_trunk(config, self.data, self.model, self.optimizer, self.log)
+            restored = self._forked()
         if restored is not None:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
         damaged = {"damaged_checkpoints": self.checkpoints.damaged}
         self.log.start(config, done, **chosen, **damaged, **_devices(self.ranks))
         return done or 0
+
+    def _forked(self) -> dict[str, Any] | None:
+        """Restore the trunk's state and take over its rows; None where the run begins by itself."""
+        fork = fork_point(self.config, self.data)
+        if fork is None:
+            return None
+        folder = Path(fork.folder)
+        common = Checkpoints(folder, keep=1).load(fork.step, self.model, self.optimizer)
+        self.log.forked(self.config, folder, fork.step)
+        return common
 
     def objective(self, step: int) -> Objective:
         return objective_at(self.config, self.plan, step)

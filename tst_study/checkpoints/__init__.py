@@ -1,2 +1,2 @@
 """Checkpoints: where they lie (`places`), how they are written while a run trains (`checkpoint`,
-`writer`), begun from (`fork`), and read without Megatron (`reader`, `pickles`, `trained_run`)."""
+`writer`), and read without Megatron (`reader`, `pickles`) to be used or forked (`trained_run`)."""

@@ -88,7 +88,6 @@ def read_description(place: str | Path) -> Metadata:
                 f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is not a file "
                 "of this folder; it is refused, and nothing in this folder is to be trusted"
             )
-    for index, stored in found.storage_data.items():
         if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
             # torch loads this object later without asking what its pickle names.
             _refuse_code(path.parent / stored.relative_path, stored)

@@ -92,7 +92,19 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
     if fork is None:
         return None
     folder = Path(fork.folder)
-    check_fork(config, data, read_header(folder), fork.step)
+    trunk = read_header(folder)
+    there = from_dict(of_record(trunk["config"]), trunk["run_id"])
+    if prefix_form(config, data) != prefix_form(there, trunk["data"]):
+        raise UserError(
+            f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
+            "before the switch and the decay; leave the key out"
+        )
+    last = min(shared_until(config), shared_until(there))
+    if fork.step > last:
+        raise UserError(
+            f"execution.fork_from.step = {fork.step}: the two runs part after step {last}; fork "
+            "there or before"
+        )
     if fork.step not in checkpoint_steps(folder):
         status = read_status(folder)
         if status is not None and status["state"] == "diverged":
@@ -102,21 +114,3 @@ def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
             "trunk first, or leave the key out to train the run from its first step"
         )
     return fork
-
-
-def check_fork(
-    config: Config, data_fingerprints: dict[str, Any], trunk: RunHeader, step: int
-) -> None:
-    """Raises `UserError` unless the trunk's state after `step` is this run's own."""
-    there = from_dict(of_record(trunk["config"]), trunk["run_id"])
-    if prefix_form(config, data_fingerprints) != prefix_form(there, trunk["data"]):
-        raise UserError(
-            f"execution.fork_from: {trunk['run_id']} is not a trunk of this run: they differ "
-            "before the switch and the decay; leave the key out"
-        )
-    last = min(shared_until(config), shared_until(there))
-    if step > last:
-        raise UserError(
-            f"execution.fork_from.step = {step}: the two runs part after step {last}; fork there "
-            "or before"
-        )

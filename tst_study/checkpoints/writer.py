@@ -30,16 +30,6 @@ from tst_study.checkpoints.places import digests_of
 from tst_study.config.megatron_version import WRITES_IN_THREADS, megatron_version
 
 
-class _NothingToCount:
-    """In the place of the queue by which a writing process says that it is over."""
-
-    def get(self) -> None:
-        pass
-
-    def task_done(self) -> None:
-        pass
-
-
 def _write(
     transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any
 ) -> None:
@@ -47,8 +37,10 @@ def _write(
     written: dict[int, Any] = {}
     for number, bucket in enumerate(buckets):
         outcome: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        at_work: queue.Queue[None] = queue.Queue()
+        at_work.put(None)  # which is taken off at the end
         FileSystemWriterAsync.write_preloaded_data(
-            transforms, number, bucket, outcome, _NothingToCount(), use_fsync=True, use_msc=use_msc
+            transforms, number, bucket, outcome, at_work, use_fsync=True, use_msc=use_msc
         )
         _, items = outcome.get()
         if isinstance(items, Exception):

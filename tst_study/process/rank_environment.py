@@ -32,20 +32,12 @@ def rank_variables(
     rank: int,
     ranks: int,
     port: int,
-    *,
-    local_rank: int | None = None,
-    local_ranks: int | None = None,
+    local: tuple[int, int] | None = None,
     address: str = "127.0.0.1",
 ) -> dict[str, str]:
-    """torchrun's variables for one of `ranks` ranks; by default all of them are on this machine."""
-    values = (
-        rank,
-        ranks,
-        rank if local_rank is None else local_rank,
-        ranks if local_ranks is None else local_ranks,
-        address,
-        port,
-    )
+    """torchrun's variables for one of `ranks` ranks. `local`: its number on its node, and how many
+    are there; by default all of them are on this machine."""
+    values = (rank, ranks, *(local or (rank, ranks)), address, port)
     return dict(zip(VARIABLES, map(str, values), strict=True))
 
 
@@ -55,10 +47,12 @@ def rank_variable(name: str, default: int | None = None) -> int:
     Raises `UserError` where the variable is not a number.
     """
     text = os.environ.get(name, str(ALONE[name] if default is None else default))
-    if not re.fullmatch("[0-9]{1,7}", text):
-        raise UserError(
-            f"{name} = {text!r}: is not a number of ranks; torchrun sets it, or unset it"
-        )
+    return _number(name, text, 7, "torchrun sets it, or unset it")
+
+
+def _number(name: str, text: str, digits: int, remedy: str) -> int:
+    if not re.fullmatch(f"[0-9]{{1,{digits}}}", text):
+        raise UserError(f"{name} = {text!r}: is not a number; {remedy}")
     return int(text)
 
 
@@ -109,9 +103,7 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
 
     def number(name: str, default: str = "") -> int:
         text = environment.get(name, default)
-        if not re.fullmatch("[0-9]+", text):
-            raise UserError(f"{name} = {text!r}: is not a number; srun sets it, or unset SLURM_*")
-        return int(text)
+        return _number(name, text, 12, "srun sets it, or unset SLURM_*")
 
     def of_this_node(name: str) -> int:
         text, counts = environment.get(name, "1"), []
@@ -131,9 +123,8 @@ def adopt_slurm_ranks(environment: MutableMapping[str, str] = os.environ) -> Non
         number("SLURM_PROCID"),
         tasks,
         FIRST_PORT + (job * 16 + step) % PORTS,  # steps that share a node seldom meet
-        local_rank=number("SLURM_LOCALID"),
-        local_ranks=of_this_node("SLURM_STEP_TASKS_PER_NODE"),
-        address=first_host(nodes),
+        (number("SLURM_LOCALID"), of_this_node("SLURM_STEP_TASKS_PER_NODE")),
+        first_host(nodes),
     )
     for name, value in ours.items():
         environment.setdefault(name, value)
