@@ -40,16 +40,16 @@ def _printed(tokens: int) -> str:
     return f"{round(tokens / 1e9)}B" if tokens else "0"
 
 
-def test_switch_is_computed_behind_overrides_of_the_number_of_steps() -> None:
-    plan = plan_phases(example("schedule.steps=1000"))
-    assert plan.superposed_steps == 200
-    assert plan.phase(199) == "superposition"
-    assert plan.phase(200) == "recovery"
-
-
-def test_superposed_steps_given_outright() -> None:
-    plan = plan_phases(example("superposition={bag_size = 4, steps = 33}"))
-    assert (plan.superposed_steps, plan.step_ratio) == (33, 0.33)
+@pytest.mark.parametrize(
+    ("override", "switch", "ratio"),
+    [("schedule.steps=1000", 200, 0.2), ("superposition={bag_size = 4, steps = 33}", 33, 0.33)],
+)
+def test_the_switch_is_a_share_of_the_final_number_of_steps_or_given(
+    override: str, switch: int, ratio: float
+) -> None:
+    plan = plan_phases(example(override))
+    assert (plan.superposed_steps, plan.step_ratio) == (switch, ratio)
+    assert (plan.phase(switch - 1), plan.phase(switch)) == ("superposition", "recovery")
 
 
 @pytest.mark.parametrize("override", ["superposition.bag_size=1", "superposition.step_ratio=0.0"])

@@ -43,10 +43,3 @@ def test_every_preset_is_a_valid_model_whose_kinds_sum_to_its_total(preset: str)
     total, active = counted.pop("total"), counted.pop("active")
     assert sum(counted.values()) == total
     assert active <= total
-
-
-def test_full_heads_are_the_default_and_grouped_ones_are_named() -> None:
-    for name in ("270m", "600m", "3b"):
-        full, grouped = PRESETS[name], PRESETS[f"{name}-grouped"]
-        assert full["key_value_heads"] == full["attention_heads"] > grouped["key_value_heads"]
-        assert {**full, "key_value_heads": 0} == {**grouped, "key_value_heads": 0}

@@ -15,10 +15,14 @@ from tst_study.config.superposition_setting import (
 )
 
 
-def setting(**values: Any) -> SuperpositionSetting:
-    superposition = Superposition(bag_size=4, step_ratio=0.2, **values)
+def setting(*, smoothing: Any = None, **values: Any) -> SuperpositionSetting:
+    superposition = Superposition(**{"bag_size": 4, "step_ratio": 0.2} | values)
     return SuperpositionSetting.from_config(
-        {"superposition": superposition.model_dump(mode="json"), "schedule": {"steps": 100}}
+        {
+            "superposition": superposition.model_dump(mode="json"),
+            "label_smoothing": smoothing,
+            "schedule": {"steps": 100},
+        }
     )
 
 
@@ -42,12 +46,7 @@ def test_every_key_of_superposition_but_s_and_r_is_a_departure() -> None:
 
 
 def test_a_smoothed_baseline_is_not_the_baseline() -> None:
-    values = {
-        "superposition": Superposition().model_dump(),
-        "label_smoothing": {"epsilon": 0.25, "first_step": 1, "last_step": 25},
-        "schedule": {"steps": 100},
-    }
-    smoothed = SuperpositionSetting.from_config(values)
+    smoothed = setting(bag_size=1, smoothing={"epsilon": 0.25, "first_step": 1, "last_step": 25})
     assert not smoothed.is_baseline
     assert not smoothed.is_plain
     assert smoothed.role == "ablation"
@@ -57,26 +56,11 @@ def test_a_smoothed_baseline_is_not_the_baseline() -> None:
     assert smoothed.columns()["mode"] is None
 
 
-def test_weights_that_change_over_the_steps_have_a_label() -> None:
-    falling = SuperpositionSetting.from_config(
-        {
-            "superposition": Superposition(
-                bag_size=2, step_ratio=0.5, weighting=((1.0, 0.5), (1.0, 0.0))
-            ).model_dump(mode="json"),
-            "schedule": {"steps": 100},
-        }
-    )
-    assert falling.label.endswith("weighting 1.0, 0.5 → 1.0, 0.0")
-    assert falling.name == "s2-r0.5-weighting_given"
-    assert SuperpositionSetting.of_row(falling.columns()).label == falling.label
-
-
 def test_the_paper_s_method_is_plain_and_the_baseline_is_not() -> None:
     assert setting().is_plain
     assert setting().role == "superposition"
     assert not BASELINE.is_plain
-    values = {"superposition": Superposition(bag_size=8).model_dump(), "schedule": {"steps": 100}}
-    assert SuperpositionSetting.from_config(values) is BASELINE
+    assert setting(bag_size=8, step_ratio=0.0) is BASELINE
 
 
 @pytest.mark.parametrize("key", DEPARTED)
@@ -108,3 +92,8 @@ def test_words() -> None:
     given = setting(weighting=(1.0, 2.0, 3.0, 4.0))
     assert given.label == "s = 4, r = 0.2, weighting 1.0, 2.0, 3.0, 4.0"
     assert given.name == "s4-r0.2-weighting_given"
+    falling = setting(bag_size=2, step_ratio=0.5, weighting=((1.0, 0.5), (1.0, 0.0)))
+    assert falling.label.endswith("weighting 1.0, 0.5 → 1.0, 0.0")
+    assert falling.name == "s2-r0.5-weighting_given"
+    for one in (given, falling):
+        assert SuperpositionSetting.of_row(one.columns()).label == one.label
