@@ -13,7 +13,7 @@ from tests.examples import example
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record.launch_facts import code_version
-from tst_study.record.log import Progress, RunLog, run_log
+from tst_study.record.log import Progress, run_log
 from tst_study.record.writer import RunWriter, append_task_results, header_of
 
 DATA = {
@@ -139,14 +139,6 @@ def test_broken_line_in_the_middle_names_file_and_line(
         run_record.read(tmp_path)
 
 
-def test_a_launch_without_a_last_word_was_lost(tmp_path: Path) -> None:
-    launch(tmp_path, None, range(1, 2), loss=5.0)
-    writer = launch(tmp_path, 1, range(2, 3), loss=5.0)
-    writer.end_segment("done")
-    writer.close()
-    assert [row["ended"] for row in run_record.read(tmp_path).segments] == ["lost", "done"]
-
-
 def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
     open_run(tmp_path).close()
     before = (tmp_path / "run.json").read_bytes()
@@ -164,14 +156,9 @@ def test_status_keeps_what_is_not_given_anew(tmp_path: Path) -> None:
     assert status is not None
     assert (status["state"], status["step"], status["message"]) == ("preempted", 6, "SIGTERM")
     assert (status["loss"], status["last_checkpoint"], status["steps"]) == (3.0, 4, 100)
-
-
-def test_a_status_is_json_whatever_became_of_the_loss(tmp_path: Path) -> None:
-    open_run(tmp_path).status("diverged", 5, loss=float("nan"))
+    writer.status("diverged", 7, loss=float("nan"))
     assert run_record.is_over(tmp_path)
-    text = (tmp_path / "status.json").read_text()
-    assert '"loss": null' in text
-    assert "NaN" not in text
+    assert '"loss": null' in (tmp_path / "status.json").read_text()  # JSON has no NaN
 
 
 def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
@@ -179,8 +166,7 @@ def test_a_trunk_has_the_time_left_to_its_own_end(tmp_path: Path) -> None:
     with run_log(config, DATA, tmp_path, writes=True, progress=False) as log:
         log.start(config, None)
         for step, left in ((10, None), (20, 0.0)):
-            row = metrics(0, step, 3.0)
-            del row["segment"]
+            row = {key: x for key, x in metrics(0, step, 3.0).items() if key != "segment"}
             log.metrics(row, last=True)
             status = run_record.read_status(tmp_path)
             assert status is not None
@@ -215,14 +201,6 @@ def test_the_last_held_out_loss_is_found_behind_a_long_row_of_a_task(tmp_path: P
     assert found is not None
     assert (found["step"], found["nats_per_token"]) == (2, 3.5)
     assert len(run_record.read(tmp_path).tasks) == 1
-
-
-def test_a_failure_of_several_lines_is_one_line_of_the_status(tmp_path: Path) -> None:
-    log = RunLog(open_run(tmp_path), Progress("made", 100, enabled=False))
-    log.failed(ValueError("first\n  second"))
-    status = run_record.read_status(tmp_path)
-    assert status is not None
-    assert status["message"] == "ValueError: first second"
 
 
 def test_without_a_terminal_a_launch_says_a_line_every_ten_seconds(

@@ -24,47 +24,52 @@ def prefix(*overrides: str) -> dict[str, object]:
     return prefix_form(example(*overrides), DATA)
 
 
-def test_all_step_ratios_of_one_bag_size_share_their_superposed_phase() -> None:
-    assert shared_until(example("superposition.step_ratio=0.2")) == 20
-    assert prefix("superposition.step_ratio=0.2") == prefix("superposition.step_ratio=0.5")
-    assert prefix("superposition.optimizer_at_switch=reset") == prefix()
-    assert prefix("superposition.reinitialize_at_switch=true") == prefix()
+FALLING = "superposition.weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]"  # over the superposed steps
+BASELINE = "superposition={}"
+SHARED = [
+    # All r at one s share their superposed phase, whatever is done at the switch,
+    ((), ("superposition.step_ratio=0.5",)),
+    ((), ("superposition.optimizer_at_switch=reset",)),
+    ((), ("superposition.reinitialize_at_switch=true",)),
+    ((FALLING,), (FALLING, "schedule.decay_ratio=0.2")),
+    # and all lengths of a baseline their stable one.
+    ((BASELINE,), (BASELINE, "schedule.steps=400")),
+    ((BASELINE,), ("superposition={bag_size=1, step_ratio=0.3}",)),
+]
+UNSHARED = [
+    "seed=1",
+    "superposition.bag_size=8",
+    "superposition.mode=output_only",
+    "superposition.weighting=power_law",
+    BASELINE,
+    "schedule.warmup_steps=6",
+    "optimizer.learning_rate=1e-3",
+    "batch.sequences=8",
+    "numerics.dtype=bfloat16",
+]
 
 
-def test_weights_that_change_over_the_phase_are_shared_at_one_length_of_it_alone() -> None:
-    falling = "superposition.weighting=[[1, 1, 1, 1], [1, 0, 0, 0]]"
-    shorter, longer = "superposition.step_ratio=0.2", "superposition.step_ratio=0.5"
-    assert prefix(falling, shorter) != prefix(falling, longer)
-    assert prefix(falling, shorter) == prefix(falling, shorter, "schedule.decay_ratio=0.2")
-
-
-def test_all_lengths_of_one_baseline_share_their_stable_phase() -> None:
-    assert shared_until(example("superposition={}")) == 90
-    assert prefix("superposition={}") == prefix("superposition={}", "schedule.steps=400")
-    assert prefix("superposition={}") == prefix("superposition={bag_size=1, step_ratio=0.3}")
+def test_what_runs_share_is_all_that_their_state_depends_on() -> None:
+    for one, other in SHARED:
+        assert prefix(*one) == prefix(*other)
+    for override in UNSHARED:
+        assert prefix(override) != prefix()
+    assert prefix(FALLING) != prefix(FALLING, "superposition.step_ratio=0.5")
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("override", "last"),
     [
-        "seed=1",
-        "superposition.bag_size=8",
-        "superposition.mode=output_only",
-        "superposition.weighting=power_law",
-        "superposition={}",
-        "schedule.warmup_steps=6",
-        "optimizer.learning_rate=1e-3",
-        "batch.sequences=8",
-        "numerics.dtype=bfloat16",
+        ("superposition.step_ratio=0.2", 20),
+        ("superposition.step_ratio=1.0", 90),  # where the decay begins
+        (BASELINE, 90),
+        ("schedule.kind=cosine", 0),
     ],
 )
-def test_other_runs_share_nothing(override: str) -> None:
-    assert prefix(override) != prefix()
-
-
-def test_decay_ends_what_is_shared_and_a_cosine_shares_nothing() -> None:
-    assert shared_until(example("superposition.step_ratio=1.0")) == 90
-    assert shared_until(example("schedule.kind=cosine")) == 0
+def test_it_ends_with_the_superposed_phase_or_where_the_decay_begins(
+    override: str, last: int
+) -> None:
+    assert shared_until(example(override)) == last
 
 
 def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
@@ -74,7 +79,6 @@ def test_a_trunk_is_the_same_run_whatever_it_was_planned_for() -> None:
     assert identity() == identity("superposition.step_ratio=0.5") == identity("schedule.steps=150")
     assert identity() != fingerprint(example("schedule.stop_after=14"), DATA)
     assert identity() != fingerprint(example(), DATA)
-    assert identity() != identity("seed=1")
 
 
 @pytest.fixture(scope="module")
