@@ -19,12 +19,13 @@ from experiments.slurm.code_copy import keep_code
 from tests.analysis.made_runs import config as made_config
 from tests.analysis.made_runs import write_run
 from tests.examples import example
-from tests.input.answers import answer
+from tests.input.answers import answer, refusal
 from tst_study.atomic_files import write_json
 from tst_study.cli import train
 from tst_study.config.schema import from_dict, to_toml
 from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.dry_run import describe
+from tst_study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,11 +62,6 @@ def config_file(tmp_path: Path, corpus: Path) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(to_toml(example(f"data.corpora=[{{path='{corpus}'}}]")))
     return path
-
-
-def test_help_warns_of_task_definitions(tmp_path: Path) -> None:
-    shown = " ".join(tst_study("evaluate", "--help", cwd=tmp_path).stdout.split())
-    assert "They can run code on this machine: use none that you do not trust" in shown
 
 
 def test_dry_run_prints_the_whole_config_and_its_cost_without_torch(
@@ -115,40 +111,17 @@ def test_on_a_gpu_what_a_config_leaves_open_is_a_gpu_s(
 
 def test_dry_run_of_a_trunk_counts_what_it_trains() -> None:
     words = " ".join(describe(example("schedule.stop_after=15"), "no id").split())
-    for part in (
-        "# superposition 15 1.68e+10 61,440 ",
-        "# recovery 0 0 0 ",
-        "# total 15 1.68e+10 61,440 ",
-        "# latent tokens 15,360 ",
-        "# raw tokens 61,440 ",
-        "# data multiplier 4 = 1 + r(s - 1)",
-    ):
-        assert part in words
-
-
-def test_dry_run_shows_the_largest_preset_before_it_misses_the_data(
-    tmp_path: Path, config_file: Path
-) -> None:
-    shown = tst_study(
-        "train",
-        config_file,
-        "--dry-run",
-        "--set",
-        "model={preset = 'moe-10b-a1b'}",
-        "--set",
-        "data.corpora=[{path = 'nowhere'}]",
-        cwd=tmp_path,
-    )
-    assert shown.returncode == 2
-    assert "error: nowhere: holds no token files" in shown.stderr
-    assert "no id yet: nowhere: holds no token files" in shown.stdout
-    assert "#   total                 10,489,144,832" in shown.stdout
+    assert "# superposition 15 1.68e+10 61,440 # recovery 0 0 0 # total 15 1.68e+10 61," in words
+    assert "# latent tokens 15,360 # raw tokens 61,440 # data multiplier 4 = 1 +" in words
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--set", "data.corpora=[{path='x'}]"], "x: holds no token files"),
+        (
+            ["--set", "data.corpora=[{path='x'}]", "--set", "model={preset='moe-10b-a1b'}"],
+            "x: holds no token files",
+        ),
         (["--set", "model.vocabulary_size=32"], "token ids up to 63, but model.vocabulary_size"),
         (["--folder", "other"], "other: holds run 01230123, not "),
         (["--processes", "3"], "batch.sequences = 16"),
@@ -166,7 +139,11 @@ def test_dry_run_makes_every_check_that_training_makes(
     assert shown.returncode == 2
     (line,) = shown.stderr.splitlines()
     assert complaint in line
-    assert bool(shown.stdout) is ("holds no token files" in complaint)
+    if "no token files" in complaint:  # on which the cost of even the largest preset does not hang
+        assert f"no id yet: {complaint}" in shown.stdout
+        assert "#   total                 10,489,144,832" in shown.stdout
+    else:
+        assert shown.stdout == ""
 
 
 def test_dry_run_estimates_the_time_by_a_few_steps(tmp_path: Path, config_file: Path) -> None:
@@ -177,8 +154,6 @@ def test_dry_run_estimates_the_time_by_a_few_steps(tmp_path: Path, config_file: 
     assert said is not None
     seconds = float(said[1]) * (60 if said[2] == "min" else 1)
     assert seconds == pytest.approx(1000 * float(said[3]), rel=0.05, abs=1)
-    refused = tst_study("train", config_file, "--time", cwd=tmp_path)
-    assert "error: --time: only with --dry-run" in refused.stderr
 
 
 def test_what_no_memory_holds_is_one_line(tmp_path: Path) -> None:
@@ -229,6 +204,9 @@ def test_every_verb_stands_in_a_group_and_its_help_ends_with_examples() -> None:
         shown = answer([*verb.split(), "--help"], ROOT).out
         examples = shown[shown.index("Examples:\n") :].splitlines()[1:]
         assert [line.startswith(f"  tst-study {verb} ") for line in examples] == [True, True]
+        if verb == "evaluate":
+            warning = "They can run code on this machine: use none that you do not trust"
+            assert warning in " ".join(shown.split())
         if verb in groups["Studies:"]:
             assert "Studies: laptop, gate, bag-grid, power-law," in " ".join(shown.split())
 
@@ -268,57 +246,35 @@ def _without_our_own() -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["train"], "error: name a config: `tst-study train run.toml`"),
-        (["train", "none.toml"], "error: none.toml: cannot be read"),
         (["train", "run.toml", "--set", "model.depth=3"], "run.toml: model.depth: unknown key"),
-        (["train", "run.toml", "--set", "superposition.step_ratio=2.0"], "step_ratio: 2.0: "),
-        (["train", "run.toml", "--set", "data.corpora=[{path='x'}]"], "error: x: holds no token"),
-        (["submti", "laptop"], "error: No such command 'submti'. Did you mean 'submit'?"),
-        (["plan", "labtop"], "error: study 'labtop' is not known; did you mean 'laptop'?"),
-        (
-            ["plan", "laptop", "--scale", "big"],
-            "error: scale 'big' of study 'laptop' is not known; there are: smoke, quick",
-        ),
         (
             ["train", "run.toml", "--set", "superposition.weighting=heavy"],
-            "error: run.toml: superposition.weighting: 'heavy': should be 'uniform', 'power_law', ",
+            "run.toml: superposition.weighting: 'heavy': should be 'uniform', 'power_law', ",
         ),
         (
             ["train", "run.toml", "--set", "execution.parallel=atuo"],
-            "error: run.toml: execution.parallel: 'atuo': should be 'auto'",
+            "run.toml: execution.parallel: 'atuo': should be 'auto'",
         ),
         (
             ["train", "run.toml", "--set", "execution.parallel.tensor=0"],
-            "error: run.toml: execution.parallel.tensor: 0: ",
+            "run.toml: execution.parallel.tensor: 0: ",
         ),
-        (
-            ["submit", "laptop", "--launcher", "cloud"],
-            "launcher 'cloud' is not known; there are: local, slurm",
-        ),
+        (["train", "run.toml", "--time"], "--time: only with --dry-run"),
+        (["submti", "laptop"], "No such command 'submti'. Did you mean 'submit'?"),
         (["submit", "headline", "--scale", "paper", "--launcher", "slurm"], "sbatch: not on the"),
         (
             ["plan", "headline", "--device", "B2000"],
             "B2000: its speeds are not known here; known: GB300, GB200, B300, B200, H200, ",
         ),
-        (["plan", "headline", "--profile", "none.toml"], "none.toml: cannot be read"),
-        (["logs", "nowhere"], "error: nowhere: no such folder"),
-        (["cancel", "nowhere"], "error: nowhere: no such folder"),
-        (["collect", "nowhere"], "error: nowhere: no such folder"),
-        (["clean", "nowhere"], "error: nowhere: no such folder"),
         (["status", "nowhere"], "nowhere: no such folder, nor a study; studies: laptop, gate, "),
-        (["figures", "--runs", "nowhere", "--to", "x"], "error: nowhere: no such folder"),
-        (["analyse", "--runs", "nowhere"], "error: nowhere: no such folder"),
-        (["data", "prepare", "--source", "none.txt", "--to", "x"], "error: "),
-        (["export", "nowhere", "--to", "x"], "error: nowhere/run.json: missing; nowhere is not"),
-        (["evaluate", "nowhere"], "error: nowhere/run.json: missing; nowhere is not a run folder"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(
     tmp_path: Path, config_file: Path, arguments: list[str], complaint: str
 ) -> None:
-    shown = answer(arguments, tmp_path)
-    assert (shown.status, shown.out, len(shown.err.splitlines())) == (2, "", 1)
-    assert complaint in shown.err
+    assert complaint in refusal(arguments, tmp_path)
+    with pytest.raises(UserError):
+        answer([*arguments, "--debug"], tmp_path)
 
 
 def test_where_nothing_runs_nothing_is_cancelled(tmp_path: Path) -> None:
@@ -326,13 +282,6 @@ def test_where_nothing_runs_nothing_is_cancelled(tmp_path: Path) -> None:
     (said,) = shown.stdout.splitlines()
     assert said.startswith("nothing to cancel: no run that matches 'prose' is queued or running in")
     assert shown.returncode == 0
-
-
-def test_debug_gives_the_traceback(tmp_path: Path) -> None:
-    shown = tst_study("train", "none.toml", "--debug", cwd=tmp_path)
-    assert shown.returncode != 0
-    assert "Traceback" in shown.stderr
-    assert "UserError: none.toml: cannot be read" in shown.stderr
 
 
 def test_prepare_and_generate_name_what_they_wrote(tmp_path: Path) -> None:
@@ -360,18 +309,6 @@ def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus:
     assert shown.returncode == 2
     (line,) = shown.stderr.splitlines()
     assert line.startswith("error: out/train.bin: what lies at bytes 0 to 4,194,304 is not what")
-
-
-def test_status_reads_any_folder_of_runs(tmp_path: Path) -> None:
-    from tests.record.test_record import open_run
-
-    writer = open_run(tmp_path / "runs" / "one")
-    writer.status("failed", 3, "disk full [red]")
-    shown = tst_study("status", "runs", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "3/100" in shown.stdout
-    assert "disk full [red]" in shown.stdout
-    assert shown.stdout.splitlines()[0] == "runs: 1 failed"
 
 
 def test_an_answer_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -406,19 +343,20 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     assert "Traceback" not in shown.stderr
 
 
-def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
+def copied_makefile(folder: Path) -> Path:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    clone = tmp_path / "a clone"
-    clone.mkdir()
+    folder.mkdir(exist_ok=True)
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(ROOT / name, clone)
-    tools = tmp_path / "tools"
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
+    clone, tools = copied_makefile(tmp_path / "a clone"), tmp_path / "tools"
     tools.mkdir()
     for name in ("make", "sh", "cksum", "cut"):
-        found = shutil.which(name)
-        assert found
-        (tools / name).symlink_to(found)
+        (tools / name).symlink_to(str(shutil.which(name)))
     shown = subprocess.run(
         ["make", "setup"], cwd=clone, env={"PATH": str(tools)}, capture_output=True, text=True
     )
@@ -427,25 +365,20 @@ def test_make_names_the_python_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_make_installs_again_what_has_new_entry_points(tmp_path: Path) -> None:
-    if shutil.which("make") is None:
-        pytest.skip("make is not installed")
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / ".venv").mkdir()
+    clone = copied_makefile(tmp_path)
+    (clone / ".venv").mkdir()
 
-    def asked() -> str:
+    def said(command: str) -> str:
         return subprocess.run(
-            ["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout
+            command, shell=True, cwd=clone, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     for name, kind in (("requirements.lock", "installed"), ("pyproject.toml", "verbs")):
-        words = f"cksum < {name} | cut -d ' ' -f 1"
-        number = subprocess.run(
-            words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        (tmp_path / ".venv" / f"{kind}-{number}").touch()
-    assert "pip install" not in asked()
-    with open(tmp_path / "pyproject.toml", "a") as file:
+        number = said(f"cksum < {name}").split()[0]
+        (clone / ".venv" / f"{kind}-{number}").touch()
+    assert "pip install" not in said("make -n setup")
+    with open(clone / "pyproject.toml", "a") as file:
         file.write("# another verb\n")
-    assert "--no-deps --no-build-isolation -e ." in asked()
-    assert "requirements.lock" not in asked()
+    again = said("make -n setup")
+    assert "--no-deps --no-build-isolation -e ." in again
+    assert "requirements.lock" not in again

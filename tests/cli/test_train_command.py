@@ -7,12 +7,9 @@ import pty
 import resource
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -26,6 +23,7 @@ from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.evaluate_every=50")
+ASYNCHRONOUS = "execution.asynchronous_checkpoints=true"
 
 
 def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
@@ -48,7 +46,7 @@ def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> No
 
 def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path: Path) -> None:
     file, folder = tmp_path / "run.toml", tmp_path / "broken"
-    file.write_text(to_toml(tiny(words, *SETTINGS)))
+    file.write_text(to_toml(tiny(words, *SETTINGS, ASYNCHRONOUS)))
 
     first = launch(file, folder)
     wait_for_step(first, folder, 70)
@@ -111,56 +109,21 @@ def test_under_nohup_a_run_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def forked(
-    arguments: list[str], said: Path, prepare: Callable[[], None] = lambda: None
-) -> BaseProcess:
-    """The same command without the seconds of its imports; what it says lands in two files."""
-
-    def work() -> None:
-        prepare()
-        sys.argv = ["tst-study", "train", *arguments]
-        with open(f"{said}.out", "w") as sys.stdout, open(f"{said}.err", "w") as sys.stderr:
-            main()
-
-    return fork(work)
-
-
-def test_the_ranks_that_torchrun_starts_train_one_run(words: Path, tmp_path: Path) -> None:
-    file, folder = tmp_path / "run.toml", tmp_path / "two"
-    file.write_text(to_toml(tiny(words)))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-
-    def rank(number: int) -> BaseProcess:
-        variables = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        arguments = [str(file), "--folder", str(folder)]
-        return forked(arguments, tmp_path / str(number), lambda: os.environ.update(variables))
-
-    ranks = [rank(0), rank(1)]
-    for process in ranks:
-        process.join(300)
-    assert [process.exitcode for process in ranks] == [0, 0]
-    assert (tmp_path / "0.out").read_text().splitlines()[-3] == f"done: {folder}"
-    assert (tmp_path / "1.out").read_text() == ""
-    record = run_record.read(folder)
-    assert record.segments[0]["devices"]["count"] == 2
-    assert len(record.metrics) == 20
-
-
 def test_a_full_disk_is_one_line_and_status_two(words: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: it is the kernel that refuses to write."""
     file, folder = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(to_toml(tiny(words, "model.hidden_size=64", "schedule.steps=4")))
 
-    def limit() -> None:
+    def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        sys.argv = ["tst-study", "train", str(file), "--folder", str(folder)]
+        with open(tmp_path / "said", "w") as sys.stderr:
+            main()
 
-    process = forked([str(file), "--folder", str(folder)], tmp_path / "said", limit)
+    process = fork(limited)
     process.join(300)
     assert process.exitcode == 2
-    (line,) = (tmp_path / "said.err").read_text().splitlines()
+    (line,) = (tmp_path / "said").read_text().splitlines()
     assert line.startswith(f"error: {folder}/checkpoints/step-00000004: cannot be written (")
     assert "File too large" in line
     assert run_record.read(folder).state == "failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -61,49 +60,43 @@ def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
 def test_two_processes_train_a_run(words: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     launcher = start(words, folder, "execution.parallel=auto")
-    assert f"done: {folder}" in launcher.communicate(timeout=120)[0].splitlines()
+    assert launcher.communicate(timeout=120)[0].splitlines().count(f"done: {folder}") == 1
     assert launcher.returncode == 0
-    segment = run_record.read(folder).segments[0]
+    record = run_record.read(folder)
+    segment = record.segments[0]
+    assert len(record.metrics) == 20
     assert segment["devices"]["count"] == 2
     assert "data 2" in segment["layout_chosen"]
 
 
+ABORTED = "rank 0 was ended by SIGABRT"
+
+
 @pytest.mark.parametrize(
-    ("number", "expected"),
+    ("rank", "number", "said", "recorded"),
     [
-        (signal.SIGKILL, "error: rank 1 was ended by SIGKILL"),
+        (1, signal.SIGKILL, "rank 1 was ended by SIGKILL", "did not come to its end"),
         # A rank that hangs says nothing; the other names where it waited for it.
-        (signal.SIGSTOP, "did not come to its end"),
+        (1, signal.SIGSTOP, "did not come to its end", "did not come to its end"),
+        # As NCCL's watchdog ends a process: of the first rank its launcher says it.
+        (0, signal.SIGABRT, ABORTED, ABORTED),
     ],
 )
 def test_ranks_do_not_outlive_one_that_dies_or_hangs(
-    words: Path, tmp_path: Path, number: signal.Signals, expected: str
+    words: Path, tmp_path: Path, rank: int, number: signal.Signals, said: str, recorded: str
 ) -> None:
     folder = tmp_path / "run"
     launcher = start(words, folder, *LONG)
     wait_for_steps(folder, launcher)
-    os.kill(process_of_rank(launcher, 1), number)
-    began = time.monotonic()
+    os.kill(process_of_rank(launcher, rank), number)
     errors = launcher.communicate(timeout=60)[1].splitlines()
-    assert time.monotonic() - began < 60
     assert launcher.returncode != 0
-    assert any(expected in line for line in errors), errors
+    assert any(said in line for line in errors), errors
     assert sum(line.startswith("error:") for line in errors) <= 1, errors
-    assert "did not come to its end" in json.loads((folder / "status.json").read_text())["message"]
-
-
-def test_of_a_first_rank_that_was_ended_outright_its_launcher_says_so(
-    words: Path, tmp_path: Path
-) -> None:
-    """As NCCL's watchdog ends a process in which a collective has not come to its end."""
-    folder = tmp_path / "run"
-    launcher = start(words, folder, *LONG)
-    wait_for_steps(folder, launcher)
-    os.kill(process_of_rank(launcher, 0), signal.SIGABRT)
-    launcher.communicate(timeout=60)
     status = run_record.read_status(folder)
     assert status is not None
-    assert (status["state"], status["message"]) == ("failed", "rank 0 was ended by SIGABRT")
+    assert status["state"] == "failed"
+    assert recorded in status["message"]
     assert status["step"] > 0
 
 

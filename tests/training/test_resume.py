@@ -17,7 +17,6 @@ from tests.tiny_runs import (
     checkpoint_folders,
     fork,
     kill_this_process,
-    logged_step,
     run,
     tiny,
     when_step_begins,
@@ -182,27 +181,6 @@ def test_killed_at_the_end_of_a_save(
     assert_same_run(tmp_path / "broken", unbroken)
 
 
-@pytest.mark.parametrize("asynchronous", ["true", "false"])
-def test_killed_from_outside_at_no_chosen_moment(
-    words: Path, tmp_path: Path, asynchronous: str
-) -> None:
-    written = f"execution.asynchronous_checkpoints={asynchronous}"
-    settings = ("schedule.steps=80", "execution.checkpoint_every=9", written)
-    unbroken = tmp_path / "unbroken"
-    to_the_end(words, unbroken, "schedule.steps=80")
-    config = tiny(words, *settings, "execution.evaluate_every=6")
-    for least in (12, 37, 50):
-        process = fork(lambda: train(config, tmp_path / "broken", progress=False))
-        while logged_step(tmp_path / "broken") < least:
-            assert process.is_alive()
-            time.sleep(0.01)
-        process.kill()
-        process.join()
-    record = to_the_end(words, tmp_path / "broken", *settings)
-    assert len(record.segments) == 4
-    assert_same_run(tmp_path / "broken", unbroken)
-
-
 @pytest.mark.parametrize("step", [6, 9, 10])
 def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
     words: Path, unbroken: Path, tmp_path: Path, step: int
@@ -257,11 +235,3 @@ def test_a_signal_stops_an_evaluation_which_is_made_up(
     assert record.segments[1]["resumed_from"] == done
     assert record.state == "done"
     assert_same_run(tmp_path / "broken", unbroken)
-
-
-def test_a_finished_run_has_nothing_left_to_do(words: Path, unbroken: Path) -> None:
-    first = run_record.read(unbroken)
-    again = to_the_end(words, unbroken)
-    assert again.metrics == first.metrics
-    assert again.evals == first.evals
-    assert again.state == "done"

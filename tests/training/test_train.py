@@ -19,7 +19,6 @@ from tst_study.errors import UserError
 from tst_study.model.layers import compile_layers
 from tst_study.parallel.optimizer import ModelOptimizer
 from tst_study.record import reader as run_record
-from tst_study.record.log import Progress
 from tst_study.record.reader import RunRecord
 
 
@@ -163,11 +162,6 @@ def test_bad_input_is_said_in_one_line(
         run(words, tmp_path / "run", *overrides)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-    # Whoever looks at the folder only, such as a table of many runs, reads the same.
-    if (tmp_path / "run").exists():
-        status = run_record.read(tmp_path / "run").status
-        assert status is not None
-        assert (status["state"], status["message"]) == ("failed", str(raised.value))
 
 
 def test_what_fails_before_the_first_step_is_told_by_the_status(
@@ -176,13 +170,15 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
     """The record stays readable, and the run can be started again."""
 
     def no_room(*_: object) -> None:
-        raise RuntimeError("out of memory")
+        raise RuntimeError("out of\n  memory")
 
     with monkeypatch.context() as patch:
         patch.setattr("tst_study.train.build_model", no_room)
-        with pytest.raises(RuntimeError, match="out of memory"):
+        with pytest.raises(RuntimeError):
             run(words, tmp_path)
-    assert run_record.read(tmp_path).state == "failed"
+    status = run_record.read(tmp_path).status
+    assert status is not None
+    assert (status["state"], status["message"]) == ("failed", "RuntimeError: out of memory")
     assert run(words, tmp_path).state == "done"
 
 
@@ -207,15 +203,6 @@ def test_the_first_row_tells_of_it_and_its_steps_are_timed_without_it(
     assert not any("compile_seconds" in row for row in others)
     assert first["training_seconds"] == first["step_seconds"]
     assert first["compile_seconds"] + others[-1]["training_seconds"] < seconds
-
-
-def test_the_live_line_says_how_long_it_took() -> None:
-    line = Progress("run", 10, enabled=False)
-    row = {"step": 1, "phase": "recovery", "loss_name": "next_token", "loss": 3.0}
-    line.show({**row, "tokens_per_second": 10.0, "compile_seconds": 43.2})
-    assert line.tasks[0].fields["facts"].endswith("10 tokens/s  compiled in 43 s")
-    line.show({**row, "tokens_per_second": 10.0})
-    assert line.tasks[0].fields["facts"].endswith("10 tokens/s")
 
 
 def test_attention_is_computed_as_asked_and_the_record_says_how(
