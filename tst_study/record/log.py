@@ -1,10 +1,10 @@
 """What a launch tells while it trains: rows, status, the live line, trackers. Rank 0's task."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich import progress as rich
 
@@ -74,18 +74,14 @@ class Progress(rich.Progress):
 
 
 class RunLog:
-    """On ranks without a writer every call does nothing."""
-
-    def __init__(self, writer: RunWriter | None, line: Progress) -> None:
+    def __init__(self, writer: RunWriter, line: Progress) -> None:
         self._writer = writer
         self._line = line
-        self._trackers: Trackers | None = None
+        self._trackers = Trackers((), writer.folder, writer.header, None)
         self._last_heartbeat = float("-inf")
 
     def start(self, config: Config, resumed_from: int | None, **facts: Any) -> None:
         """A new segment of the run."""
-        if self._writer is None:
-            return
         self._writer.start_segment(
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
@@ -95,23 +91,19 @@ class RunLog:
 
     def forked(self, config: Config, trunk: Path, step: int) -> None:
         """Copy the trunk's rows into a segment of their own: the run's record is then whole."""
-        if self._writer is not None:
-            self._writer.take_over(read(trunk), step, config.execution)
+        self._writer.take_over(read(trunk), step, config.execution)
 
     def metrics(self, row: dict[str, Any], *, last: bool) -> None:
-        if self._writer is None:
-            return
         self._writer.metrics({"segment": self._writer.segment, **row})
-        self._track("training", row)
+        self._trackers.row("training", row)
         now = self._line.show(row)
         if last or self._beats():
             self._writer.status("running", **now)
 
     def evaluating(self, step: int, tokens: int, of: int) -> None:
-        if self._writer is not None:
-            said = self._line.evaluating(tokens, of)
-            if self._beats():
-                self._writer.status("running", step, said)
+        said = self._line.evaluating(tokens, of)
+        if self._beats():
+            self._writer.status("running", step, said)
 
     def _beats(self) -> bool:
         now = time.monotonic()
@@ -120,38 +112,33 @@ class RunLog:
         return due
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        if self._writer is None:
-            return
         self._writer.evaluation({"segment": self._writer.segment, **row})
         self._line.evaluated(row)
-        self._track("held_out", row)
+        self._trackers.row("held_out", row)
 
     def checkpoint(self, step: int, saved: int) -> None:
         """The checkpoint after step `saved` is whole, `step` being the last that was trained."""
-        if self._writer is not None:
-            self._writer.status("running", step, last_checkpoint=saved)
+        self._writer.status("running", step, last_checkpoint=saved)
 
     def end(self, state: State, step: int, message: str = "") -> None:
-        if self._writer is not None:
-            self._writer.status(state, step, message, seconds_left=None)
-            self._writer.end_segment(message or state)
+        self._writer.status(state, step, message, seconds_left=None)
+        self._writer.end_segment(message or state)
 
     def failed(self, error: BaseException) -> None:
-        if self._writer is None:
-            return
         with suppress(UserError):  # on a full disk `error` says more than these would
             write_status(self._writer.folder, "failed", self._writer.steps, one_line(error))
             self._writer.end_segment(one_line(error))
 
-    def _track(self, kind: str, row: Mapping[str, Any]) -> None:
-        if self._trackers is not None:
-            self._trackers.row(kind, row)
-
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._trackers is not None:
-            self._trackers.close()
+        self._writer.close()
+        self._trackers.close()
+
+
+class _NoLog:
+    """Of ranks that write none: every call does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 @contextmanager
@@ -166,7 +153,7 @@ def run_log(
     phases = plan_phases(config).superposed_steps > 0
     shown = progress and writes
     with Progress(config.name, config.schedule.last_step, phases=phases, enabled=shown) as line:
-        log = RunLog(writer, line)
+        log = RunLog(writer, line) if writer else cast(RunLog, _NoLog())
         try:
             yield log
         except BaseException as error:
