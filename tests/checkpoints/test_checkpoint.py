@@ -147,50 +147,42 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     assert_same_run(folder, finished)
 
 
-@pytest.mark.parametrize("settings", EITHER_WAY)
-def test_a_disk_that_fills_up_while_saving_costs_nothing_that_was_saved(
-    words: Path, finished: Path, tmp_path: Path, settings: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("call", "number", "remedy", "settings"),
+    [
+        ("fsync", errno.ENOSPC, "free some space", EITHER_WAY[0]),
+        ("fsync", errno.ENOSPC, "free some space", EITHER_WAY[1]),
+        ("rename", errno.EACCES, "mend it", EITHER_WAY[0]),
+    ],
+)
+def test_what_a_disk_refuses_of_a_save_costs_nothing_that_was_saved(
+    words: Path,
+    finished: Path,
+    tmp_path: Path,
+    call: str,
+    number: int,
+    remedy: str,
+    settings: tuple[str, ...],
 ) -> None:
-    fsync = os.fsync
+    honest = getattr(os, call)
 
-    def full_at_step_ten(file: int) -> None:
-        if "partial-step-00000010" in os.readlink(f"/proc/self/fd/{file}"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(file)
+    def refused_at_step_ten(file: int | Path, *more: Path) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+        if "partial-step-00000010" in path:
+            raise OSError(number, os.strerror(number))
+        honest(file, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", full_at_step_ten)
+        patch.setattr(os, call, refused_at_step_ten)
         with pytest.raises(UserError) as raised:
-            run(words, tmp_path / "full", *settings)
-    message = str(raised.value)
-    assert re.fullmatch(r"\S+/step-00000010: .*No space left on device.*free some space.*", message)
-    assert [place.name for place in checkpoint_folders(tmp_path / "full")] == ["step-00000005"]
-    assert not list((tmp_path / "full" / "checkpoints").glob("partial-*"))
-    record = run_record.read(tmp_path / "full")
-    assert record.state == "failed"
-    assert record.segments[0]["ended"] == message
-    run(words, tmp_path / "full", *settings)
-    assert_same_run(tmp_path / "full", finished)
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "mend it")]
-)
-def test_a_checkpoint_that_cannot_be_put_into_its_place_is_one_line(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
-) -> None:
-    rename = os.rename
-
-    def refused_at_step_ten(source: Path, place: Path) -> None:
-        if place.name == "step-00000010":
-            raise OSError(number, os.strerror(number))
-        rename(source, place)
-
-    monkeypatch.setattr(os, "rename", refused_at_step_ten)
-    said = rf"step-00000010: cannot be written \(.*{os.strerror(number)}\); {remedy} and start"
-    with pytest.raises(UserError, match=said):
-        run(words, tmp_path, EVERY_FIVE)
+            run(words, tmp_path, *settings)
+    said = rf"\S+/step-00000010: cannot be written \(.*{os.strerror(number)}\); {remedy} and .*"
+    assert re.fullmatch(said, str(raised.value))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+    record = run_record.read(tmp_path)
+    assert (record.state, record.segments[0]["ended"]) == ("failed", str(raised.value))
+    run(words, tmp_path, *settings)
+    assert_same_run(tmp_path, finished)
 
 
 @pytest.mark.parametrize("settings", EITHER_WAY)

@@ -284,31 +284,27 @@ def test_where_nothing_runs_nothing_is_cancelled(tmp_path: Path) -> None:
     assert shown.returncode == 0
 
 
-def test_prepare_and_generate_name_what_they_wrote(tmp_path: Path) -> None:
+def test_prepare_generate_and_verify_name_what_they_wrote_and_what_is_not_whole(
+    tmp_path: Path,
+) -> None:
     rng = np.random.default_rng(0)
     words = [" ".join(map(str, rng.integers(0, 50, 200))) for _ in range(300)]
     (tmp_path / "text.jsonl").write_text("\n".join(f'{{"text": "{line}"}}' for line in words))
     for line in (
         "prepare --source text.jsonl --to prose --tokenizer bytes --validation-share 0.1",
         "generate --to topical --tokens 9000 --validation-tokens 900",
+        "verify prose topical",
     ):
         shown = answer(["data", *line.split()], tmp_path)
         assert shown.status == 0, shown.err
-        assert [said.split(": ")[1] for said in shown.out.splitlines()] == ["train", "validation"]
+        splits = [said.split(": ")[1] for said in shown.out.splitlines()]
+        assert splits[:2] == ["train", "validation"]
     assert "topical: train: 9,000 tokens" in shown.out
-
-
-def test_verify_says_what_is_whole_and_names_what_is_not(tmp_path: Path, corpus: Path) -> None:
-    folder = shutil.copytree(corpus, tmp_path / "out")
-    shown = tst_study("data", "verify", "out", corpus, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("every byte as it was prepared") == 4
-    with open(folder / "train.bin", "r+b") as file:
+    assert shown.out.count("every byte as it was prepared") == 4
+    with open(tmp_path / "topical" / "train.bin", "r+b") as file:
         file.write(b"\xff")
-    shown = tst_study("data", "verify", corpus, "out", cwd=tmp_path)
-    assert shown.returncode == 2
-    (line,) = shown.stderr.splitlines()
-    assert line.startswith("error: out/train.bin: what lies at bytes 0 to 4,194,304 is not what")
+    said = refusal(["data", "verify", "prose", "topical"], tmp_path)
+    assert said.startswith("topical/train.bin: what lies at bytes 0 to 4,194,304 is not what")
 
 
 def test_an_answer_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
