@@ -29,13 +29,6 @@ EITHER_WAY = ((EVERY_FIVE,), (EVERY_FIVE, "execution.asynchronous_checkpoints=tr
 WRITTEN = "not what was written"
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_the_last_ones_are_kept(words: Path, tmp_path: Path, keep: int) -> None:
-    run(words, tmp_path, EVERY_FIVE, f"execution.keep_checkpoints={keep}")
-    there = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert there == [f"step-{step:08d}" for step in (5, 10, 15, 20)[-keep:]]
-
-
 @pytest.fixture(scope="module")
 def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with its last two checkpoints; tests take copies."""
@@ -112,18 +105,6 @@ def test_where_no_checkpoint_is_whole_none_is_used(
     record = run_record.read(folder)
     assert record.state == "failed"
     assert [segment["ended"] for segment in record.segments] == ["done"]
-
-
-def test_a_checkpoint_from_before_there_were_digests_is_read_as_ever(
-    words: Path, finished: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(finished, tmp_path / "older")
-    for place in checkpoint_folders(folder):
-        (place / DIGESTS).unlink()
-    shutil.rmtree(checkpoint_folders(folder)[-1])
-    record = run(words, folder, EVERY_FIVE)
-    assert record.segments[-1]["resumed_from"] == 15
-    assert_same_run(folder, finished)
 
 
 def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(

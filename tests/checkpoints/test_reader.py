@@ -16,22 +16,13 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
-from tests.distributed import run_ranks
-from tests.parallel.test_parallel_layouts import DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, TENSOR
-from tests.tiny_runs import MIXTURE, checkpoint_folders, run, tiny
-from tst_study.checkpoints.checkpoint import Checkpoints
-from tst_study.checkpoints.places import DIGESTS, checkpoint_place, digests_of, write_digests
+from tests.tiny_runs import checkpoint_folders, run
+from tst_study.checkpoints.places import DIGESTS, digests_of, write_digests
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import open_run
-from tst_study.cost.parallel_layout import layout_of
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
-from tst_study.huggingface.tensor_names import entries
 from tst_study.model.initialization import shards
-from tst_study.model.model import build_model
-from tst_study.parallel.gradient_buffers import GradientBuffers
-from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.parallel.process_groups import process_groups
 
 
 @pytest.fixture(scope="module")
@@ -90,39 +81,6 @@ def test_what_is_not_there_is_named(trained: Path) -> None:
         reader.read("lm_head")
     with pytest.raises(UserError, match=r"holds 0 of the \d+ numbers"):
         reader.read("decoder.layers.mlp.linear_fc1.weight", (2,))
-
-
-LAYOUTS = {
-    "TP2": (2, TENSOR, ()),
-    "TP2 SP EP2": (2, (*SEQUENCE, *EXPERT), MIXTURE),
-    "PP2 tied": (2, PIPELINE, ("model.tied_embeddings=true",)),
-    "TP2 DP2 distributed": (4, (*TENSOR, *DISTRIBUTED), ()),
-}
-
-
-@pytest.mark.parametrize(("ranks", "layout", "model"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_every_layout_holds_the_same_tensors(
-    words: Path, tmp_path: Path, ranks: int, layout: tuple[str, ...], model: tuple[str, ...]
-) -> None:
-    """Initial weights do not depend on the layout, so neither may what is read."""
-
-    def save(folder: Path, *settings: str) -> None:
-        config = tiny(words, *settings)
-        with process_groups(config):
-            live = build_model(config)
-            buffers = GradientBuffers(live, layout_of(config))
-            folder.mkdir(exist_ok=True)
-            Checkpoints(folder, keep=1).save(1, live, ModelOptimizer(buffers, config.optimizer), {})
-
-    split, whole = tmp_path / "split", tmp_path / "whole"
-    run_ranks(ranks, save, split, *model, *layout)
-    save(whole, *model)
-    readers = [CheckpointReader(checkpoint_place(folder, 1)) for folder in (split, whole)]
-    names = {entry.source for entry in entries(tiny(words, *model).model)}
-    assert names
-    for name in names:
-        found, expected = (reader.read(name) for reader in readers)
-        assert torch.equal(found, expected), name
 
 
 Poison = Callable[[Path, Path], None]

@@ -17,7 +17,6 @@ from tst_study.config.schema import to_toml
 from tst_study.process.rank_environment import (
     ON_GPUS,
     adopt_slurm_ranks,
-    first_host,
     prepare_for_gpus,
 )
 from tst_study.record import lock as run_lock
@@ -143,24 +142,28 @@ SLURM = {
 
 
 @pytest.mark.parametrize(
-    ("change", "local"),
+    ("change", "local", "host"),
     [
-        ({}, ("1", "2")),
+        ({}, ("1", "2"), "gpu07"),
         # Nodes may have different numbers of tasks.
-        ({"SLURM_STEP_TASKS_PER_NODE": "1,2(x1),1", "SLURM_NODEID": "1"}, ("1", "2")),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,2(x1),1", "SLURM_NODEID": "1"}, ("1", "2"), "gpu07"),
         (
             {"SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": "1", "SLURM_LOCALID": "2"},
             ("2", "3"),
+            "gpu07",
         ),
+        ({"SLURM_STEP_NODELIST": "n1,n2"}, ("1", "2"), "n1"),
+        ({"SLURM_STEP_NODELIST": "node[07-09,12],other"}, ("1", "2"), "node07"),
+        ({"SLURM_STEP_NODELIST": "a-[3,5]-ib"}, ("1", "2"), "a-3-ib"),
     ],
 )
-def test_slurm_tasks_are_ranks(change: dict[str, str], local: tuple[str, str]) -> None:
+def test_slurm_tasks_are_ranks(change: dict[str, str], local: tuple[str, str], host: str) -> None:
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     ours = {key: value for key, value in environment.items() if key not in SLURM | change}
     assert 20_000 <= int(ours.pop("MASTER_PORT")) < 30_000
     assert (ours.pop("LOCAL_RANK"), ours.pop("LOCAL_WORLD_SIZE")) == local
-    assert ours == {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu07"}
+    assert ours == {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": host}
 
 
 @pytest.mark.parametrize("change", [{"SLURM_STEP_NUM_TASKS": "1"}, {"RANK": "0"}])
@@ -168,19 +171,6 @@ def test_one_task_or_torchrun_inside_slurm_is_left_alone(change: dict[str, str])
     environment = SLURM | change
     adopt_slurm_ranks(environment)
     assert environment == SLURM | change
-
-
-@pytest.mark.parametrize(
-    ("nodes", "host"),
-    [
-        ("n1", "n1"),
-        ("n1,n2", "n1"),
-        ("node[07-09,12],other", "node07"),
-        ("a-[3,5]-ib", "a-3-ib"),
-    ],
-)
-def test_first_host_of_a_list(nodes: str, host: str) -> None:
-    assert first_host(nodes) == host
 
 
 def test_what_gpus_need_of_the_environment_is_set_but_what_is_there_stays() -> None:
