@@ -220,27 +220,20 @@ def test_a_folder_of_the_user_s_does_not_stand_in_for_a_package(tmp_path: Path) 
 
 def test_verbs_are_found_where_the_package_is_a_mere_copy(tmp_path: Path) -> None:
     """As in a Slurm job's container."""
-    code = keep_code(tmp_path)
-    words = [sys.executable, "-S", "-P", "-c", _FOUND]
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    found = (
+        "import importlib.metadata as metadata; metadata.entry_points = None\n"
+        "from tst_study.command_line import _found\n"
+        "print(*(one.name for one in _found() if one.load()))"
+    )
     shown = subprocess.run(
-        words,
+        [sys.executable, "-S", "-P", "-c", found],
         cwd=tmp_path,
-        env={"PYTHONPATH": os.pathsep.join([str(code), *_without_our_own()])},
+        env={"PYTHONPATH": os.pathsep.join([str(keep_code(tmp_path)), *libraries])},
         capture_output=True,
         text=True,
     )
     assert shown.stdout.split() == ["tst_study", "experiments", "analysis", "paper_figures"]
-
-
-_FOUND = (
-    "import importlib.metadata as metadata; metadata.entry_points = None\n"
-    "from tst_study.command_line import _found\n"
-    "print(*(one.name for one in _found() if one.load()))"
-)
-
-
-def _without_our_own() -> list[str]:
-    return [path for path in sys.path if path.endswith("site-packages")]
 
 
 @pytest.mark.parametrize(

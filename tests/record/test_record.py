@@ -118,25 +118,17 @@ def test_torn_last_line_is_tolerated_and_the_next_launch_writes_behind_it(
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("{broken", r"metrics\.jsonl:2: .*JSON"),
-        ('{"segment": 0}', r"metrics\.jsonl:2: step: .*required"),
-        (json.dumps({**metrics(0, 2, 5.0), "los": 1}), r"metrics\.jsonl:2: los: .*not permitted"),
-        (json.dumps(metrics(7, 2, 5.0)), r"metrics\.jsonl:2: segment 7 is out of order"),
-    ],
-)
-def test_broken_line_in_the_middle_names_file_and_line(
-    tmp_path: Path, line: str, complaint: str
-) -> None:
+def test_broken_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
     launch(tmp_path, None, range(1, 4), loss=5.0)
     path = tmp_path / "metrics.jsonl"
-    lines = path.read_text().splitlines()
-    lines[1] = line
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=complaint):
-        run_record.read(tmp_path)
+    first, _, last = path.read_text().splitlines()
+    for line, complaint in (
+        ("{broken", r"metrics\.jsonl:2: .*JSON"),
+        (json.dumps({**metrics(0, 2, 5.0), "los": 1}), r"metrics\.jsonl:2: los: .*not permitted"),
+    ):
+        path.write_text(f"{first}\n{line}\n{last}\n")
+        with pytest.raises(UserError, match=complaint):
+            run_record.read(tmp_path)
 
 
 def test_folder_of_another_config_is_refused_and_kept(tmp_path: Path) -> None:
