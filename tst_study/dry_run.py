@@ -30,8 +30,19 @@ def describe(
     seconds_per_step: float | None = None,
 ) -> str:
     """TOML of every key, then, as TOML comments, everything that follows from it."""
-    lines = [f"run                     {identity}", "", *_costs(config), *_epochs(config, stream)]
-    lines += [*_time(config, seconds_per_step), "", *_memory(config)]
+    lines = [f"run                     {identity}", "", *_costs(config)]
+    if stream is not None:
+        tokens = sum(corpus.file.token_count for corpus in stream.corpora)
+        several = len(stream.corpora) > 1
+        of = f"{'the corpus read most; all have' if several else 'the text has'} {tokens:,} tokens"
+        read = stream.epochs(config.schedule.last_step)
+        lines.append(_row("text is read", f"{read:.3g} times ({of})"))
+    time = "not timed; --dry-run --time trains a few steps to estimate it"
+    if seconds_per_step is not None:
+        whole = duration(seconds_per_step * config.schedule.last_step)
+        each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
+        time = f"about {whole} ({each})"
+    lines += [_row("time", time), "", *_memory(config)]
     return to_toml(config) + "\n" + "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -98,24 +109,6 @@ def _costs(config: Config) -> list[str]:
         _row("raw tokens", f"{plan.raw_tokens(plan.steps):,}"),
         _row("data multiplier", f"{plan.data_multiplier:.4g} = 1 + r(s - 1)"),
     ]
-
-
-def _epochs(config: Config, stream: TokenStream | None) -> list[str]:
-    if stream is None:
-        return []
-    read = f"{stream.epochs(config.schedule.last_step):.3g} times"
-    tokens = sum(corpus.file.token_count for corpus in stream.corpora)
-    several = len(stream.corpora) > 1
-    of = f"{'the corpus read most; all have' if several else 'the text has'} {tokens:,} tokens"
-    return [_row("text is read", f"{read} ({of})")]
-
-
-def _time(config: Config, seconds_per_step: float | None) -> list[str]:
-    if seconds_per_step is None:
-        return [_row("time", "not timed; --dry-run --time trains a few steps to estimate it")]
-    whole = duration(seconds_per_step * config.schedule.last_step)
-    each = f"{seconds_per_step:.3g} s per step on this machine, without evaluations"
-    return [_row("time", f"about {whole} ({each})")]
 
 
 def _memory(config: Config) -> list[str]:

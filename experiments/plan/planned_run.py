@@ -136,7 +136,7 @@ def final_loss(run: PlannedRun) -> float | None:
     if ended != "done":
         return None
     last = run.config.schedule.steps
-    rows = [row for row in run_record.read_evaluations(run.folder) if row["step"] == last]
+    rows = [row for row in run_record.read(run.folder).evals if row["step"] == last]
     if not rows:
         raise UserError(
             f"{run.folder}: is done but holds no evaluation of its last step; delete the folder "

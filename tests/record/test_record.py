@@ -82,7 +82,6 @@ def _counters(segment: int, step: int) -> dict[str, Any]:
 
 def losses(folder: Path) -> list[tuple[int, float]]:
     record = run_record.read(folder)
-    assert run_record.read_evaluations(folder) == record.evals
     assert [row["step"] for row in record.evals] == [row["step"] for row in record.metrics]
     return [(row["step"], row["loss"]) for row in record.metrics]
 

@@ -17,7 +17,7 @@ is an error that names file and line.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,7 +262,7 @@ def read(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     header = read_header(folder)
     segments = read_segments(folder)
-    starts = _starts(segments)
+    starts = {row["segment"]: row["resumed_from"] or 0 for row in segments}
     metrics, dropped_metrics = _rows(folder / "metrics.jsonl", _METRICS, starts)
     evals, dropped_evals = _rows(folder / "evals.jsonl", EVALUATION_ROW, starts)
     return RunRecord(
@@ -275,13 +275,6 @@ def read(folder: str | Path) -> RunRecord:
         dropped_rows=dropped_metrics + dropped_evals,
         tasks=[row for row in evals if "task" in row],
     )
-
-
-def read_evaluations(folder: str | Path) -> list[Evaluation]:
-    """`read(folder).evals` without the rest. Raises `UserError`."""
-    starts = _starts(read_segments(Path(folder)))
-    rows = _rows(Path(folder) / "evals.jsonl", EVALUATION_ROW, starts)[0]
-    return [row for row in rows if "task" not in row]
 
 
 def last_evaluation(folder: str | Path) -> Evaluation | None:
@@ -307,10 +300,6 @@ def measures(metrics: Mapping[str, float | None]) -> Iterator[tuple[str, float, 
     for name, value in metrics.items():
         if value is not None and not name.endswith("_stderr"):
             yield name, value, metrics.get(f"{name}_stderr")
-
-
-def _starts(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    return {row["segment"]: row["resumed_from"] or 0 for row in segments}
 
 
 def read_header(folder: str | Path) -> RunHeader:

@@ -1,7 +1,5 @@
 """Writes a run folder; `tst_study.record.reader` has the schema and the rules."""
 
-import json
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -10,7 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, cast
 
-from tst_study.atomic_files import disk_errors_named, write_json
+from pydantic_core import to_json
+
+from tst_study.atomic_files import disk_errors_named, write_json, written_atomically
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, Execution, to_dict
@@ -131,7 +131,7 @@ class RunWriter:
         with disk_errors_named(self.folder / name):
             if name not in self._files:
                 self._files[name] = _open_for_append(self.folder / name)
-            self._files[name].write(line_of(row).encode())
+            self._files[name].write(_json(row))
             self._files[name].flush()
 
 
@@ -147,26 +147,13 @@ def append_task_results(folder: str | Path, rows: Iterable[Mapping[str, Any]]) -
     whole = [{"segment": segments[-1]["segment"], **row} for row in rows]
     for row in whole:
         EVALUATION_ROW.validate_python(row)
-    lines = "".join(map(line_of, whole))
     with disk_errors_named(path), _open_for_append(path) as file:
-        file.write(lines.encode())
+        file.write(b"".join(map(_json, whole)))
 
 
-def line_of(row: Mapping[str, Any]) -> str:
+def _json(value: Any, indent: int | None = None) -> bytes:
     """JSON has neither infinity nor NaN: both become null."""
-    try:
-        text = json.dumps(row, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(row), separators=(",", ":"), allow_nan=False)
-    return text + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return to_json(value, indent=indent, inf_nan_mode="null") + b"\n"
 
 
 def _open_for_append(path: Path) -> IO[bytes]:
@@ -192,4 +179,5 @@ def write_status(folder: Path, state: State, steps: int, message: str = "", **mo
     """Replace `status.json` of a run of so many steps; what is not given keeps its last value."""
     kept = {"step": 0, "last_checkpoint": None, **(read_status(folder) or {})}
     now = {"state": state, "steps": steps, "heartbeat": time.time(), "message": message, **more}
-    write_json(folder / "status.json", _finite(kept | now))
+    with written_atomically(folder / "status.json") as file:
+        file.write(_json(kept | now, indent=1))
