@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import run, tiny
+from tests.tiny_runs import run
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record import trackers
 from tst_study.record.trackers import Show
-from tst_study.train import train
 
 EVERY = "execution.evaluate_every=10"
 BEHIND_THE_SWITCH = 11
@@ -108,17 +107,3 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line_at_most(
     assert (record.state, len(record.metrics)) == ("done", 20)
     said = capsys.readouterr().err.count("tensorboard: ConnectionError: no route")
     assert said == (dies != "never answers")
-
-
-def test_a_record_from_before_trackers_had_names_is_read(words: Path, tmp_path: Path) -> None:
-    """Its run is taken up again, and serves as a trunk."""
-    trunk = tmp_path / "trunk"
-    run(words, trunk, "schedule.stop_after=10", "role=trunk")
-    header = json.loads((trunk / "run.json").read_bytes())
-    del header["config"]["execution"]["track"]
-    header["config"]["execution"]["tensorboard"] = True
-    (trunk / "run.json").write_text(json.dumps(header))
-    fork = f"execution.fork_from={{folder='{trunk}', step=10}}"
-    branch = run(words, tmp_path / "branch", fork)
-    assert [row["step"] for row in branch.metrics] == list(range(1, 21))
-    train(tiny(words, "schedule.stop_after=10", "role=trunk"), trunk, progress=False)
