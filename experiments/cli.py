@@ -166,7 +166,8 @@ def submit(
         bool, typer.Option("--only-new", help="Leave alone what was ever submitted to Slurm.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show arrays and the first script; submit nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show arrays and first script; submit nothing."),
     ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
@@ -220,15 +221,18 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from experiments.state.status_screen import chosen, show
-    from experiments.studies.catalogue import STUDIES
+    from experiments.state.status import StatusRow, matching
+    from experiments.state.status_screen import look, show
 
-    if runs is None and study not in STUDIES:
-        runs, pattern = _place(study, scale, runs, pattern)
+    root, pattern = _place(study, scale, runs, pattern)
+
+    def rows() -> list[StatusRow]:
+        return matching(look(study, scale, root, not no_share), pattern, root)
+
     if as_json:
-        _print_json([asdict(row) for row in chosen(study, scale, pattern, runs, not no_share)])
-        return
-    show(study, scale, pattern, runs, share=not no_share, every=watch)
+        _print_json([asdict(row) for row in rows()])
+    else:
+        show(root, rows, watch)
 
 
 @_of_studies(
@@ -317,9 +321,10 @@ def collect(
     from experiments.state.collect import collect as collect_runs
     from experiments.state.collect import keep as keep_runs
     from experiments.state.status_screen import look
+    from experiments.studies.catalogue import folder_of
 
-    root = _folder(study, scale, runs)
-    print(*collect_runs(root, look(study, scale, root)).lines(), sep="\n")
+    root = folder_of(study, scale, runs)
+    print(*collect_runs(root, look(study, scale, root)), sep="\n")
     if keep is not None:
         print(f"{len(keep_runs(root, keep))} runs kept: {keep}/")
 
@@ -338,9 +343,9 @@ def clean(
     trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
     from experiments.plan.planner import Planner
     from experiments.state.clean import delete, not_needed
-    from experiments.studies.catalogue import STUDIES, load
+    from experiments.studies.catalogue import STUDIES, folder_of, load
 
-    root, planner = _folder(study, scale, runs), None
+    root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
         planner = Planner(load(study, scale, root), root, unprepared=True)
     found = not_needed(root, planner)
@@ -357,17 +362,12 @@ def clean(
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
     """The folder of a study's runs, and which of them are meant: its folder may name one run."""
     from experiments.run_process import config_path
+    from experiments.studies.catalogue import folder_of
 
-    root = _folder(study, scale, runs)
+    root = folder_of(study, scale, runs)
     if (root / "run.json").exists() or config_path(root).exists():
         return root.parent, pattern or root.name
     return root, pattern
-
-
-def _folder(study: str, scale: str, runs: Path | None) -> Path:
-    from experiments.studies.catalogue import folder_of
-
-    return folder_of(study, scale, runs)
 
 
 @verb(

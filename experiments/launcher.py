@@ -118,11 +118,6 @@ def launchers() -> list[Launcher]:
     return [launcher_of(name) for name in LAUNCHERS]
 
 
-def jobs_of(root: Path) -> dict[str, Job]:
-    """Jobs of the study's runs by run id, whoever has them. Raises `UserError`."""
-    return {run: job for one in launchers() for run, job in one.jobs(root).items()}
-
-
 def check_before_preparing(study: Study, root: Path, share: bool, allocation: AllocationOf) -> None:
     """Raises `UserError` where a study that is yet to be prepared, for hours, cannot be trained."""
     if not all(folder.is_dir() for folder in study.corpora):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite, sqrt
 from typing import Any, TypeVar
 
-from experiments.plan.detectable import detectable
-from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems, resolved
-from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
+from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
+from experiments.plan.planned_run import PlannedRun, Shape, final_loss, matches, total_flops
 from experiments.plan.planner import Planner
 from experiments.state.status import StatusRow, row
 from experiments.state.status_screen import ENDLESS, totals
+from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import Config
+from tst_study.config.schema import Config, to_dict
 from tst_study.cost.compute import gpu_hours
-from tst_study.cost.memory import estimate_memory
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
-from tst_study.text import aligned, big, duration, memory_size, shortened
+from tst_study.text import aligned, big, duration, shortened
 
-HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "memory", "state")
+HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "state")
 OURS = Prices()
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class PlanTable:
     text: list[str]
     """Sums, and what stands against the plan."""
     rows: list[dict[str, Any]]
-    """Of the runs: steps, FLOPs, raw tokens, bytes; hours, seconds and launches as the least and
+    """Of the runs: steps, FLOPs, raw tokens; hours, seconds and launches as the least and
     the most; None for what is not known."""
     has_gpu_hours: bool
 
@@ -80,10 +80,14 @@ def table(
     if not rows:
         raise UserError(f"{planner.root}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
-    text += [*_sums(runs, planner, hours, open_), *hours.sources(runs)]
+    flops = total_flops(runs)
+    alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.trunk)])
+    text.append(f"{flops:.3g} FLOPs, {hours.said(runs)}")
+    if flops < alone:
+        text[-1] += f"; shared trunks save {1 - flops / alone:.1%} of {alone:.3g}"
+    text += hours.sources(runs)
     text += [*problems(runs, allocation), *planner.dead_ends()]
-    found = detectable(planner.asked_for(), noise)
-    text += [found.sentence()] if found else []
+    text += detectable(planner.asked_for(), noise)
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
         runs_there = run_record.find_run_folders(planner.root)
@@ -105,14 +109,12 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[
         "gpu_hours": hours.of(run) if hours.prices.device else None,
         "wall_seconds": walls,
         "launches": launches or None,
-        "memory": _memory(run.config, given),
         "state": state,
     }
 
 
 def _cells(row: Mapping[str, Any], has_gpu_hours: bool) -> list[str]:
-    """Steps are written from–to where the run forks from a trunk; memory is that of one rank."""
-    memory = row["memory"]
+    """Steps are written from–to where the run forks from a trunk."""
     return [
         row["run_id"],
         f"{row['first_step']:,}–{row['steps']:,}" if row["first_step"] else f"{row['steps']:,}",
@@ -121,21 +123,8 @@ def _cells(row: Mapping[str, Any], has_gpu_hours: bool) -> list[str]:
         *([_range(row["gpu_hours"], _number)] if has_gpu_hours else []),
         _range(row["wall_seconds"], duration),
         _range(row["launches"], "{:,}".format),
-        memory_size(memory) if isinstance(memory, int) else memory or "–",
         row["state"],
     ]
-
-
-def _memory(config: Config, given: Allocation) -> int | str | None:
-    """Bytes of one rank; None where its layout cannot work, "auto" where a memory that is not known
-    decides."""
-    if config.execution.parallel == "auto" and given.memory is None:
-        return "auto"
-    try:
-        config = resolved(config, given)
-    except UserError:
-        return None
-    return estimate_memory(config, given.ranks, on_gpu=given.on_gpu).peak
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -143,18 +132,6 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     beside = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
     rows = [[shortened(row[0], max(24, width - beside)), *row[1:]] for row in rows]
     return aligned(rows, right=range(1, len(rows[0]) - 1))
-
-
-def _sums(
-    runs: Sequence[PlannedRun], planner: Planner, hours: _Hours, open_: Sequence[PlannedRun]
-) -> list[str]:
-    flops = total_flops(runs)
-    alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.trunk)])
-    saved = 1 - flops / alone
-    text = [f"{flops:.3g} FLOPs, {hours.said(runs)}"]
-    if saved > 0:
-        text[0] += f"; shared trunks save {saved:.1%} of {alone:.3g}"
-    return text
 
 
 @dataclass(frozen=True)
@@ -235,3 +212,64 @@ def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:
+    """The smallest gain that the seeds can tell from none, before a run is paid for, in a sentence;
+    none where no arm has a baseline to be paired with.
+
+    `noise`: deviation of a pair's difference in nats; by default that of the pairs that are done.
+    """
+    pairs = _pairs(runs)
+    if not pairs:
+        return []
+    from tst_study.statistics import smallest_detectable  # scipy, which most plans do not need.
+
+    seeds = min(len(members) for members in pairs.values())
+    gain = smallest_detectable(seeds)
+    if gain is None:
+        return ["One seed per arm: no gain can be told from noise, whatever its size."]
+    found, source = noise, "as given"
+    if found is None:
+        found, source = _deviation(pairs), "measured in this study"
+    if found is None:
+        return [
+            f"{seeds} seeds per arm detect a gain of {gain:.2g} deviations of a pair's difference "
+            "(80% power, 5% level); give --noise for nats."
+        ]
+    return [
+        f"{seeds} seeds per arm detect a gain of {gain * found:.3f} nats (80% power, 5% level; "
+        f"deviation {found:.3f} {source})."
+    ]
+
+
+def _pairs(runs: Sequence[PlannedRun]) -> dict[str, list[tuple[PlannedRun, PlannedRun]]]:
+    """Baseline and superposed run of one seed, by arm."""
+    baselines = {
+        _form(run.config, "superposition"): run for run in runs if run.config.role == "baseline"
+    }
+    pairs = defaultdict(list)
+    for run in runs:
+        baseline = baselines.get(_form(run.config, "superposition"))
+        if baseline is not None and run.config.role not in ("baseline", "trunk"):
+            pairs[_form(run.config, *SEEDS)].append((baseline, run))
+    return pairs
+
+
+def _form(config: Config, *without: str) -> str:
+    values = to_dict(config)
+    return digest(identity_form(values, values["data"], without))
+
+
+def _deviation(pairs: dict[str, list[tuple[PlannedRun, PlannedRun]]]) -> float | None:
+    """Deviation of differences within arms, pooled over arms; None for fewer than three of them."""
+    squares, freedom = 0.0, 0
+    for members in pairs.values():
+        losses = [(final_loss(baseline), final_loss(run)) for baseline, run in members]
+        gains = [a - b for a, b in losses if a is not None and b is not None]
+        gains = [gain for gain in gains if isfinite(gain)]
+        if len(gains) > 1:
+            mean = sum(gains) / len(gains)
+            squares += sum((gain - mean) ** 2 for gain in gains)
+            freedom += len(gains) - 1
+    return sqrt(squares / freedom) if freedom > 1 else None

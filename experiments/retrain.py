@@ -36,7 +36,8 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
 
     tables = read_tables(archive)
     ids = tables.runs["run_id"]
-    found = tables.only((ids == name) if name in set(ids) else ids.map(_is_meant(name)))
+    meant = ids.map(lambda one: one.startswith(name) or one.endswith(name))
+    found = tables.only((ids == name) if name in set(ids) else meant)
     if len(found.runs) != 1:
         there = ", ".join(sorted(found.runs["run_id"])[:5]) or "no run"
         raise UserError(f"{archive}: {name!r} names {there}; give the whole id of one run")
@@ -62,10 +63,6 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
         for row in rows_of(table)
     }
     return Recorded(run["run_id"], config, losses)
-
-
-def _is_meant(name: str) -> Any:
-    return lambda run_id: run_id.startswith(name) or run_id.endswith(name)
 
 
 def _here(data: dict[str, Any]) -> dict[str, Any]:

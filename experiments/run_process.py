@@ -130,6 +130,13 @@ def write_config(config: Config, folder: Path) -> None:
         file.write(content)
 
 
+def submitted_anew(config: Config, folder: Path) -> None:
+    """Nothing counts against the run any more, nor against a node."""
+    for name in ("cancelled", "launches", "avoided"):
+        (folder / "job" / name).unlink(missing_ok=True)
+    write_config(config, folder)
+
+
 def send_output_to(path: Path) -> None:
     """Send this process' and its children's output to a file, after what is there."""
     path.parent.mkdir(parents=True, exist_ok=True)

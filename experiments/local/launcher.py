@@ -10,17 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from experiments.launcher import Job, Options, check_before_preparing
 from experiments.local.progress import Progress
-from experiments.local.queue import Queue, StoppedError, fitting, launch
+from experiments.local.queue import Queue, StoppedError, launch
 from experiments.plan.layouts import Allocation, Prices
-from experiments.plan.planned_run import PlannedRun, is_over
-from experiments.plan.planner import Planner
+from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import cancel_mark, log_path
-from experiments.state.status import jobs_if_known, row, rows_of
+from experiments.state.status import row, rows_of
 from experiments.study import Study
+from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
 from tst_study.text import duration
 
@@ -38,23 +37,23 @@ class Local:
         self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
     ) -> int:
         """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
-        options, console = self._options, Console(highlight=False)
-        check_before_preparing(study, root, options.share, self.allocation)
+        options = self._options
         if options.dry:
-            return self._say_what(study, root, wanted)
+            raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
+        check_before_preparing(study, root, options.share, self.allocation)
         began = time.monotonic()
-        _say(console, study.title, study.claims)
+        print(study.title, study.claims, sep="\n", flush=True)
         study.prepare()
         try:
-            with Progress(console, str(root)) as progress:
+            with Progress(Console(highlight=False), str(root)) as progress:
                 queue = launch(study, root, options, progress, wanted)
         except StoppedError as stopped:
             again = self._command(study, root)
-            _say(console, f"Stopped ({stopped}); nothing is lost. To go on: {again}")
+            print(f"Stopped ({stopped}); nothing is lost. To go on: {again}")
             return stopped.status
-        _say(console, "Drawing figures and report.")
-        _conclude(console, study, root, options.share)
-        _say(console, "", f"Total time {duration(time.monotonic() - began)}.")
+        print("Drawing figures and report.", flush=True)
+        _conclude(study, root, options.share)
+        print(f"\nTotal time {duration(time.monotonic() - began)}.")
         return _failures(queue)
 
     def jobs(self, root: Path) -> dict[str, Job]:
@@ -82,15 +81,6 @@ class Local:
     def prices(self) -> Prices:
         return Prices()
 
-    def _say_what(self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool]) -> int:
-        planned = Planner(study, root, self._options.share, unprepared=True).decided()
-        runs = [run for run in planned if wanted(run)]
-        open_ = [run for run in runs if not is_over(run)]
-        at_once = self._options.parallel or fitting(planned, self._options.processes)
-        print(f"{len(runs) - len(open_)} over; to be trained here, {at_once} at a time:")
-        print(*(f"  {run.run_id}" for run in open_), sep="\n")
-        return 0
-
     def _command(self, study: Study, root: Path) -> str:
         words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
         if not study.scale:  # of a mere folder
@@ -108,31 +98,19 @@ def _stop(folder: Path) -> bool:
     return True
 
 
-def _conclude(console: Console, study: Study, root: Path, share: bool) -> None:
+def _conclude(study: Study, root: Path, share: bool) -> None:
     from experiments.state.collect import collect
 
-    collected = collect(root, rows_of(study, root, share, jobs_if_known(root)))
-    _say(console, "", f"What {study.name} at scale {study.scale} says", study.claims, "")
-    _say(console, *collected.summary, "")
-    _say(
-        console, f"Runs    {root}/", f"Figures {root}/report/", f"Report  {root}/report/report.html"
-    )
+    said = collect(root, rows_of(study, root, share))
+    print("", f"What {study.name} at scale {study.scale} says", study.claims, "", *said, sep="\n")
 
 
 def _failures(queue: Queue) -> int:
-    lines = queue.failures()
-    if lines:
-        print(
-            f"error: {len(lines)} runs did not finish; submit again to retry them:",
-            *(f"  {line}" for line in lines),
-            sep="\n",
-            file=sys.stderr,
-        )
+    if queue.failed:
+        lines = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
+        for run, why in queue.failed.values():
+            lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
         if len(queue.decided) < len(queue.whole):
-            print("  More runs depend on them and were not started.", file=sys.stderr)
-    return 1 if lines else 0
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+            lines.append("  More runs depend on them and were not started.")
+        print(*lines, sep="\n", file=sys.stderr)
+    return 1 if queue.failed else 0

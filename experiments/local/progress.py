@@ -37,7 +37,7 @@ class Progress:
             self._live.stop()
 
     def __call__(self, queue: Queue) -> None:
-        now, is_over = time.monotonic(), not (queue.running or queue.waiting or queue.elsewhere)
+        now, is_over = time.monotonic(), not (queue.running or queue.waiting)
         if not is_over and now - self._shown < (0.5 if self._live else self._every):
             return
         self._shown = now
@@ -47,9 +47,12 @@ class Progress:
             text = Text("\n".join([self._title, *table, headline]), no_wrap=True)
             self._live.update(text, refresh=True)
         else:
-            running = ", ".join(_short(row(one.folder)) for one in queue.running.values())
-            line = f"{headline} | {running}" if running else headline
-            self._console.print(Text(line), soft_wrap=True)
+            said = [headline]
+            for one in (row(run.folder) for run in queue.running.values()):
+                loss = "" if one.loss is None else f"loss {one.loss:.3f}"
+                words = (one.run_id, one.phase, f"{one.step}/{one.steps}", loss)
+                said.append(" ".join(filter(None, words)))
+            self._console.print(Text(" | ".join(said)), soft_wrap=True)
 
 
 def _headline(queue: Queue) -> str:
@@ -57,8 +60,6 @@ def _headline(queue: Queue) -> str:
     trunks = queue.over.keys() - {one.fingerprint for one in queue.decided}
     total = max(len(queue.whole), len(queue.decided)) + len(trunks)
     parts = [f"{len(queue.over)} of {total} runs over", f"{len(queue.running)} running"]
-    if queue.elsewhere:
-        parts.append(f"{len(queue.elsewhere)} running in another process")
     if queue.failed:
         parts.append(f"{len(queue.failed)} failed")
     if queue.running or queue.waiting:
@@ -68,19 +69,12 @@ def _headline(queue: Queue) -> str:
 
 
 def _rows(queue: Queue) -> list[StatusRow]:
-    first = [*queue.running.values(), *queue.elsewhere.values()]
-    first += [one for one, _ in queue.failed.values()]
+    first = [*queue.running.values(), *(one for one, _ in queue.failed.values())]
     shown = {one.fingerprint: one for one in (*first, *queue.waiting, *queue.over.values())}
     chosen = [one for one, _ in zip(shown.values(), range(SHOWN), strict=False)]
     order = {one.fingerprint: place for place, one in enumerate(queue.decided)}
     chosen.sort(key=lambda one: order.get(one.fingerprint, len(order)))
     return [row(one.folder, one.steps) for one in chosen]
-
-
-def _short(one: StatusRow) -> str:
-    loss = "" if one.loss is None else f" loss {one.loss:.3f}"
-    phase = f" {one.phase}" if one.phase else ""
-    return f"{one.run_id}{phase} {one.step}/{one.steps}{loss}"
 
 
 def time_left(queue: Queue) -> float | None:

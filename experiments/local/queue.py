@@ -22,7 +22,7 @@ from experiments.launcher import RETRIES, Options
 from experiments.plan.layouts import Allocation, check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
-from experiments.run_process import Exit, Rank, cancel_mark, log_path, run, write_config
+from experiments.run_process import Exit, Rank, cancel_mark, run, write_config
 from experiments.study import Study
 from tst_study.config.schema import Config
 from tst_study.process.host import cores
@@ -44,8 +44,6 @@ class Queue:
     whole: list[PlannedRun] = field(default_factory=list)
     running: dict[str, PlannedRun] = field(default_factory=dict)
     """By fingerprint: trained by a child of this launcher."""
-    elsewhere: dict[str, PlannedRun] = field(default_factory=dict)
-    """Trained by another live process."""
     over: dict[str, PlannedRun] = field(default_factory=dict)
     """Done or diverged."""
     failed: dict[str, tuple[PlannedRun, str]] = field(default_factory=dict)
@@ -58,16 +56,10 @@ class Queue:
     processes: int = 1
     """Ranks of each run."""
 
-    def failures(self) -> list[str]:
-        """One line per run that failed in this call: its name, why, and where its log is."""
-        return [
-            f"{run.run_id}: {why} (log: {log_path(run.folder)})"
-            for run, why in self.failed.values()
-        ]
-
     @property
     def waiting(self) -> list[PlannedRun]:
-        known = self.running.keys() | self.elsewhere.keys() | self.over.keys() | self.failed.keys()
+        """For room here, for a trunk, or for another live process that trains them."""
+        known = self.running.keys() | self.over.keys() | self.failed.keys()
         return [run for run in self.decided if run.fingerprint not in known]
 
 
@@ -92,25 +84,26 @@ def launch(
     `look` is told where it stands a few times a second, and at the end. A failed run ends neither
     the study nor the other runs: look at `failed`. Raises `StoppedError` on Ctrl-C or SIGTERM.
     """
-    _one_thread_per_run()
+    # Inherited by every run; a run that asks for more threads sets them itself.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning, processes = Planner(study, root, options.share), options.processes
-    slots = options.parallel or fitting(planning.decided(), processes)
-    queue = Queue(slots=slots, processes=processes)
+    open_ = [run for run in planning.decided() if wanted(run) and not is_over(run)]
+    check_layouts(open_, lambda run: Allocation(processes))
+    queue = Queue(slots=options.parallel or fitting(open_, processes), processes=processes)
     _plan(planning, queue, wanted)
-    check_layouts(queue.waiting, lambda name: Allocation(processes))
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)
-    _write_job_folders(queue)
     children: dict[str, list[BaseProcess]] = {}
     with signals_handled(_stop_all, (signal.SIGINT, signal.SIGTERM)):
         try:
-            while queue.waiting or children or queue.elsewhere:
+            while queue.waiting or children:
+                over = len(queue.over)
                 _start(queue, children, target)
                 look(queue)
                 time.sleep(0.1)
-                if _reap(queue, children) + _look_elsewhere(queue):
+                _reap(queue, children)
+                if len(queue.over) > over:
                     _plan(planning, queue, wanted)
-                    _write_job_folders(queue)
         except BaseException:
             _stop(queue, children)
             raise
@@ -133,10 +126,7 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
     for one in queue.decided:
         if is_over(one):
             queue.over[one.fingerprint] = one
-
-
-def _write_job_folders(queue: Queue) -> None:
-    """What `cancel`, and whoever knows only the study's folder, see of a run that waits."""
+    # What `cancel`, and whoever knows only the study's folder, see of a run that waits.
     for one in queue.waiting:
         write_config(one.config, one.folder)
 
@@ -148,7 +138,9 @@ def _start(
         if len(children) >= queue.slots:
             return  # asked ten times a second: nobody's folder is read until there is room
         if run_lock.is_held(one.folder):
-            queue.elsewhere[one.fingerprint] = one
+            continue
+        if is_over(one):  # by another process
+            queue.over[one.fingerprint] = one
         elif cancel_mark(one.folder).exists():
             queue.failed[one.fingerprint] = (one, "cancelled")
         elif one.trunk and state(one.trunk) != "done":
@@ -156,35 +148,27 @@ def _start(
                 queue.failed[one.fingerprint] = (one, f"its trunk {one.trunk.run_id} failed")
         else:
             queue.begun_at[one.fingerprint] = _checkpoint(one)
-            children[one.fingerprint] = _ranks(one, queue.processes, target)
             queue.running[one.fingerprint] = one
+            port = free_port() if queue.processes > 1 else 0
+            for number in range(queue.processes):
+                arguments = (one.config, one.folder, Rank(number, queue.processes, port))
+                child = _context(one.config).Process(target=target, args=arguments, name=one.run_id)
+                child.start()
+                children.setdefault(one.fingerprint, []).append(child)
 
 
-def _ranks(one: PlannedRun, count: int, target: Callable[..., None]) -> list[BaseProcess]:
-    port = free_port() if count > 1 else 0
-    started: list[BaseProcess] = []
-    for number in range(count):
-        arguments = (one.config, one.folder, Rank(number, count, port))
-        child = _context(one.config).Process(target=target, args=arguments, name=one.run_id)
-        child.start()
-        started.append(child)
-    return started
-
-
-def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> int:
-    """Take note of children that ended; returns how many runs are over."""
-    over = 0
+def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
+    """Take note of children that ended."""
     for key, ranks in list(children.items()):
         code = _ended(ranks)
         if code is None:
             continue
         del children[key]
         one = queue.running.pop(key)
-        if code == Exit.HELD:
-            queue.elsewhere[key] = one
-        elif is_over(one):
+        if is_over(one):
             queue.over[key] = one
-            over += 1
+        elif code == Exit.HELD:
+            continue  # it waits for who has it
         elif cancel_mark(one.folder).exists():
             queue.failed[key] = (one, "cancelled")
         elif code == Exit.FAILED:
@@ -198,7 +182,6 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> int:
                 mark(one.folder, one.config, "failed", f"{said} ({reason})")
                 queue.failed[key] = (one, f"{said} ({reason})")
             # Else it waits for its next turn.
-    return over
 
 
 def _ended(ranks: list[BaseProcess]) -> int | None:
@@ -235,20 +218,6 @@ def _reason(one: PlannedRun, code: int) -> str:
     return message
 
 
-def _look_elsewhere(queue: Queue) -> int:
-    """Take note of runs of other processes that ended: over, or to be taken up here; returns how
-    many are over."""
-    over = 0
-    for key, one in list(queue.elsewhere.items()):
-        if run_lock.is_held(one.folder):
-            continue
-        del queue.elsewhere[key]
-        if is_over(one):
-            queue.over[key] = one
-            over += 1
-    return over
-
-
 def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
     """Tell every child to checkpoint and end; kill those that do not in time, or at a second
     signal."""
@@ -272,12 +241,6 @@ def _stop(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
 
 def _stop_all(number: int, frame: FrameType | None) -> None:
     raise StoppedError(number)
-
-
-def _one_thread_per_run() -> None:
-    """Inherited by every run; a run that asks for more threads sets them itself."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
 
 
 def _context(config: Config) -> ForkServerContext | SpawnContext:

@@ -17,8 +17,8 @@ from experiments.launcher import Options, the_only_submitter
 from experiments.plan.layouts import Allocation, check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
-from experiments.run_process import cancel_mark, write_config
-from experiments.slurm import launches, submission
+from experiments.run_process import cancel_mark, submitted_anew
+from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import FOLDER, keep_code
 from experiments.slurm.commands import SlurmError, call, setting
@@ -50,31 +50,29 @@ class Submitted:
     adopted: list[PlannedRun] = field(default_factory=list)
     """Queued or running already."""
     new: list[PlannedRun] = field(default_factory=list)
-    held_back: list[PlannedRun] = field(default_factory=list)
-    """Their trunk is trained outside Slurm, or not to be trained now: no job to wait for."""
     left: list[PlannedRun] = field(default_factory=list)
-    """Not queued: Slurm refused them, or an array before them."""
-    jobs: list[str] = field(default_factory=list)
+    """Not queued: Slurm refused them, or an array before them, or no job trains their trunk."""
+    jobs: dict[str, str] = field(default_factory=dict)
+    """Arrays by their ids: how many runs, each on what."""
     follow_ups: dict[str, str] = field(default_factory=dict)
     """Small jobs by their kind."""
     refused: list[str] = field(default_factory=list)
     """What Slurm said."""
-    warnings: list[str] = field(default_factory=list)
-    arrays: list[str] = field(default_factory=list)
-    """A line for each."""
     first_script: str = ""
     undecided: int = 0
     """Runs that wait for results of these, such as that of a sweep."""
 
     def lines(self) -> list[str]:
-        text = [f"{len(self.over)} over, {len(self.adopted)} queued or running already"]
-        text.append(f"{len(self.new)} submitted in {len(self.jobs)} arrays")
-        if self.jobs:
-            text[-1] += f": {', '.join(self.jobs[:8])}{' …' if len(self.jobs) > 8 else ''}"
-        if self.held_back:
-            text.append(f"{len(self.held_back)} held back: their trunk has no job to wait for")
+        text = [
+            f"{len(self.over)} over, {len(self.adopted)} queued or running already",
+            f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
+            *(f"{job}: {what}" for job, what in self.jobs.items()),
+        ]
         if self.left:
-            text.append(f"{len(self.left)} not submitted: submit again when Slurm takes more")
+            text.append(
+                f"{len(self.left)} not submitted: submit again when Slurm takes more, or their "
+                "trunk is done"
+            )
         if self.undecided:
             rest = self.follow_ups.get(REST)
             after = f"job {rest} submits them then" if rest else "submit again then"
@@ -82,12 +80,8 @@ class Submitted:
         if COLLECT in self.follow_ups:
             job = self.follow_ups[COLLECT]
             text.append(f"job {job} collects the study when all of them have ended")
-        return [*self.warnings, *text, *(f"refused: {said}" for said in self.refused)]
-
-    def plan(self) -> list[str]:
-        """What a dry run would have submitted, and the script of the first array."""
-        refused = [f"refused: {said}" for said in self.refused]
-        return [*self.warnings, *self.arrays, *refused, "", self.first_script]
+        text += [f"refused: {said}" for said in self.refused]
+        return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
         """Trunks and runs without one first: branches name the job that they wait for."""
@@ -101,10 +95,8 @@ class Submitted:
                 if bool(run.trunk) != waits:
                     continue
                 dependency = self._dependency(run)
-                if self.refused:
+                if self.refused or dependency is None:
                     self.left.append(run)
-                elif dependency is None:
-                    self.held_back.append(run)
                 else:
                     resources = self.profile.resources_of(*run.names)
                     groups[resources, dependency].append(run)
@@ -161,7 +153,7 @@ class Submitted:
         one = submission.new(self.root, "", [run.run_id for run in runs], code, dependency)
         script = array_script(one, self.root, self.profile, resources)
         for run in () if self.dry else runs:
-            _write_job_folder(run)
+            submitted_anew(run.config, run.folder)
         self.first_script = self.first_script or script
         try:
             if self.dry:  # what it waits for is not there
@@ -175,9 +167,8 @@ class Submitted:
             self.refused.append(str(error))
             self.left += runs
             return
-        self.jobs.append(job)
         waits = f", after {dependency.partition(':')[2]}" if dependency else ""
-        self.arrays.append(f"{job}: {len(runs)} runs, each on {resources}{waits}")
+        self.jobs[job] = f"{len(runs)} runs, each on {resources}{waits}"
         self.new += runs
         for place, run in enumerate(runs):
             self.known[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
@@ -207,49 +198,23 @@ def submit_to_slurm(
             job = result.known.get(run.run_id)
             if is_over(run):
                 result.over.append(run)
-            elif _goes_on(run, job):
+            # What was cancelled may take a while to end.
+            elif not cancel_mark(run.folder).exists() and (
+                (job is not None and job.is_active) or run_lock.is_held(run.folder)
+            ):
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
         check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
-        result.warnings += short_times(open_, profile)
         result.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
         if options.collects and not options.dry:
-            result.follow_up(rest, _collecting(study, root))
+            place = str(root.absolute())
+            # By the study's name runs that never began are missed; a folder knows none of them.
+            named = [study.name, "--scale", study.scale, "--runs", place]
+            result.follow_up(rest, [COLLECT, *(named if study.name in STUDIES else [place])])
     return result
-
-
-def short_times(runs: Sequence[PlannedRun], profile: Profile) -> list[str]:
-    """A line for each run whose launch would be told to stop before its first step, by the last
-    start-up that was."""
-    said = []
-    for run in runs:
-        resources = profile.resources_of(*run.names)
-        seconds = launches.start_up(run.folder)
-        if seconds and 0 < resources.seconds <= seconds + profile.signal_seconds:
-            said.append(
-                f"{run.run_id}: its last start-up took {seconds} s or more, of time = "
-                f"{resources.time!r} with signal_seconds = {profile.signal_seconds}; say more time"
-            )
-    return said
-
-
-def _collecting(study: Study, root: Path) -> list[str]:
-    """By the study's name, so that runs which never began are missed; a folder knows none of
-    them."""
-    place = str(root.absolute())
-    if study.name not in STUDIES:
-        return [COLLECT, place]
-    return [COLLECT, study.name, "--scale", study.scale, "--runs", place]
-
-
-def _goes_on(run: PlannedRun, job: SlurmJob | None) -> bool:
-    """Whether somebody trains it or will; what was cancelled may take a while to end."""
-    if cancel_mark(run.folder).exists():
-        return False
-    return (job is not None and job.is_active) or run_lock.is_held(run.folder)
 
 
 def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:
@@ -260,10 +225,3 @@ def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, 
         time.sleep(SECOND_LOOK)
         return known_jobs(root)
     return jobs
-
-
-def _write_job_folder(run: PlannedRun) -> None:
-    (run.folder / "job").mkdir(parents=True, exist_ok=True)
-    cancel_mark(run.folder).unlink(missing_ok=True)
-    launches.forget(run.folder)
-    write_config(run.config, run.folder)

@@ -9,11 +9,11 @@ from experiments.launcher import Job, Options, check_before_preparing
 from experiments.plan.layouts import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import cancel_mark
-from experiments.slurm import launches, submission
+from experiments.slurm import submission
 from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from experiments.slurm.jobs import Key, SlurmJob, in_the_queue
+from experiments.slurm.jobs import Key, SlurmJob, in_the_queue, remark
 from experiments.slurm.profile import (
     PLACES,
     Profile,
@@ -59,7 +59,7 @@ class Slurm:
             study.prepare()
         rest = self._command(study, root) if study.scale else ()
         done = submit_to_slurm(study, root, profile, self._options, wanted, rest)
-        print(*(done.plan() if self._options.dry else done.lines()), sep="\n")
+        print(*done.lines(), sep="\n")
         return 1 if done.refused else 0
 
     def _command(self, study: Study, root: Path) -> list[str]:
@@ -70,7 +70,7 @@ class Slurm:
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""
         return {
-            run: job.seen(launches.remark(root / run))
+            run: job.seen(remark(root / run))
             for run, job in submission.known_jobs(root).items()
             if run not in SMALL
         }

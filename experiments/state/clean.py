@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.launcher import UnreachableError, launchers, the_only_submitter
-from experiments.plan.planner import Planner
-from experiments.plan.trunks import trunks_of
-from experiments.state.status import say_once
+from experiments.plan.planner import Planner, trunks_of
+from experiments.state.status import check_is_there, say_once
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
@@ -36,8 +35,7 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     `planner`: of the study; without it trunks are kept, as a branch that has not been started has
     left nothing in the folder.
     """
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder; name a study or its folder")
+    check_is_there(root)
     found = [*_checkpoints(root, planner)]
     for one in launchers():
         try:
@@ -46,7 +44,11 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
             say_once(f"without what jobs left: {error}")
     if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
         raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
-    return [NotNeeded(path, why, _size(path)) for path, why in found if _lies_in(path, root)]
+    return [
+        NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+        for path, why in found
+        if path.resolve() == root.resolve() / path.relative_to(root)  # no link in between
+    ]
 
 
 def delete(
@@ -66,13 +68,14 @@ def _runs(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("*/run.json"))
 
 
-def _lies_in(path: Path, root: Path) -> bool:
-    """Whether nothing between the two is a link."""
-    return path.resolve() == root.resolve() / path.relative_to(root)
-
-
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
-    needed = _forked_from(root)
+    """But those from which a run forks that was handed to a launcher and is not over."""
+    needed = {
+        Path(fork.folder).name
+        for path in root.glob("*/job/config.toml")
+        if (fork := config.load(path).execution.fork_from)
+        if not run_record.is_over(path.parent.parent)
+    }
     given_up = _given_up(planner) if planner else set()
     for folder in _runs(root):
         if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
@@ -95,17 +98,3 @@ def _given_up(planner: Planner) -> set[str]:
     trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner.identities)}
     planned = (*planner.decided(), *planner.whole())
     return trunks - {run.trunk.run_id for run in planned if run.trunk}
-
-
-def _forked_from(root: Path) -> set[str]:
-    """Folders from which runs fork that were handed to a launcher and are not over."""
-    needed = set()
-    for path in root.glob("*/job/config.toml"):
-        fork = config.load(path).execution.fork_from
-        if fork and not run_record.is_over(path.parent.parent):
-            needed.add(Path(fork.folder).name)
-    return needed
-
-
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

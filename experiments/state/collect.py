@@ -2,7 +2,6 @@
 those that are over, small enough to be kept in git."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.state.status import StatusRow, check_is_there, rows_below
@@ -13,21 +12,9 @@ from tst_study.record.reader import FINAL_STATES
 ROWS = 100
 
 
-@dataclass(frozen=True)
-class Collected:
-    report: Path
-    over: list[StatusRow]
-    missing: list[StatusRow]
-    summary: list[str]
-
-    def lines(self) -> list[str]:
-        text = [*self.summary, "", f"{len(self.over)} runs over, {len(self.missing)} missing"]
-        text += [f"  {one.run_id}: {one.state} {one.message}".rstrip() for one in self.missing]
-        return [*text, f"Tables, figures and report: {self.report}/"]
-
-
-def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
-    """Write `report/` beside the runs, from whatever is there. `UserError` for no such folder.
+def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
+    """Write `report/` beside the runs, from whatever is there, and say what it shows, as lines.
+    `UserError` for no such folder.
 
     `rows`: of the study's own list of runs, where it is known; else runs that never began are not
     missed.
@@ -50,15 +37,13 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> Collected:
         if over
         else ["No run is over yet."]
     )
+    why = {one.run_id: f"{one.state} {one.message}".strip() for one in missing}
     # Last: by it a later submission sees that the study was collected.
-    write_json(
-        report / "collected.json",
-        {
-            "over": [one.run_id for one in over],
-            "missing": {one.run_id: f"{one.state} {one.message}".strip() for one in missing},
-        },
-    )
-    return Collected(report, over, missing, summary)
+    names = [one.run_id for one in over]
+    write_json(report / "collected.json", {"over": names, "missing": why})
+    text = [*summary, "", f"{len(over)} runs over, {len(missing)} missing"]
+    text += [f"  {run}: {said}" for run, said in why.items()]
+    return [*text, f"Tables, figures and report.html: {report}/"]
 
 
 def keep(root: Path, to: Path) -> list[str]:

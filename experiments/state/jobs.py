@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.launcher import UnreachableError, launchers
 from experiments.plan.planned_run import matches
-from experiments.state.status import STOPPED, check_is_one_study, rows_below, say_once
+from experiments.state.status import STOPPED, check_is_one_study, matching, rows_below, say_once
 from tst_study.errors import UserError
 from tst_study.text import printable
 
@@ -33,14 +33,10 @@ def log_tails(root: Path, pattern: str, lines: int) -> Iterator[str]:
     """A heading and the last lines for each run that matches; those that failed, without a
     pattern. Raises `UserError` where none does."""
     check_is_one_study(root)
-    chosen = [
-        row
-        for row in rows_below(root)
-        if (matches(row.run_id, pattern) if pattern else row.state in STOPPED)
-    ]
+    rows = matching(rows_below(root), pattern, root)
+    chosen = [row for row in rows if pattern or row.state in STOPPED]
     if not chosen:
-        said = f"no run's name has {pattern!r} in it" if pattern else "no run failed"
-        raise UserError(f"{root}: {said}; `tst-study status` lists them")
+        raise UserError(f"{root}: no run failed; `tst-study status` lists them")
     for row in chosen:
         yield printable(f"=== {row.run_id}: {row.state} {row.message}".rstrip())
         shown = False

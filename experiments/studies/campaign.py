@@ -14,7 +14,6 @@ from experiments.studies.grid import Choice, Part, against_baseline, grid
 from experiments.studies.scales import SMALL_MAIN
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.schema import Superposition
-from tst_study.config.superposition_setting import SuperpositionSetting
 
 STEPS = 20_000
 """Of every grid but the lengths and the sizes."""
@@ -120,6 +119,10 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
     usual |= {"hidden_size": _hidden(setting), "seed": four}
     at_length = usual | {"steps": STEPS}
 
+    def named(one: Superposition, where: dict[str, Any]) -> Arm:
+        label = setting.with_steps(where["steps"]).label(one)
+        return Arm(name=label, setting=label, where=where)
+
     def asked(
         family: str,
         one: Superposition,
@@ -128,7 +131,7 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         against: Arm | None = None,
         registered: str = PLAN,
     ) -> Question:
-        arm = _arm(one, where)
+        arm = named(one, where)
         return Question(
             name=name or arm.name,
             arm=arm,
@@ -147,7 +150,7 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         setting="baseline",
         where=usual | {"seed": eight, "steps": EQUAL_DATA_STEPS},
     )
-    at_main = f"{label_of(main, STEPS)} at {STEPS:,} steps"
+    at_main = f"{named(main, at_length).name} at {STEPS:,} steps"
     found = [
         asked("primary", main, at_eight, at_main),
         asked("equal data", main, at_eight, at_main, longer),
@@ -165,10 +168,10 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         found.append(asked("step ratios", one, at_length))
     for one in _ablations():
         plain = main.model_copy(update={"bag_size": one.bag_size})
-        found.append(asked("parts", one, at_length, against=_arm(plain, at_length)))
+        found.append(asked("parts", one, at_length, against=named(plain, at_length)))
     for name, other in (
         ("against the baseline", None),
-        ("against superposition", _arm(main, last_four)),
+        ("against superposition", named(main, last_four)),
     ):
         found.append(asked("output only", output_only, last_four, name, other, OUTPUT_ONLY_PLAN))
     for model in (SMALLER, setting.model, LARGER):
@@ -176,17 +179,6 @@ def questions(setting: Setting, first_seed: int) -> list[Question]:
         where |= {"steps": SIZES_STEPS, "seed": four}
         found.append(asked("sizes", main, where, model))
     return [*found, *(asked("little text", one, on_little) for one in (main, output_only))]
-
-
-def _arm(one: Superposition, where: dict[str, Any]) -> Arm:
-    label = label_of(one, where["steps"])
-    return Arm(name=label, setting=label, where=where)
-
-
-def label_of(one: Superposition, steps: int) -> str:
-    """As the run table names a setting of so many steps."""
-    values = {"superposition": one.model_dump(), "schedule": {"steps": steps}}
-    return SuperpositionSetting.from_config(values).label
 
 
 def _hidden(setting: Setting) -> int:

@@ -1,7 +1,5 @@
 """The studies by their names."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -17,9 +15,10 @@ from experiments.studies import (
 )
 from experiments.studies.grid import Choice, Declared
 from experiments.studies.scales import scale_of
-from experiments.study import Results, Study
+from experiments.studies.setting import BASELINE, Setting
+from experiments.study import Study
 from tst_study.checkpoints.places import checkpoint_place
-from tst_study.config.schema import Config, DeviceName
+from tst_study.config.schema import Config, DeviceName, Superposition
 from tst_study.config.schema import load as load_config
 from tst_study.errors import UserError, one_of
 from tst_study.record.reader import find_run_folders
@@ -45,19 +44,18 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
     recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
-    if device is not None:
-        one_of(device, get_args(DeviceName), "--device")
+    execution = _on(device)
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
-    def here(run: Config) -> Config:
-        """As the study lists it, with its corpora where they lie and on the device asked for."""
+    def make(setting: Setting, arm: Superposition = BASELINE, seed: int = 0) -> Config:
+        """With its corpora where they lie and on the device asked for."""
+        run = setting.config(name, arm, seed)
         corpora = tuple(
             one.model_copy(update={"path": moved.get(one.path, one.path)})
             for one in run.data.corpora
         )
         data = run.data.model_copy(update={"corpora": corpora})
-        execution = {} if device is None else {"device": device}
         return run.model_copy(update={"data": data}).executed(**execution)
 
     return Study(
@@ -66,13 +64,11 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
         title=f"{declared.title} ({scale})",
         claims=f"{declared.claims} {chosen.caveat}".strip(),
         corpora={folders[name]: recipe for name, recipe in recipes.items()},
-        runs=lambda results: [
-            here(run) for part in parts for run in part.runs(name, _Of(here, results))
-        ],
+        runs=lambda results: [run for part in parts for run in part.runs(make, results)],
         dead_ends=lambda results: [
             why
             for part in parts
-            if isinstance(part, Choice) and (why := part.dead_end(name, _Of(here, results)))
+            if isinstance(part, Choice) and (why := part.dead_end(make, results))
         ],
         folder=runs or usual,
         questions=declared.questions(chosen),
@@ -82,7 +78,7 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
 def of_folder(root: Path, device: str | None = None) -> Study:
     """The runs of a folder as a study: each as it was handed to its launcher last, and nothing
     more. Raises `UserError`."""
-    execution = {} if device is None else {"device": one_of(device, get_args(DeviceName), "device")}
+    execution = _on(device)
     found = sorted(
         path.parent.parent if path.name == "config.toml" else path.parent
         for pattern in ("*/run.json", "*/job/config.toml")
@@ -101,15 +97,8 @@ def of_folder(root: Path, device: str | None = None) -> Study:
     return Study(str(root), "", f"Runs of {root}", "", {}, lambda results: configs, root)
 
 
-@dataclass(frozen=True)
-class _Of:
-    """`Results` of the runs as they are trained."""
-
-    here: Callable[[Config], Config]
-    results: Results
-
-    def held_out(self, config: Config) -> float | None:
-        return self.results.held_out(self.here(config))
+def _on(device: str | None) -> dict[str, str]:
+    return {} if device is None else {"device": one_of(device, get_args(DeviceName), "--device")}
 
 
 def folder_of(study: str, scale: str, runs: Path | None = None) -> Path:

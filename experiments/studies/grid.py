@@ -10,6 +10,9 @@ from experiments.studies.setting import BASELINE, Setting
 from experiments.study import AllDivergedError, Results, best_of
 from tst_study.config.schema import Config, Superposition
 
+Make = Callable[[Setting, Superposition, int], Config]
+"""A set-up's run of this arm and seed, as a study has it trained."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -19,10 +22,10 @@ class Part:
     arms: tuple[Superposition, ...]
     seeds: range = range(1)
 
-    def runs(self, study: str, results: Results | None = None) -> list[Config]:
+    def runs(self, make: Make, results: Results | None = None) -> list[Config]:
         """Seed by seed, so that a whole picture is there early and gets its intervals later."""
         return [
-            setting.config(study, arm, seed)
+            make(setting, arm, seed)
             for seed in self.seeds
             for setting in self.settings
             for arm in self.arms
@@ -42,28 +45,28 @@ class Choice:
     """What each candidate trains; the baselines alone choose."""
     seeds: range = range(1)
 
-    def runs(self, study: str, results: Results) -> list[Config]:
+    def runs(self, make: Make, results: Results) -> list[Config]:
         """The candidates; once they have all ended, what follows as well, if one can be chosen."""
-        tried = Part(self.candidates, self.arms, self.seeds).runs(study)
+        tried = Part(self.candidates, self.arms, self.seeds).runs(make)
         try:
-            best = self._best(study, results)
+            best = self._best(make, results)
         except AllDivergedError:
             best = None
         if best is None:
             return tried
-        return [*tried, *(run for part in self.then(best) for run in part.runs(study))]
+        return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
 
-    def dead_end(self, study: str, results: Results) -> str | None:
+    def dead_end(self, make: Make, results: Results) -> str | None:
         """Why nothing can follow, or None as long as something may."""
         try:
-            self._best(study, results)
+            self._best(make, results)
         except AllDivergedError as error:
             return str(error)
         return None
 
-    def _best(self, study: str, results: Results) -> Setting | None:
+    def _best(self, make: Make, results: Results) -> Setting | None:
         baselines = {
-            setting: [setting.config(study, BASELINE, seed) for seed in self.seeds]
+            setting: [make(setting, BASELINE, seed) for seed in self.seeds]
             for setting in self.candidates
         }
         return best_of(baselines, results)

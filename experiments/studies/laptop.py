@@ -69,7 +69,7 @@ def questions(scale: Scale) -> Sequence[Question]:
                 registered=GENERATED_PLAN,
             )
             for one in superposed
-            for label in [campaign.label_of(one, setting.steps)]
+            for label in [setting.label(one)]
         ),
     ]
 

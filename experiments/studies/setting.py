@@ -81,6 +81,11 @@ class Setting:
         values |= {"name": f"{'-'.join(words)}-seed{seed}", "role": method.role}
         return from_dict(values, source="study")
 
+    def label(self, superposition: Superposition) -> str:
+        """As the run table names it at this length."""
+        values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
+        return SuperpositionSetting.from_config(values).label
+
     def in_grid(self, grid: str) -> Self:
         return replace(self, grid=grid)
 

@@ -14,7 +14,6 @@ from experiments.studies.grid import Choice, Declared, Part
 from experiments.studies.scales import SMALL_MAIN, Scale
 from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.schema import Superposition
-from tst_study.config.superposition_setting import SuperpositionSetting
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Of the study, where they are not the scale's; the gate's are two fifths of them."""
@@ -84,7 +83,7 @@ def questions(scale: Scale) -> list[Question]:
     method against its parts and against smoothing."""
     setting = _setting(scale)
     where: dict[str, Any] = {"steps": setting.steps, "sequences": setting.sequences}
-    settings = {name: _label(setting, arm) for name, arm in ARMS.items()}
+    settings = {name: setting.label(arm) for name, arm in ARMS.items()}
     smoothed = f"label smoothing {SMOOTHING} in steps 1 to {_superposed(setting)}"
     settings["label smoothing"] = smoothed
     arms = {name: Arm(name=name, setting=label, where=where) for name, label in settings.items()}
@@ -155,11 +154,6 @@ def _gate(setting: Setting) -> tuple[Setting, ...]:
         scaled = replace(other, learning_rate=round(other.learning_rate * math.sqrt(factor), 7))
         tried += [other.changed(tag), scaled.changed(f"{tag}-scaled")]
     return tuple(tried)
-
-
-def _label(setting: Setting, arm: Superposition) -> str:
-    values = {"superposition": arm.model_dump(), "schedule": {"steps": setting.steps}}
-    return SuperpositionSetting.from_config(values).label
 
 
 STUDY = Declared(

@@ -9,7 +9,6 @@ import os
 import re
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,8 +114,6 @@ def test_held_out_loss_stands_beside_that_of_training(tmp_path: Path) -> None:
     row = status.row(tmp_path)
     assert (row.loss, row.held_out) == (3.9, 3.25)
     assert "3.900    3.2500" in lines([row])[1]
-    assert "lag" not in lines([row])[0]
-    assert "lag" in lines([replace(row, state="running", lag=4.0)])[0]
 
 
 def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_path: Path) -> None:
@@ -136,28 +133,6 @@ def test_a_branch_says_for_what_it_waits_and_a_cancelled_run_that_it_was(tmp_pat
         "waiting",
         "for its trunk trunk: running",
     )
-
-
-def test_what_has_ended_is_not_read_again_unless_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        writer = open_run(tmp_path / name)
-        writer.evaluation(evaluation(writer.start_segment(None, {}), 100, 3.0))
-        writer.status("done", 100)
-    open_run(tmp_path / "c").status("failed", 3, "no data")
-    first, read = status.rows_below(tmp_path), []
-    look = status.row
-    monkeypatch.setattr(
-        status, "row", lambda folder, *more: read.append(folder.name) or look(folder, *more)
-    )
-    assert status.rows_below(tmp_path) == first
-    assert read == ["c"]
-    with open(tmp_path / "a" / "evals.jsonl", "a") as file:
-        file.write(json.dumps(evaluation(0, 100, 2.5)) + "\n")
-    assert status.rows_below(tmp_path)[0].held_out == 2.5
-    (tmp_path / status.KEPT).write_text('{"a": [[0, 0, 0, 0], {"state": 3}]}')
-    assert status.rows_below(tmp_path)[1:] == first[1:]
 
 
 def test_a_run_without_a_word_for_twice_its_step_is_marked(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from experiments.launcher import Options, launcher_of
 from experiments.plan.planned_run import PlannedRun, total_flops
-from experiments.plan.planner import Planner
-from experiments.plan.trunks import trunks_of
+from experiments.plan.planner import Planner, trunks_of
 from experiments.run_process import write_config
 from experiments.studies import catalogue
 from experiments.study import Study

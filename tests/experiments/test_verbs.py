@@ -38,9 +38,8 @@ def finished(folder: Path, *overrides: str) -> None:
 def test_collect_writes_tables_and_names_what_is_missing(tmp_path: Path) -> None:
     finished(tmp_path / "a")
     open_run(tmp_path / "b", "seed=1").status("failed", 3, "disk full")
-    done = collect(tmp_path)
-    assert "1 runs over, 1 missing" in done.lines()
-    assert "  b: failed disk full" in done.lines()
+    said = collect(tmp_path)
+    assert {"1 runs over, 1 missing", "  b: failed disk full"} <= {*said}
     by_csv = pd.read_csv(tmp_path / "report" / "runs.csv")
     by_parquet = pd.read_parquet(tmp_path / "report" / "runs.parquet")
     assert list(by_csv["run_id"]) == list(by_parquet["run_id"])
@@ -155,7 +154,7 @@ def test_a_run_s_own_folder_may_stand_for_it(tmp_path: Path) -> None:
 
 def test_a_pattern_that_names_no_run_is_refused(tmp_path: Path) -> None:
     open_run(tmp_path / "runs" / "laptop-smoke" / "bad").status("failed", 3, "disk full")
-    for verb in ("plan", "retry", "logs"):
+    for verb in ("plan", "logs"):
         said = refusal([verb, "laptop", "zzz", "--scale", "smoke"], tmp_path)
         assert "'zzz'" in said
         assert str(Path("runs/laptop-smoke")) in said
@@ -166,7 +165,6 @@ def test_a_plan_for_programs_has_numbers(tmp_path: Path) -> None:
     assert len(told["runs"]) == 8
     for run in told["runs"]:
         assert run["flops"] > 1e9
-        assert run["memory"] > 1e6
         assert (run["steps"], run["state"], run["wall_seconds"]) == (300, "waiting", None)
 
 
@@ -220,29 +218,20 @@ def test_clean_keeps_a_trunk_until_every_branch_of_the_study_has_forked(
     assert not checkpoint_steps(trunk.folder)
 
 
-def decoy_home(home: Path) -> list[Path]:
-    """A user's own code, one project of it named like a digest; returns every file."""
-    files = [home / "code" / "thesis" / "main.py", home / "code" / ("ab" * 6) / "main.py"]
+def test_clean_deletes_only_code_that_it_copied_and_refuses_what_is_no_study(
+    tmp_path: Path,
+) -> None:
+    """A user's own code lies there, one project of it named like a digest."""
+    files = [tmp_path / "code" / name / "main.py" for name in ("thesis", "ab" * 6)]
     for file in files:
         file.parent.mkdir(parents=True)
         file.write_text("years of work")
-    return files
-
-
-def test_clean_refuses_a_folder_that_is_no_study(tmp_path: Path) -> None:
-    files = decoy_home(tmp_path)
     with pytest.raises(UserError, match="holds neither a run nor a job of this package"):
         not_needed(tmp_path)
-    assert all(file.exists() for file in files)
-
-
-def test_clean_leaves_code_that_it_did_not_copy_there(tmp_path: Path) -> None:
-    files = decoy_home(tmp_path)
     finished(tmp_path / "run")
     ours = keep_code(tmp_path)
-    found = not_needed(tmp_path)
-    delete(tmp_path, found)
-    assert [one.path for one in found] == [ours]
+    (gone,) = delete(tmp_path, not_needed(tmp_path))
+    assert gone.path == ours
     assert not ours.exists()
     assert all(file.exists() for file in files)
 

@@ -67,7 +67,7 @@ def enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies whose runs read nothing: their trainer is `fake_site`'s."""
-    from tests.slurm.fake_site.sitecustomize import DATA
+    from tests.slurm.fake_site.fake_trainer import DATA
 
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
 

@@ -36,35 +36,26 @@ def the_row(study: Study, root: Path) -> StatusRow:
 
 
 @fake
-def test_launches_that_bring_a_checkpoint_each_count_for_nothing(tmp_path: Path) -> None:
-    """Five times into the queue and back, with one retry: progress resets the count."""
-    submit(seeded("hops_5"), tmp_path, profile(retries=1))
-    wait_for_end(tmp_path)
-    assert (state(tmp_path, "hops_5"), launches(tmp_path)) == ("done", {"hops_5": 6})
-
-
-@fake
-def test_a_run_that_gets_nowhere_is_given_up_and_says_so(tmp_path: Path) -> None:
-    study = seeded("stuck")
+def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_path: Path) -> None:
+    """With two retries: five times into the queue and back with a checkpoint each, two crashes."""
+    study = seeded("hops_5", "crash_2", "stuck")
     submit(study, tmp_path, profile(retries=2))
-    wait_until(lambda: "in a row without a new checkpoint: 1" in the_row(study, tmp_path).message)
+    said: set[str] = set()
+
+    def both_said() -> bool:
+        said.update(row.message for row in rows_of(study, tmp_path))
+        wanted = ("crashed 1 times", "in a row without a new checkpoint: 1")
+        return all(any(words in message for message in said) for words in wanted)
+
+    wait_until(both_said)
     wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"stuck": 3}
+    assert launches(tmp_path) == {"hops_5": 6, "crash_2": 3, "stuck": 3}
+    assert [row.state for row in rows_of(study, tmp_path)] == ["done", "done", "failed"]
     given_up = "given up: launches in a row without a new checkpoint: 3: stopped at once"
     assert run_state(tmp_path, "stuck")["message"] == given_up
-    assert the_row(study, tmp_path).state == "failed"
     submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
-    assert launches(tmp_path) == {"stuck": 4}  # a new submission counts anew
-
-
-@fake
-def test_crashes_are_followed_by_another_launch(tmp_path: Path) -> None:
-    study = seeded("crash_2")
-    submit(study, tmp_path, profile(retries=2))
-    wait_until(lambda: "crashed 1 times" in the_row(study, tmp_path).message)
-    wait_for_end(tmp_path)
-    assert (state(tmp_path, "crash_2"), launches(tmp_path)) == ("done", {"crash_2": 3})
+    assert launches(tmp_path)["stuck"] == 4  # a new submission counts anew
 
 
 @fake

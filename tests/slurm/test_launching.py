@@ -70,7 +70,7 @@ import sys
 from pathlib import Path
 from tests.slurm.test_launching import seeded, submit
 from tests.slurm.conftest import profile
-from tests.slurm.fake_site.sitecustomize import DATA
+from tests.slurm.fake_site.fake_trainer import DATA
 from tst_study.data import run_data
 
 run_data.fingerprints = lambda config: DATA

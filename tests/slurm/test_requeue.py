@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm import launches
+from experiments.slurm.jobs import launches_of, remark
 from experiments.slurm.profile import Resources
 from experiments.state.jobs import cancel_runs
 from experiments.state.status import rows_of
-from experiments.study import Study
 from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
-from tests.slurm.fake_site.sitecustomize import DATA
+from tests.slurm.fake_site.fake_trainer import DATA
 from tests.slurm.test_launching import (
     launches as counted,
 )
@@ -62,27 +61,7 @@ def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
     return next(row.job for row in rows if row.run_id.startswith(name))
 
 
-def shared_by_three(name: str) -> Study:
-    """One run whose batch divides among three ranks."""
-    return study_of(config(name, "batch.sequences=24"))
-
-
-def test_preemption_checkpoints_and_requeues(cluster: Cluster, timed: Path, tmp_path: Path) -> None:
-    everything = {"nodes": 3, "cpus_per_task": 8}
-    low = profile(resources=Resources(partition="low", time="10", **everything))
-    wait_until(lambda: is_training(timed, TIMED[0]))
-    submit(shared_by_three("seconds_8"), tmp_path / "low", low)
-    wait_until(lambda: is_training(tmp_path / "low", "seconds_8"))
-    high = profile(resources=Resources(partition="high", time="10", **everything))
-    submit(shared_by_three("seconds_0.5"), tmp_path / "high", high)
-    wait_for_end(tmp_path / "high")
-    wait_for_end(tmp_path / "low")
-    first, second = resumed_from(tmp_path / "low", "seconds_8")
-    assert (first, state(tmp_path / "low", "seconds_8")) == (None, "done")
-    assert second
-    assert second >= 5
-
-
+@pytest.mark.usefixtures("timed")  # which begin here, beside these
 def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -135,10 +114,10 @@ def test_the_limit_ends_no_run_whose_ranks_do_not_obey(
     wait_for_end(timed)
     first, second, *_ = resumed_from(timed, name)
     (folder,) = timed.glob(f"{name}-*")
-    noted = launches.read(folder)[0]
+    noted = launches_of(folder)[0]
     assert (first, second, state(timed, name)) == (None, int(noted.checkpoint), "done")
     assert noted.outcome == "limit"
-    assert f"stopped by the limit, resumed from step {second}" in launches.remark(folder)
+    assert f"stopped by the limit, resumed from step {second}" in remark(folder)
 
 
 @pytest.mark.parametrize("name", ["slow-start", "deaf-start"])
@@ -147,26 +126,25 @@ def test_a_start_up_longer_than_the_time_is_no_crash_of_a_node(
 ) -> None:
     wait_for_end(timed)
     (folder,) = timed.glob(f"{name}-*")
-    (noted,) = launches.read(folder)
+    (noted,) = launches_of(folder)
     assert (noted.outcome, state(timed, name)) == ("early", "done")
-    assert launches.start_up(folder) == int(noted.words.removesuffix(" s"))
-    assert "more time in [resources]" in launches.remark(folder)
+    assert f"a start-up of {noted.words}: more time in [resources]" in remark(folder)
 
 
-@pytest.mark.parametrize("name", ["deaf_2", "slow_40"])
-def test_preemption_ends_no_run_whose_ranks_do_not_obey(
+@pytest.mark.parametrize("name", ["seconds_8", "deaf_2", "slow_40"])
+def test_preemption_checkpoints_and_requeues_whether_ranks_obey_or_not(
     cluster: Cluster, timed: Path, tmp_path: Path, name: str
 ) -> None:
-    everything = {"nodes": 4, "cpus_per_task": 8}
     wait_for_end(timed)
-    how = {"time": "10", **everything}
-    study = study_of(config(name, "batch.sequences=32"))
-    submit(study, tmp_path / "low", profile(resources=Resources(partition="low", **how)))
-    wait_until(lambda: is_training(tmp_path / "low", name, step=3))
-    high = profile(resources=Resources(partition="high", **how))
-    submit(study_of(config("seconds_0.5", "batch.sequences=32")), tmp_path / "high", high)
+    for partition, what in (("low", name), ("high", "seconds_0.5")):
+        how = Resources(partition=partition, time="10", nodes=4, cpus_per_task=8)
+        study = study_of(config(what, "batch.sequences=32"))
+        submit(study, tmp_path / partition, profile(resources=how))
+        if partition == "low":
+            wait_until(lambda: is_training(tmp_path / "low", name, step=3))
     wait_for_end(tmp_path / "high")
     wait_for_end(tmp_path / "low")
     first, second, *_ = resumed_from(tmp_path / "low", name)
     assert (first, state(tmp_path / "low", name)) == (None, "done")
     assert second
+    assert second >= 3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from experiments.slurm import commands, submission
-from experiments.state.status import rows_of
+from experiments.state.status import rows_below, rows_of
 from experiments.state.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
@@ -172,7 +172,7 @@ def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
         with pytest.raises(UserError, match="squeue: "):
             submit(study, tmp_path)
         # The runs' own words need no Slurm.
-        show(str(tmp_path), "quick", "", None, share=True, every=None)
+        show(tmp_path, lambda: rows_below(tmp_path), every=None)
         shown = capsys.readouterr()
         assert "1 running" in shown.out
         assert "without job states: squeue: " in shown.err

@@ -8,13 +8,13 @@ import shlex
 import subprocess
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from experiments.launcher import Options, the_only_submitter
-from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import write_config
-from experiments.slurm import batch_script, code_copy, handing_over, submission
+from experiments.slurm import batch_script, code_copy, submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError
@@ -45,32 +45,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def says(program: Path, shell: str) -> None:
     program.write_text(f"#!/bin/sh\n{shell}\n")
     program.chmod(0o755)
-
-
-@pytest.mark.parametrize(
-    ("options", "there"),
-    [
-        ({"mail-user": "gpu-team@example.org"}, False),
-        ({"gres": "gpu:a100:2"}, True),
-        ({"gres": "lustre"}, False),
-        ({"tres_per_node": "gres/gpu:1"}, True),
-        ({"gpus": 4}, True),
-        ({"gpus": False}, False),
-    ],
-)
-def test_options_of_sbatch_that_ask_for_a_gpu_are_told(
-    options: dict[str, str | int | bool], there: bool
-) -> None:
-    assert Profile(sbatch=options).on_gpu(Resources()) == there
-
-
-@pytest.mark.usefixtures("programs")
-def test_an_option_that_is_turned_off_is_not_there(tmp_path: Path) -> None:
-    how = Profile(sbatch={"exclusive": False, "hold": True})
-    one = submission.new(tmp_path, "", ["a"], Path("code"))
-    script = array_script(one, tmp_path, how, Resources())
-    assert "#SBATCH --hold\n" in script
-    assert "exclusive" not in script
 
 
 def test_a_second_submitter_says_that_it_waits(
@@ -165,14 +139,10 @@ def told(run: Path) -> tuple[str, str]:
 
 def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
     run = tmp_path / "a-01230123"
-    line = 'module load cuda/12 | tee "/dev/null" && true'
-    lines = batch_script._setup(one_submission(tmp_path), Profile(setup=(line,)))
-    (setup,) = (one for one in lines if "tst_stop" in one)
-    said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
-    around(run, programs, f"module() {{ false; }}; set -o pipefail\n{setup}")
-    assert told(run) == ("failed", said)
+    run.mkdir()
     mark(run, example(), "preempted", "SIGUSR2 at step 500")
-    around(run, programs, f"tst_stop '{line}'")
+    around(run, programs, """tst_stop 'module load cuda/12 | tee "/dev/null" && true'""")
+    said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
     assert told(run) == ("failed", said)
     mark(run, example(), "done", "")
     around(run, programs, "tst_stop x")
@@ -198,28 +168,33 @@ def one_submission(root: Path) -> Submission:
     return submission.new(root, "", ["a"], Path("code"))
 
 
-@pytest.mark.usefixtures("programs")
-def test_a_line_of_set_up_may_be_a_comment_or_empty(tmp_path: Path) -> None:
-    how = Profile(setup=("# modules of the old cluster", "", "true"))
-    script = array_script(one_submission(tmp_path), tmp_path, how, Resources())
-    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
 
 
 @pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize(
-    ("how", "cd"),
+    ("how", "there", "absent"),
     [
-        (Profile(), False),
-        (Profile(container="apptainer exec x.sif", python="python"), True),
-        (Profile(srun=("--container-image=x.sqsh",), python="python"), True),
+        ({"sbatch": {"exclusive": False, "hold": True}}, "#SBATCH --hold\n", "exclusive"),
+        ({"setup": ("# modules of the old cluster", "", "true")}, "modules of the old", "--gpu"),
+        ({"python": "python"}, "python -P", IN_IMAGE),
+        ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
+        ({"srun": ("--container-image=x.sqsh",), "python": "python"}, IN_IMAGE, "--gpu"),
+        ({"sbatch": {"mail-user": "gpu-team@example.org"}}, "mail-user", '" --gpu '),
+        ({"sbatch": {"gres": "lustre"}}, "--gres=lustre", '" --gpu '),
+        ({"sbatch": {"gpus": False}}, "srun", '" --gpu '),
+        ({"sbatch": {"gres": "gpu:a100:2"}}, '" --gpu ', IN_IMAGE),
+        ({"sbatch": {"tres_per_node": "gres/gpu:1"}}, '" --gpu ', IN_IMAGE),
+        ({"sbatch": {"gpus": 4}}, '" --gpu ', IN_IMAGE),
     ],
 )
-def test_ranks_in_a_container_start_where_the_study_was_submitted(
-    tmp_path: Path, how: Profile, cd: bool
+def test_what_a_profile_says_stands_in_the_script_which_is_bash(
+    tmp_path: Path, how: dict[str, Any], there: str, absent: str
 ) -> None:
-    script = array_script(one_submission(tmp_path), tmp_path, how, Resources())
-    enters = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} python -P"""
-    assert (enters in script) == cd
+    script = array_script(one_submission(tmp_path), tmp_path, Profile(**how), Resources())
+    assert there in script
+    assert absent not in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
 @pytest.mark.usefixtures("programs")
@@ -305,15 +280,3 @@ def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs:
     assert said.status == 2
     assert "cannot be trained on 3 ranks" in said.err
     assert not (tmp_path / "prepared").exists()
-
-
-def test_a_time_shorter_than_the_last_start_up_is_warned_of(tmp_path: Path) -> None:
-    config = example("name=a")
-    run = PlannedRun(config, "0" * 64, tmp_path / "a-01230123")
-    (run.folder / "job").mkdir(parents=True)
-    (run.folder / "job" / "launches").write_text("1 early 0 0 - 700 s\n1 69 0 5 - -\n")
-    short, enough = (Profile(resources=Resources(time=time)) for time in ("16", "17"))
-    (said,) = handing_over.short_times([run], short)
-    assert "700 s" in said
-    assert "time = '16'" in said
-    assert handing_over.short_times([run], enough) == []

@@ -13,7 +13,7 @@ from tst_study.config.schema import Config
 class Part:
     """Two rates, of which the first may fail, and a pair at the better one."""
 
-    def runs(self, study: str, results: Results) -> list[Config]:
+    def runs(self, make: object, results: Results) -> list[Config]:
         first = os.environ.get("TST_STUDY_FIRST_RATE", "a")
         sweep = {first: [config(first, "seed=1")], "b": [config("b", "seed=2")]}
         best = best_of(sweep, results)
