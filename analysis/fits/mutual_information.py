@@ -24,7 +24,8 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats
 from analysis.fits.scaling.laws import power_law
-from analysis.fits.solver import Fit, Objective, Problem, fit, grid_of_starts
+from analysis.fits.solver.problem import Problem
+from analysis.fits.solver.solve import Fit, fit, grid_of_starts
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights
@@ -111,7 +112,7 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
         )
     model = power_law(x)
     grid = {"log_E": [np.log(y.min())], "alpha": (0.3, 0.8, 1.5)}
-    found = fit(Problem(model, y, Objective(on="loss")), grid_of_starts(model, grid))
+    found = fit(Problem(model, y, on="loss"), grid_of_starts(model, grid))
     rmse = float(np.sqrt((found.residuals**2).mean()))
     constant, amplitude = np.exp(found["log_E"]), np.exp(found["log_A"])
     return Decay(float(constant), float(amplitude), -found["alpha"], rmse, found)

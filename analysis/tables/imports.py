@@ -237,13 +237,14 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str]) -> list[Run]:
         wide = points.drop_duplicates(["step", "key"], keep="last").pivot(
             index="step", columns="key", values="value"
         )
+        there = sorted(map(str, wide))
         own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
         named = {
             name: next((key for key in keys if key in wide), None) for name, keys in own.items()
         }
         if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
             raise UserError(
-                f"run {run.name!r}: no loss among {', '.join(sorted(map(str, wide))[:12])}; name it with "
+                f"run {run.name!r}: no loss among {', '.join(there[:12])}; name it with "
                 "--column loss=… or nats_per_token=…"
             )
         rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 
 from analysis.checks import Floats
 from analysis.fits.scaling.laws import Base, chinchilla
-from analysis.fits.solver import HUBER, Formula, Objective, Problem
-from analysis.fits.solver.problem import Columns
+from analysis.fits.solver.problem import HUBER, Columns, Formula, Problem
 
 SCALING = Path(__file__).parent / "scaling"
 
@@ -33,9 +32,10 @@ def chinchilla_runs() -> pd.DataFrame:
     return table[table["loss"] < table["loss"].nlargest(5).min()]
 
 
-def chinchilla_problem(objective: Objective) -> Problem:
+def chinchilla_problem(**objective: Any) -> Problem:
     runs = chinchilla_runs()
-    return Problem(chinchilla(runs["params"], runs["tokens"]), runs["loss"].to_numpy(), objective)
+    model = chinchilla(runs["params"], runs["tokens"])
+    return Problem(model, runs["loss"].to_numpy(), **objective)
 
 
 def repetition_problem() -> Problem:

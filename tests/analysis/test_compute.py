@@ -12,8 +12,6 @@ from analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
     fit_power_law,
-    leave_one_size_out,
-    parametric,
 )
 from tests.analysis.published_fits import chinchilla_runs
 from tst_study.errors import UserError
@@ -32,8 +30,8 @@ def lattice() -> pd.DataFrame:
 def test_both_approaches_agree_on_a_law_that_is_known() -> None:
     points, truth = lattice(), 0.37 / 0.72
     assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
-    found = parametric(points)
-    assert found["beta"] / (found["alpha"] + found["beta"]) == pytest.approx(truth, abs=1e-4)
+    found = fit_chinchilla(points, 0)
+    assert found.beta / (found.alpha + found.beta) == pytest.approx(truth, abs=1e-4)
 
 
 def test_sizes_within_two_percent_are_one_size() -> None:
@@ -42,7 +40,7 @@ def test_sizes_within_two_percent_are_one_size() -> None:
     nearly = points.assign(params=counted)
     found, exact = isoflop(nearly), isoflop(points)
     assert found.params_exponent == pytest.approx(exact.params_exponent, abs=0.01)
-    table = leave_one_size_out(nearly)
+    table = fit_chinchilla(nearly, 0).each_size_from_the_others()
     assert len(table) == 12
     assert (table["note"] == "").all()
     assert table["rmse"].max() < 1e-3
@@ -70,7 +68,7 @@ def test_chinchillas_runs_by_both_approaches() -> None:
 
 def test_points_that_are_not_annealed_are_refused() -> None:
     with pytest.raises(UserError, match="learning rate was annealed"):
-        parametric(lattice().assign(annealed=False))
+        fit_chinchilla(lattice().assign(annealed=False))
 
 
 def test_too_few_sizes_are_a_sentence() -> None:
@@ -119,7 +117,7 @@ def test_a_bad_loss_is_named_and_never_taken_in(bad: float) -> None:
     points.loc[5, "loss"] = method.loc[5, "loss"] = bad
     for refuse in (
         lambda: isoflop(points),
-        lambda: parametric(points),
+        lambda: fit_chinchilla(points),
         lambda: compute_multiplier(baseline, method),
         lambda: fit_power_law(points),
     ):

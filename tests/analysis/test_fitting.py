@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import optimize
 
 from analysis.fits.scaling.laws import chinchilla, power_law
-from analysis.fits.solver import (
-    HUBER,
-    Formula,
-    NotConvergedError,
-    Objective,
-    Problem,
-    bootstrap,
-    fit,
-    grid_of_starts,
-)
+from analysis.fits.solver.problem import HUBER, Formula, Problem
+from analysis.fits.solver.solve import NotConvergedError, fit, grid_of_starts
+from analysis.fits.solver.uncertainty import bootstrap
 from tests.analysis.published_fits import CHINCHILLA_GRID, chinchilla_problem
 from tst_study.errors import UserError
 
@@ -33,17 +27,17 @@ def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
 
 
 @pytest.mark.parametrize(
-    "objective", [HUBER, Objective(1e-3, "loss"), Objective(), Objective(on="loss")]
+    "objective", [{"delta": HUBER}, {"delta": HUBER, "on": "loss"}, {}, {"on": "loss"}]
 )
-def test_without_noise_every_objective_recovers_the_law(objective: Objective) -> None:
-    problem = Problem(made_runs().model, made_runs().observed, objective)
+def test_without_noise_every_objective_recovers_the_law(objective: dict[str, Any]) -> None:
+    problem = Problem(made_runs().model, made_runs().observed, **objective)
     found = fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=4)
     assert found.theta == pytest.approx(TRUTH, rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", [HUBER, Objective(on="loss")])
-def test_gradients_are_those_of_finite_differences(objective: Objective) -> None:
-    problem = chinchilla_problem(objective)
+@pytest.mark.parametrize("objective", [{"delta": HUBER}, {"on": "loss"}])
+def test_gradients_are_those_of_finite_differences(objective: dict[str, Any]) -> None:
+    problem = chinchilla_problem(**objective)
     gradient = problem.slopes(problem.residuals(TRUTH)) @ problem.jacobian(TRUTH)
     numeric = optimize.approx_fprime(TRUTH, problem.value, 1e-7)
     assert gradient == pytest.approx(numeric, rel=1e-4, abs=1e-7)
@@ -54,7 +48,7 @@ def test_shared_errors_enter_as_their_covariance_says() -> None:
     groups, ratio = np.array([0, 0, 0, 1, 1, 2]), 2.5
     residuals = np.random.default_rng(0).standard_normal(6)
     covariance = np.eye(6) + ratio * (groups[:, None] == groups)
-    white = Objective(groups=tuple(groups), ratio=ratio).whitened(residuals)
+    white = replace(made_runs(), groups=groups, ratio=ratio).whitened(residuals)
     assert white @ white == pytest.approx(residuals @ np.linalg.solve(covariance, residuals))
 
 
@@ -85,7 +79,7 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
     model = power_law(x)
     theta = np.array([0.5, 0.3, 0.4])
     observed = model.loss(theta) * np.exp(shared + own)
-    found = fit(Problem(model, observed, Objective()), [theta])
+    found = fit(Problem(model, observed), [theta])
     rows = bootstrap(found, 100)
     ten = replace(found.problem, models=np.repeat(np.arange(10), 10))
     clusters = bootstrap(replace(found, problem=ten), 100)

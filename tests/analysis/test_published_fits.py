@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.fits.solver import HUBER, Fit, Objective, bootstrap, fit, grid_of_starts
+from analysis.fits.solver.problem import HUBER
+from analysis.fits.solver.solve import Fit, fit, grid_of_starts
+from analysis.fits.solver.uncertainty import bootstrap
 from tests.analysis.published_fits import (
     CHINCHILLA_GRID,
     chinchilla_problem,
@@ -17,7 +19,7 @@ from tests.analysis.published_fits import (
 
 
 def chinchilla_fit() -> Fit:
-    problem = chinchilla_problem(HUBER)
+    problem = chinchilla_problem(delta=HUBER)
     return fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=6)
 
 
@@ -34,7 +36,7 @@ def test_chinchilla_by_least_absolute_is_the_published_one() -> None:
     limit of a small delta; each fit starts from the one before."""
     found = chinchilla_fit()
     for delta in (3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7):
-        found = fit(chinchilla_problem(Objective(delta)), [found.theta])
+        found = fit(chinchilla_problem(delta=delta), [found.theta])
     assert np.exp(found["log_A"]) == pytest.approx(482.00572, rel=3e-5)
     assert np.exp(found["log_B"]) == pytest.approx(2085.43420, rel=3e-5)
     assert np.exp(found["log_E"]) == pytest.approx(1.81686, abs=1e-5)

@@ -9,6 +9,7 @@ drawn from fitted laws and says so in its `source`.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
-from analysis.checks import Floats, numbers
+from analysis.checks import Floats
 from analysis.fits.law.rows import TOKENS_PER_STEP
 from analysis.fits.law.superposition_law import published_law
 from analysis.tables.columns import rows_of
@@ -49,7 +50,6 @@ def effective_tokens(
     """
     read = np.asarray(tokens, dtype=float)
     unique = np.minimum(np.asarray(unique_tokens, dtype=float), read)
-    numbers(unique, "tokens", above=0)
     value: Floats = unique * (1.0 - worth * np.expm1(-(read / unique - 1.0) / worth))
     return value
 
@@ -120,38 +120,29 @@ def win_map(params: float, unique_tokens: Sequence[float], steps: Sequence[float
     the same data (nats), gains of the three modes, `certain` (the same winner at both ends of what
     is known of R_D*), source.
     """
-    numbers(unique_tokens, "unique_tokens", above=0)
-    numbers(steps, "steps", above=0)
     rows = []
-    for unique in unique_tokens:
-        for count in steps:
-            choices = [
-                [best_of_mode(mode, params, count, unique, worth) for mode in MODES]
-                for worth in (WORTH_OF_REPEATS, *WORTH_RANGE)
-            ]
-            best, *winners = (min(of, key=lambda choice: choice.loss) for of in choices)
-            alone = choices[0][0].loss
-            rows.append(
-                {
-                    "unique_tokens": float(unique),
-                    "steps": float(count),
-                    "epochs": count * TOKENS_PER_STEP / unique,
-                    "winner": best.mode,
-                    "s": best.bag_size,
-                    "r": best.step_ratio,
-                    "gain": alone - best.loss,
-                    **{str(choice.mode): alone - choice.loss for choice in choices[0][1:]},
-                    "certain": all(winner.mode == best.mode for winner in winners),
-                    "source": "fitted law, not runs",
-                }
-            )
+    for unique, count in itertools.product(unique_tokens, steps):
+        choices = [
+            [best_of_mode(mode, params, count, unique, worth) for mode in MODES]
+            for worth in (WORTH_OF_REPEATS, *WORTH_RANGE)
+        ]
+        best, *winners = (min(of, key=lambda choice: choice.loss) for of in choices)
+        alone = choices[0][0].loss
+        rows.append(
+            {
+                "unique_tokens": float(unique),
+                "steps": float(count),
+                "epochs": count * TOKENS_PER_STEP / unique,
+                "winner": best.mode,
+                "s": best.bag_size,
+                "r": best.step_ratio,
+                "gain": alone - best.loss,
+                **{str(choice.mode): alone - choice.loss for choice in choices[0][1:]},
+                "certain": all(winner.mode == best.mode for winner in winners),
+                "source": "fitted law, not runs",
+            }
+        )
     return pd.DataFrame(rows)
-
-
-@functools.cache
-def published_win_map() -> pd.DataFrame:
-    """The map at 600M, over `UNIQUE` and `STEPS`."""
-    return win_map(published.PARAMS["600M"], UNIQUE, STEPS)
 
 
 def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
@@ -165,8 +156,6 @@ def winners_of_runs(comparison: Comparison, runs: pd.DataFrame) -> pd.DataFrame:
     columns = ["group", "corpus", "eval_set", "steps", "unique_tokens", "epochs", "winner"]
     columns += ["setting", "learning_rate", "gain", "low", "high", "seeds", "verdict", "tied"]
     columns += ["source"]
-    if comparison.table.empty:
-        return pd.DataFrame(columns=columns)
     unique = runs.groupby("group")["unique_raw_tokens"].first()
     rows: list[dict[str, Any]] = []
     for _, members in comparison.table.groupby(["group", "eval_set"], sort=True):
@@ -217,9 +206,10 @@ def data_answer(comparison: Comparison, runs: pd.DataFrame, inputs: dict[str, st
 def published_data_answer() -> Answer:
     """The map of the fitted laws."""
     shares = shares_of_full()
+    table = win_map(published.PARAMS["600M"], UNIQUE, STEPS)
     return Answer(
         "data",
-        {"Winner at equal FLOPs, 600M parameters (from fitted laws)": published_win_map()},
+        {"Winner at equal FLOPs, 600M parameters (from fitted laws)": table},
         (
             "Not from runs: the law of superposition on Tables 4–7, repeated tokens by Muennighoff "
             "et al. (R_D* 15.4; `certain`: the same at 7.6 and at 100), and from Figure 6 that "

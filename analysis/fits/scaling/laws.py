@@ -25,17 +25,9 @@ from analysis.fits.scaling.points import (
     of_runs,
     with_tokens,
 )
-from analysis.fits.solver import (
-    HUBER,
-    Bootstrap,
-    Fit,
-    Formula,
-    Problem,
-    bootstrap,
-    fit,
-    grid_of_starts,
-)
-from analysis.fits.solver.uncertainty import LEAST_CLUSTERS
+from analysis.fits.solver.problem import HUBER, Formula, Problem
+from analysis.fits.solver.solve import Fit, fit, grid_of_starts
+from analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
 from tst_study.errors import UserError
 
 LEAST_RUNS = 10
@@ -69,7 +61,7 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
             f"{name}. Compute-optimal, C = 6 N D": found.allocation(ends),
         }
         try:
-            errors = leave_one_size_out(own)
+            errors = found.each_size_from_the_others()
             tables[f"{name}. Each size predicted from the others, nats"] = errors
         except UserError as error:
             said.append(f"{name}: no prediction of one size from the others: {error}.")
@@ -134,8 +126,38 @@ class FrameFit:
         )
 
 
+@dataclass(frozen=True)
 class ChinchillaFit(FrameFit):
     """L = E + A N^−α + B D^−β: attributes E, A, B, alpha, beta."""
+
+    points: pd.DataFrame
+    """What was fitted."""
+
+    def each_size_from_the_others(self) -> pd.DataFrame:
+        """Errors of each model size predicted by the law of all others, and by no law; the largest
+        size's is the one that extrapolates.
+
+        Columns: group (the size), runs, rmse (of the loss, nats), mean (signed, predicted −
+        observed), relative (largest |error| over loss), note (what failed, in place of numbers),
+        copied (the null: rmse of the loss of the nearest other size at the nearest number of
+        tokens).
+        """
+        problem = self.found.problem
+        starts = grid_of_starts(problem.model, _GRID)
+        rows = []
+        for size in pd.unique(self.points["size"]):
+            out = (self.points["size"] == size).to_numpy()
+            row = {"group": size, "runs": int(out.sum()), "note": ""}
+            found = fit(problem.rows(~out), starts, strict=False, refine=6)
+            if found.failures:
+                row["note"] = "; ".join(found.failures)
+            else:
+                error = problem.model.rows(out).loss(found.theta) - problem.observed[out]
+                row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
+                row["relative"] = float(np.abs(error / problem.observed[out]).max())
+            rows.append({**row, "copied": _copied(self.points[out], self.points[~out], size)})
+        columns = ["group", "runs", "rmse", "mean", "relative", "note", "copied"]
+        return pd.DataFrame(rows, columns=columns)
 
     def allocation(self, flops: Floats | list[float]) -> pd.DataFrame:
         """Compute-optimal params, tokens and loss at FLOPs budgets (C = 6 N D), and the exponent a
@@ -160,23 +182,46 @@ class ChinchillaFit(FrameFit):
 
 
 def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
-    """E + A N^−α + B D^−β by Huber loss on log L (Hoffmann et al. 2022, approach 3).
+    """E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L (Hoffmann et al. 2022, approach 3).
 
     A run table, whose eligible baselines count, or columns loss (nats per token, final, annealed),
     params, and tokens or flops (C = 6 N D). If there: annealed (rows where it is false are left
     out), model (rows of one training share it and are drawn together; by default all rows of one
-    size). Raises `UserError` for a missing column or
-    a bad value, and `NotConvergedError` for a fit that may not be believed.
+    size). A term that the data do not ask for ends at its bound. Raises `UserError` for a missing
+    column or a bad value, and `NotConvergedError` for a fit that may not be believed.
     """
-    points = with_tokens(of_runs(frame))
-    found = parametric(points)
-    names = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
+    points = annealed_points(with_tokens(of_runs(frame)), ("params", "tokens", "loss"))
+    sizes, lengths = (points[name].nunique() for name in ("size", "tokens"))
+    if sizes < 3 or lengths < 3:
+        raise UserError(
+            f"{sizes} model sizes and {lengths} amounts of data: the parametric law needs at least "
+            "three of each"
+        )
+    if len(points) < LEAST_RUNS:
+        raise UserError(
+            f"{len(points)} runs: the parametric law has five parameters and needs {LEAST_RUNS}"
+        )
+    law = chinchilla(points["params"], points["tokens"])
+    models = pd.factorize(points["model" if "model" in points else "size"])[0]
+    problem = Problem(law, points["loss"].to_numpy(dtype=float), HUBER, models=models)
+    found = fit(problem, grid_of_starts(law, _GRID))
     return ChinchillaFit(
         found,
         bootstrap(found, draws),
-        names,
+        {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"},
         lambda rows: chinchilla(*(with_tokens(rows, ())[name] for name in ("params", "tokens"))),
+        points,
     )
+
+
+def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
+    by_size = np.abs(np.log(rest["params"] / size))
+    near = rest[by_size <= by_size.min() + 1e-9]
+    errors = []
+    for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
+        nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
+        errors.append(float(near["loss"].iloc[nearest]) - float(loss))
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) -> FrameFit:
@@ -214,73 +259,6 @@ def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) 
 def _printed(parameter: str, values: Floats) -> Floats:
     with np.errstate(over="ignore"):
         return np.exp(values) if parameter.startswith("log_") else values
-
-
-def parametric(points: pd.DataFrame) -> Fit:
-    """Approach 3: E + A N^−α + B D^−β by Huber loss (delta 1e-3) on log L.
-
-    A bootstrap of the fit draws models: the labels of the column `model`, or without one the sizes.
-    A term that the data do not ask for ends at its bound: `Fit.identified` names it.
-    """
-    problem, _ = _parametric(points)
-    return fit(problem, grid_of_starts(problem.model, _GRID))
-
-
-def leave_one_size_out(points: pd.DataFrame) -> pd.DataFrame:
-    """Errors of each model size predicted by the parametric law of all others, and by no law; the
-    largest size's is the one that extrapolates.
-
-    Columns: group (the size), runs, rmse (of the loss, nats), mean (signed, predicted − observed),
-    relative (largest |error| over loss), note (what failed, in place of numbers), copied (the null:
-    rmse of the loss of the nearest other size at the nearest number of tokens).
-    """
-    problem, usable = _parametric(points)
-    starts = grid_of_starts(problem.model, _GRID)
-    rows = []
-    for size in pd.unique(usable["size"]):
-        out = (usable["size"] == size).to_numpy()
-        row = {"group": size, "runs": int(out.sum()), "note": ""}
-        found = fit(problem.rows(~out), starts, strict=False, refine=6)
-        if found.failures:
-            row["note"] = "; ".join(found.failures)
-        else:
-            error = problem.model.rows(out).loss(found.theta) - problem.observed[out]
-            row |= {"rmse": float(np.sqrt((error**2).mean())), "mean": float(error.mean())}
-            row["relative"] = float(np.abs(error / problem.observed[out]).max())
-        rows.append({**row, "copied": _copied(usable[out], usable[~out], size)})
-    columns = ["group", "runs", "rmse", "mean", "relative", "note", "copied"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
-    by_size = np.abs(np.log(rest["params"] / size))
-    near = rest[by_size <= by_size.min() + 1e-9]
-    errors = []
-    for tokens, loss in zip(out["tokens"], out["loss"], strict=True):
-        nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
-        errors.append(float(near["loss"].iloc[nearest]) - float(loss))
-    return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def _parametric(points: pd.DataFrame) -> tuple[Problem, pd.DataFrame]:
-    """The law on the points that may be used, and these."""
-    usable = annealed_points(points, ("params", "tokens", "loss"))
-    if usable["size"].nunique() < 3 or usable["tokens"].nunique() < 3:
-        raise UserError(
-            f"{usable['size'].nunique()} model sizes and {usable['tokens'].nunique()} amounts of "
-            "data: the parametric law needs at least three of each"
-        )
-    if len(usable) < LEAST_RUNS:
-        raise UserError(
-            f"{len(usable)} runs: the parametric law has five parameters and needs {LEAST_RUNS}"
-        )
-    problem = Problem(
-        chinchilla(usable["params"], usable["tokens"]),
-        usable["loss"].to_numpy(dtype=float),
-        HUBER,
-        models=pd.factorize(usable["model" if "model" in usable else "size"])[0],
-    )
-    return problem, usable
 
 
 def power_law(size: ArrayLike) -> Formula:

@@ -7,7 +7,7 @@ for every formula in operations that numpy has for complex numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -110,9 +110,14 @@ class Formula:
 Scale = Literal["log", "loss"]
 
 
+HUBER = 1e-3
+"""Hoffmann et al.'s delta, on log L."""
+
+
 @dataclass(frozen=True)
-class Objective:
-    """Sum of Huber losses: r²/2 up to `delta`, delta (|r| − delta/2) beyond (Hoffmann et al.).
+class Problem:
+    """A law, the losses it is to explain (nats per token, shape (n,)) and what to minimise: the sum
+    of Huber losses, r²/2 up to `delta`, delta (|r| − delta/2) beyond (Hoffmann et al.).
 
     Without a delta least squares; with one below all residuals least absolute deviations, times
     delta. With `groups`, generalised: rows of one group share an error. The errors of rows i, j
@@ -120,10 +125,14 @@ class Objective:
     (runs that forked from one trunk) then counts once, not once a cell.
     """
 
+    model: Formula
+    observed: Floats
     delta: float = np.inf
     on: Scale = "log"
-    groups: tuple[int, ...] | None = None
-    """Group of each row."""
+    models: NDArray[np.intp] | None = None
+    """Which training each row is of, as whole numbers; None: every row is one of its own."""
+    groups: NDArray[np.intp] | None = None
+    """Group of each row, from 0."""
     ratio: float = 0.0
     """Variance of the shared error over that of a row's own."""
 
@@ -131,62 +140,40 @@ class Objective:
         """Values (n,) or (n, p) times the inverse square root of the covariance."""
         if self.groups is None or self.ratio == 0.0:
             return values
-        groups = np.asarray(self.groups)
-        sizes = np.bincount(groups).astype(float)
+        sizes = np.bincount(self.groups).astype(float)
         flat = values if values.ndim == 2 else values[:, None]
-        means = np.stack([np.bincount(groups, column) / sizes for column in flat.T], axis=1)
+        means = np.stack([np.bincount(self.groups, column) / sizes for column in flat.T], axis=1)
         shrink = 1.0 - 1.0 / np.sqrt(1.0 + sizes * self.ratio)
-        out: Floats = flat - (shrink[:, None] * means)[groups]
+        out: Floats = flat - (shrink[:, None] * means)[self.groups]
         return out.reshape(values.shape)
-
-    def of_rows(self, chosen: NDArray[Any]) -> Objective:
-        if self.groups is None:
-            return self
-        kept = np.asarray(self.groups)[chosen]
-        codes = np.unique(kept, return_inverse=True)[1]
-        return replace(self, groups=tuple(map(int, codes)))
-
-
-HUBER = Objective(1e-3)
-"""Hoffmann et al.'s, on log L."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A law, the losses it is to explain (nats per token, shape (n,)) and what to minimise."""
-
-    model: Formula
-    observed: Floats
-    objective: Objective
-    models: NDArray[np.intp] | None = None
-    """Which training each row is of, as whole numbers; None: every row is one of its own."""
 
     def residuals(self, theta: Floats) -> Floats:
         """Predicted minus observed (log L or L), shape (n,); whitened where rows share errors."""
         with np.errstate(all="ignore"):
             seen = self._scaled(theta) - self._scale(self.observed)
-        return self.objective.whitened(seen)
+        return self.whitened(seen)
 
     def jacobian(self, theta: Floats) -> Floats:
         """Derivative of the residuals, shape (n, p)."""
         with np.errstate(all="ignore"):
-            return self.objective.whitened(derivative(self._scaled, theta))
+            return self.whitened(derivative(self._scaled, theta))
 
     def value(self, theta: Floats) -> float:
         """The objective: a sum over rows, not a mean."""
-        return float(special.huber(self.objective.delta, self.residuals(theta)).sum())
+        return float(special.huber(self.delta, self.residuals(theta)).sum())
 
     def slopes(self, residuals: Floats) -> Floats:
         """Derivative of each row's part of the objective by its residual."""
-        return np.clip(residuals, -self.objective.delta, self.objective.delta)
+        return np.clip(residuals, -self.delta, self.delta)
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Problem:
+        """The same of some rows, which share no errors."""
         models = None if self.models is None else self.models[chosen]
-        objective = self.objective.of_rows(chosen)
-        return Problem(self.model.rows(chosen), self.observed[chosen], objective, models)
+        own = self.model.rows(chosen), self.observed[chosen]
+        return Problem(*own, self.delta, self.on, models)
 
     def _scale(self, losses: NDArray[Any]) -> NDArray[Any]:
-        return np.log(losses) if self.objective.on == "log" else losses
+        return np.log(losses) if self.on == "log" else losses
 
     def _scaled(self, theta: NDArray[Any]) -> NDArray[Any]:
         return self._scale(self.model.loss(theta))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import Floats
-from analysis.fits.solver.problem import Formula, Objective, Problem
+from analysis.fits.solver.problem import Formula, Problem
 from analysis.fits.solver.solve import Fit, fit, refit
 from tst_study.statistics import critical_t
 
@@ -47,13 +47,12 @@ def fit_shared(
     Raises `NotConvergedError` as `fit` does.
     """
     codes = np.unique(np.asarray(groups), return_inverse=True)[1]
-    labels = tuple(map(int, codes))
     noise = Noise(0.0, 1.0)
-    problem = Problem(model, observed, Objective(on="loss", groups=labels))
+    problem = Problem(model, observed, on="loss", groups=codes)
     theta = fit(problem, starts, refine=refine, strict=False).theta
     for _ in range(_TURNS):
         noise = _noise(problem, theta, codes)
-        problem = replace(problem, objective=Objective(on="loss", groups=labels, ratio=noise.ratio))
+        problem = replace(problem, ratio=noise.ratio)
         theta = refit(problem, theta)
     found = fit(problem, np.vstack([theta, starts]), refine=_CERTIFYING)
     return found, noise
@@ -96,10 +95,10 @@ class Spread:
     @classmethod
     def of(cls, found: Fit) -> Spread:
         residuals, jacobian = found.residuals, found.problem.jacobian(found.theta)
-        objective = found.problem.objective
+        problem = found.problem
         freedom = max(1.0, len(residuals) - len(found.theta))
-        if objective.groups and objective.ratio > 0:
-            freedom = _freedom(jacobian, np.asarray(objective.groups))[0]
+        if problem.groups is not None and problem.ratio > 0:
+            freedom = _freedom(jacobian, problem.groups)[0]
         variance = float(residuals @ residuals) / max(1, len(residuals) - len(found.theta))
         _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
         return cls(found.theta, directions.T * (np.sqrt(variance) / values), freedom)

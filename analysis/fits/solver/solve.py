@@ -85,7 +85,7 @@ class Fit:
 
 def refit(problem: Problem, theta: Floats) -> Floats:
     """Parameters at the optimum that is reached from one start."""
-    robust = np.isfinite(problem.objective.delta)
+    robust = np.isfinite(problem.delta)
     # Equal steps find the way from afar, those scaled by the derivative the end of a narrow valley.
     for scale in (1.0, "jac"):
         try:
@@ -95,7 +95,7 @@ def refit(problem: Problem, theta: Floats) -> Floats:
                 problem.jacobian,
                 method="trf" if robust else "lm",
                 loss="huber" if robust else "linear",
-                f_scale=problem.objective.delta if robust else 1.0,
+                f_scale=problem.delta if robust else 1.0,
                 x_scale=scale,
                 max_nfev=500,
                 ftol=1e-13,
