@@ -110,8 +110,8 @@ def plan(
     from experiments.state.status_screen import columns
     from experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs)
-    planner = Planner(chosen, chosen.folder, not no_share, unprepared=True)
+    chosen = load(study, scale, runs, share=not no_share)
+    planner = Planner(chosen, unprepared=True)
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
     price = usual.per_gpu_hour if price is None else price
@@ -137,7 +137,7 @@ def plan(
         timed=time,
     )
     if as_json:
-        _print_json(shown.as_json())
+        _print_json({"text": shown.text, "runs": shown.rows})
     else:
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
@@ -174,10 +174,8 @@ def submit(
     from experiments.launcher import Options
     from experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device)
-    options = Options(
-        parallel, processes, profile, not no_share, not no_collect, only_new, dry_run, device
-    )
+    chosen = load(study, scale, runs, device, not no_share)
+    options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
     raise typer.Exit(_submitted(chosen, launcher, options))
 
 
@@ -196,10 +194,10 @@ def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
 
     if not options.dry:
         register(study.folder, study.questions, code_version())
-    status = launcher_of(launcher, options).submit(study, study.folder, *wanted)
+    status = launcher_of(launcher, options).submit(study, *wanted)
     if options.dry:
         return status
-    dead_ends = Planner(study, study.folder).dead_ends()
+    dead_ends = Planner(study).dead_ends()
     for line in dead_ends:
         print(f"error: {line}", file=sys.stderr)
     return status or int(bool(dead_ends))
@@ -275,13 +273,12 @@ def retry(
     from experiments.studies.catalogue import STUDIES, load, of_folder
 
     if study in STUDIES:
-        chosen = load(study, scale, runs, device)
+        chosen = load(study, scale, runs, device, not no_share)
     else:
         root, pattern = _place(study, scale, runs, pattern)
-        chosen, no_share = of_folder(root, device), True
-    options = Options(parallel, processes, profile, not no_share, device=device)
-    wanted = stopped(chosen, chosen.folder, pattern, share=not no_share)
-    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
+        chosen = of_folder(root, device)
+    options = Options(parallel, processes, profile, device=device)
+    raise typer.Exit(_submitted(chosen, launcher, options, stopped(chosen, pattern)))
 
 
 @_of_studies(
@@ -347,7 +344,7 @@ def clean(
 
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
-        planner = Planner(load(study, scale, root), root, unprepared=True)
+        planner = Planner(load(study, scale, root), unprepared=True)
     found = not_needed(root, planner)
     for one in found:
         print(f"{one.size / 2**20:10,.1f} MiB  {one.path}  {one.why}")

@@ -53,9 +53,7 @@ class Launcher(Protocol):
     """Trains runs, here or elsewhere. Every method but `submit` leaves runs as they are or ends
     them; truth about a run is in its folder."""
 
-    def submit(
-        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
-    ) -> int:
+    def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Have every wanted run trained that is not over; says what it does and returns the exit
         status. Raises `UserError`."""
 
@@ -88,7 +86,6 @@ class Options:
     processes: int = 1
     """Ranks of each run on this machine."""
     profile: Path | None = None
-    share: bool = True
     collects: bool = True
     only_new: bool = False
     """Only runs that were never submitted before."""
@@ -97,13 +94,16 @@ class Options:
     device: str | None = None
     """On which the study was told to run; by default as its scale says."""
 
-    def words(self) -> list[str]:
-        """What of it a command that goes on with the study must say again."""
-        words = ["--profile", str(self.profile.absolute())] if self.profile else []
+    def again(self, study: Study, *more: str) -> list[str]:
+        """The command that goes on with a study."""
+        words = ["retry", study.name]
+        if study.scale:  # else of a mere folder, of which there is no submission
+            words = ["submit", study.name, "--scale", study.scale, "--runs", str(study.folder)]
+        words += ["--profile", str(self.profile.absolute())] if self.profile else []
         words += ["--parallel", str(self.parallel)] if self.parallel else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
         words += ["--device", self.device] if self.device else []
-        return words if self.share else [*words, "--no-share"]
+        return [*words, *more] if study.share else [*words, *more, "--no-share"]
 
 
 def launcher_of(name: str, options: Options = Options()) -> Launcher:
@@ -118,10 +118,10 @@ def launchers() -> list[Launcher]:
     return [launcher_of(name) for name in LAUNCHERS]
 
 
-def check_before_preparing(study: Study, root: Path, share: bool, allocation: AllocationOf) -> None:
+def check_before_preparing(study: Study, allocation: AllocationOf) -> None:
     """Raises `UserError` where a study that is yet to be prepared, for hours, cannot be trained."""
     if not all(folder.is_dir() for folder in study.corpora):
-        check_layouts(Planner(study, root, share, unprepared=True).decided(), allocation)
+        check_layouts(Planner(study, unprepared=True).decided(), allocation)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite, sqrt
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
 from experiments.plan.planned_run import PlannedRun, Shape, final_loss, matches, total_flops
 from experiments.plan.planner import Planner
 from experiments.state.status import StatusRow, row
-from experiments.state.status_screen import ENDLESS, totals
+from experiments.state.status_screen import ENDLESS, fitted, totals
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
@@ -20,9 +20,9 @@ from tst_study.cost.compute import gpu_hours
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
-from tst_study.text import aligned, big, duration, shortened
+from tst_study.text import big, duration
 
-HEAD = ("run", "steps", "FLOPs", "tokens", "wall time", "launches", "state")
+NUMBERS = ("steps", "FLOPs", "tokens", "GPU-hours", "wall time", "launches")
 OURS = Prices()
 T = TypeVar("T")
 
@@ -34,16 +34,26 @@ class PlanTable:
     rows: list[dict[str, Any]]
     """Of the runs: steps, FLOPs, raw tokens; hours, seconds and launches as the least and
     the most; None for what is not known."""
-    has_gpu_hours: bool
 
     def lines(self, width: int = ENDLESS) -> list[str]:
-        """For a screen of so many columns."""
-        head = [*HEAD[:4], *(["GPU-hours"] if self.has_gpu_hours else []), *HEAD[4:]]
-        cells = [_cells(row, self.has_gpu_hours) for row in self.rows]
-        return [*self.text, "", *_aligned([head, *cells], width)]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"text": self.text, "runs": self.rows}
+        """For a screen of so many columns. Steps are written from–to where the run forks from a
+        trunk."""
+        cells = [["run", *NUMBERS, "state"]]
+        for one in self.rows:
+            first = f"{one['first_step']:,}–" if one["first_step"] else ""
+            cells.append(
+                [
+                    one["run_id"],
+                    f"{first}{one['steps']:,}",
+                    f"{one['flops']:.3g}",
+                    big(one["raw_tokens"]),
+                    _range(one["gpu_hours"], _number),
+                    _range(one["wall_seconds"], duration),
+                    _range(one["launches"], "{:,}".format),
+                    one["state"],
+                ]
+            )
+        return [*self.text, "", *fitted(cells, width, NUMBERS)]
 
 
 def table(
@@ -78,7 +88,7 @@ def table(
         state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
         rows.append(_row(run, hours, allocation(run), state))
     if not rows:
-        raise UserError(f"{planner.root}: no run of {study.name} has {pattern!r} in its name")
+        raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
     flops = total_flops(runs)
     alone = total_flops([*planner.asked_for(), *(run for run in open_ if not run.trunk)])
@@ -90,10 +100,10 @@ def table(
     text += detectable(planner.asked_for(), noise)
     missing = [str(folder) for folder in study.corpora if not folder.is_dir()]
     if missing:
-        runs_there = run_record.find_run_folders(planner.root)
-        unseen = f" and runs on it in {planner.root} not recognised" if runs_there else ""
+        runs_there = run_record.find_run_folders(study.folder)
+        unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
-    return PlanTable(text, rows, prices.device is not None)
+    return PlanTable(text, rows)
 
 
 def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[str, Any]:
@@ -111,27 +121,6 @@ def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[
         "launches": launches or None,
         "state": state,
     }
-
-
-def _cells(row: Mapping[str, Any], has_gpu_hours: bool) -> list[str]:
-    """Steps are written from–to where the run forks from a trunk."""
-    return [
-        row["run_id"],
-        f"{row['first_step']:,}–{row['steps']:,}" if row["first_step"] else f"{row['steps']:,}",
-        f"{row['flops']:.3g}",
-        big(row["raw_tokens"]),
-        *([_range(row["gpu_hours"], _number)] if has_gpu_hours else []),
-        _range(row["wall_seconds"], duration),
-        _range(row["launches"], "{:,}".format),
-        row["state"],
-    ]
-
-
-def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The first and the last column to the left, numbers to the right."""
-    beside = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
-    rows = [[shortened(row[0], max(24, width - beside)), *row[1:]] for row in rows]
-    return aligned(rows, right=range(1, len(rows[0]) - 1))
 
 
 @dataclass(frozen=True)
@@ -195,8 +184,8 @@ class _Hours:
 
 
 def _range(ends: Sequence[T] | None, written: Callable[[T], str]) -> str:
-    """The least and the most, once where they read the same; a dash where they are not known."""
-    return "–".join(dict.fromkeys(map(written, ends))) if ends else "–"
+    """The least and the most, once where they read the same; nothing where they are not known."""
+    return "–".join(dict.fromkeys(map(written, ends or ())))
 
 
 def _measured(runs: Sequence[PlannedRun], states: dict[str, StatusRow]) -> dict[Shape, float]:

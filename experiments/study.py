@@ -40,6 +40,8 @@ class Study:
     runs: Callable[[Results], list[Config]]
     folder: Path = Path("runs")
     """Where its run folders lie."""
+    share: bool = True
+    """Train what its runs have in common once."""
     questions: Sequence[Question] = ()
     """What the runs are to answer, declared before them."""
     dead_ends: Callable[[Results], list[str]] = field(default=lambda results: [])

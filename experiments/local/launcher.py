@@ -33,26 +33,24 @@ class Local:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def submit(
-        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
-    ) -> int:
+    def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Prepare, train, draw, say. Returns the exit status: 1 where a run failed."""
         options = self._options
         if options.dry:
             raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
-        check_before_preparing(study, root, options.share, self.allocation)
+        check_before_preparing(study, self.allocation)
         began = time.monotonic()
         print(study.title, study.claims, sep="\n", flush=True)
         study.prepare()
         try:
-            with Progress(Console(highlight=False), str(root)) as progress:
-                queue = launch(study, root, options, progress, wanted)
+            with Progress(Console(highlight=False), str(study.folder)) as progress:
+                queue = launch(study, options, progress, wanted)
         except StoppedError as stopped:
-            again = self._command(study, root)
-            print(f"Stopped ({stopped}); nothing is lost. To go on: {again}")
+            again = shlex.join(options.again(study))
+            print(f"Stopped ({stopped}); nothing is lost. To go on: tst-study {again}")
             return stopped.status
         print("Drawing figures and report.", flush=True)
-        _conclude(study, root, options.share)
+        _conclude(study)
         print(f"\nTotal time {duration(time.monotonic() - began)}.")
         return _failures(queue)
 
@@ -81,12 +79,6 @@ class Local:
     def prices(self) -> Prices:
         return Prices()
 
-    def _command(self, study: Study, root: Path) -> str:
-        words = ["tst-study", "submit", study.name, "--scale", study.scale, "--runs", str(root)]
-        if not study.scale:  # of a mere folder
-            words = ["tst-study", "retry", study.name]
-        return shlex.join([*words, *self._options.words()])
-
 
 def _stop(folder: Path) -> bool:
     owner = run_lock.owner(folder)
@@ -98,10 +90,10 @@ def _stop(folder: Path) -> bool:
     return True
 
 
-def _conclude(study: Study, root: Path, share: bool) -> None:
+def _conclude(study: Study) -> None:
     from experiments.state.collect import collect
 
-    said = collect(root, rows_of(study, root, share))
+    said = collect(study.folder, rows_of(study))
     print("", f"What {study.name} at scale {study.scale} says", study.claims, "", *said, sep="\n")
 
 

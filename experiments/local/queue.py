@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import FrameType
 
 from experiments.launcher import RETRIES, Options
@@ -73,7 +72,6 @@ class StoppedError(Exception):
 
 def launch(
     study: Study,
-    root: Path,
     options: Options,
     look: Callable[[Queue], None] = lambda queue: None,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
@@ -86,7 +84,7 @@ def launch(
     """
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    planning, processes = Planner(study, root, options.share), options.processes
+    planning, processes = Planner(study), options.processes
     open_ = [run for run in planning.decided() if wanted(run) and not is_over(run)]
     check_layouts(open_, lambda run: Allocation(processes))
     queue = Queue(slots=options.parallel or fitting(open_, processes), processes=processes)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
-from tst_study.config.identity import fingerprint, run_id
-from tst_study.config.schema import Batch, Config, Data, Model
+from tst_study.config.schema import Batch, Config, Model
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
@@ -50,47 +48,6 @@ class PlannedRun:
     @property
     def shape(self) -> Shape:
         return self.config.model, self.config.batch
-
-
-@dataclass
-class Identities:
-    """Which run, and which folder below `root`, a config is; serves for as long as the corpora do
-    not change."""
-
-    root: Path
-    unprepared: bool = False
-    """Without the corpora too: identities and folders are provisional then."""
-    _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
-    _known: dict[Config, str] = field(default_factory=dict)
-    _folders: dict[str, str] = field(default_factory=dict)
-    """Run folders by their digits: the same identity is the same run, whatever name it had."""
-
-    def look(self) -> None:
-        """Note which folders are there."""
-        if self.root.is_dir():
-            self._folders = {path.name[-8:]: path.name for path in self.root.iterdir()}
-
-    def planned(self, config: Config) -> PlannedRun:
-        """Raises `UserError` where the corpora are not prepared."""
-        identity = self._known.get(config)
-        if identity is None:
-            identity = self._known[config] = fingerprint(config, self.data(config))
-        name = self._folders.get(identity[:8], run_id(config, identity))
-        return PlannedRun(config, identity, self.root / name)
-
-    def data(self, config: Config) -> dict[str, Any]:
-        """Fingerprints of the corpora; their files are read once, not once per run."""
-        from tst_study.data.run_data import fingerprints
-
-        key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
-        if key not in self._data:
-            try:
-                self._data[key] = fingerprints(config)
-            except UserError:
-                if not self.unprepared:
-                    raise
-                self._data[key] = {"not prepared": [c.path for c in config.data.corpora]}
-        return self._data[key]
 
 
 def state(run: PlannedRun) -> str:

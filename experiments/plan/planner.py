@@ -9,32 +9,30 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
-from pathlib import Path
+from typing import Any
 
-from experiments.plan.planned_run import Identities, PlannedRun, final_loss, is_over, state
+from experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
 from experiments.run_process import config_path
 from experiments.study import Results, Study
 from tst_study.checkpoints.places import checkpoint_steps
-from tst_study.config.identity import digest, prefix_form, shared_until
-from tst_study.config.schema import Config, ForkPoint, load, to_dict
+from tst_study.config.identity import digest, fingerprint, prefix_form, run_id, shared_until
+from tst_study.config.schema import Config, Data, ForkPoint, load, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
 
 
 @dataclass
 class Planner:
-    """Plans a study into `root`; one planner serves for as long as its corpora do not change."""
+    """Plans a study; one planner serves for as long as its corpora do not change."""
 
     study: Study
-    root: Path
-    share: bool = True
-    """Train what runs have in common once."""
     unprepared: bool = False
     """Plan without the corpora too: identities and folders are provisional then."""
-    identities: Identities = field(init=False)
     _losses: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.identities = Identities(self.root, self.unprepared)
+    _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
+    _known: dict[Config, str] = field(default_factory=dict)
+    _folders: dict[str, str] = field(default_factory=dict)
+    """Run folders by their digits: the same identity is the same run, whatever name it had."""
 
     def decided(self) -> list[PlannedRun]:
         """Every run that the results so far decide, each once, most urgent first; trunks stand
@@ -52,11 +50,11 @@ class Planner:
 
     def dead_ends(self) -> list[str]:
         """A line for each choice of the study that nothing can follow."""
-        self.identities.look()
+        self._look()
         return self.study.dead_ends(self)
 
     def held_out(self, config: Config) -> float | None:
-        run = self.identities.planned(config)
+        run = self.planned(config)
         if run.fingerprint not in self._losses:
             loss = final_loss(run)
             if loss is None:
@@ -64,17 +62,44 @@ class Planner:
             self._losses[run.fingerprint] = loss
         return self._losses[run.fingerprint]
 
+    def planned(self, config: Config) -> PlannedRun:
+        """Raises `UserError` where the corpora are not prepared."""
+        identity = self._known.get(config)
+        if identity is None:
+            identity = self._known[config] = fingerprint(config, self.data(config))
+        name = self._folders.get(identity[:8], run_id(config, identity))
+        return PlannedRun(config, identity, self.study.folder / name)
+
+    def data(self, config: Config) -> dict[str, Any]:
+        """Fingerprints of the corpora; their files are read once, not once per run."""
+        from tst_study.data.run_data import fingerprints
+
+        key = (config.data, config.model.vocabulary_size, config.batch.sequence_length)
+        if key not in self._data:
+            try:
+                self._data[key] = fingerprints(config)
+            except UserError:
+                if not self.unprepared:
+                    raise
+                self._data[key] = {"not prepared": [c.path for c in config.data.corpora]}
+        return self._data[key]
+
+    def _look(self) -> None:
+        """Note which folders are there."""
+        if self.study.folder.is_dir():
+            self._folders = {path.name[-8:]: path.name for path in self.study.folder.iterdir()}
+
     def _plan(self, results: Results) -> list[PlannedRun]:
-        self.identities.look()
+        self._look()
         runs: dict[str, PlannedRun] = {}
         for config in self.study.runs(results):
-            run = self.identities.planned(config)
+            run = self.planned(config)
             # The same identity is the same run: the winner of a sweep is a baseline as well.
             runs.setdefault(run.fingerprint, run)
         return list(runs.values())
 
     def _with_trunks(self, runs: list[PlannedRun]) -> list[PlannedRun]:
-        return with_trunks(runs, self.identities) if self.share else runs
+        return with_trunks(runs, self) if self.study.share else runs
 
 
 @dataclass(frozen=True)
@@ -93,18 +118,18 @@ class Trunk:
     """Fork step of each branch, by fingerprint."""
 
 
-def trunks_of(runs: Sequence[PlannedRun], identities: Identities) -> list[Trunk]:
+def trunks_of(runs: Sequence[PlannedRun], planner: Planner) -> list[Trunk]:
     """Every trunk that the runs allow, whatever has been trained already: the same study always
     has the same trunks."""
     groups: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         if shared_until(run.config) and run.config.schedule.stop_after is None:
-            form = prefix_form(run.config, identities.data(run.config))
+            form = prefix_form(run.config, planner.data(run.config))
             groups[digest(form)].append(run)
-    return [_trunk(group, identities) for group in groups.values() if len(group) > 1]
+    return [_trunk(group, planner) for group in groups.values() if len(group) > 1]
 
 
-def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[PlannedRun]:
+def with_trunks(runs: Sequence[PlannedRun], planner: Planner) -> list[PlannedRun]:
     """The runs, in their order, with trunks before their first branch.
 
     A run that has begun already continues alone; a trunk is left out where nothing is left to fork
@@ -112,7 +137,7 @@ def with_trunks(runs: Sequence[PlannedRun], identities: Identities) -> list[Plan
     """
     by_fingerprint = {run.fingerprint: run for run in runs}
     trunk_of: dict[str, tuple[Trunk, int]] = {}
-    for trunk in trunks_of(runs, identities):
+    for trunk in trunks_of(runs, planner):
         there, kept = state(trunk.run), _kept_steps(trunk)
         open_ = {
             fingerprint: (trunk, step)
@@ -146,7 +171,7 @@ def _kept_steps(trunk: Trunk) -> set[int]:
     return there | {step for step in to_come if step > max(there, default=0)}
 
 
-def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
+def _trunk(group: list[PlannedRun], planner: Planner) -> Trunk:
     longest, second = sorted((shared_until(run.config) for run in group), reverse=True)[:2]
     forks = {run.fingerprint: min(shared_until(run.config), second) for run in group}
     template = next(run.config for run in group if shared_until(run.config) == longest)
@@ -160,4 +185,4 @@ def _trunk(group: list[PlannedRun], identities: Identities) -> Trunk:
         log_every=gcd(*(run.config.execution.log_every for run in group)),
         evaluate_every=gcd(*(every for every in evaluations if every)) or None,
     )
-    return Trunk(replace(identities.planned(config), branch=template.name), forks)
+    return Trunk(replace(planner.planned(config), branch=template.name), forks)

@@ -176,7 +176,6 @@ class Submitted:
 
 def submit_to_slurm(
     study: Study,
-    root: Path,
     profile: Profile,
     options: Options,
     wanted: Callable[[PlannedRun], bool] = lambda run: True,
@@ -188,7 +187,7 @@ def submit_to_slurm(
     that it does not try for ever what fails. Raises `UserError`, also where Slurm took nothing at
     all.
     """
-    planning = Planner(study, root, options.share, unprepared=options.dry)
+    planning, root = Planner(study, unprepared=options.dry), study.folder
     with nullcontext(-1) if options.dry else the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]

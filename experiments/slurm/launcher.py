@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -42,9 +43,7 @@ class Slurm:
         parallel = self._options.parallel
         return profile.model_copy(update={"parallel": parallel}) if parallel else profile
 
-    def submit(
-        self, study: Study, root: Path, wanted: Callable[[PlannedRun], bool] = lambda run: True
-    ) -> int:
+    def submit(self, study: Study, wanted: Callable[[PlannedRun], bool] = lambda run: True) -> int:
         """Returns at once, with runs queued; 1 where Slurm refused some of them."""
         call("sbatch", "--version")  # preparing data may take hours: not without Slurm
         if self._options.profile is None and found() is None:
@@ -54,18 +53,15 @@ class Slurm:
                 "for, or name another by --profile"
             )
         profile = self.profile
-        check_before_preparing(study, root, self._options.share, self.allocation)
+        check_before_preparing(study, self.allocation)
         if not self._options.dry:
             study.prepare()
-        rest = self._command(study, root) if study.scale else ()
-        done = submit_to_slurm(study, root, profile, self._options, wanted, rest)
+        # Submits what the results of this call's runs decide.
+        at = replace(study, folder=study.folder.absolute())
+        rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
+        done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
         return 1 if done.refused else 0
-
-    def _command(self, study: Study, root: Path) -> list[str]:
-        """Submits what the results of this call's runs decide."""
-        words = ["submit", study.name, "--scale", study.scale, "--launcher", "slurm", "--only-new"]
-        return [*words, "--runs", str(root.absolute()), *self._options.words()]
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""

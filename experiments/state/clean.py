@@ -95,6 +95,6 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
 def _given_up(planner: Planner) -> set[str]:
     """The study's trunks without those that a branch has yet to fork from. A trunk that it does not
     plan may be another scale's, whose branches are not known here."""
-    trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner.identities)}
+    trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner)}
     planned = (*planner.decided(), *planner.whole())
     return trunks - {run.trunk.run_id for run in planned if run.trunk}

@@ -125,10 +125,10 @@ def _obstacle(folder: Path) -> str:
     return ""
 
 
-def rows_of(study: Study, root: Path, share: bool = True) -> list[StatusRow]:
+def rows_of(study: Study) -> list[StatusRow]:
     """Every run that the study has decided on and every other one in its folder. `UserError` where
     its corpora are not prepared."""
-    return _rows(root, Planner(study, root, share).decided())
+    return _rows(study.folder, Planner(study).decided())
 
 
 def rows_below(root: Path) -> list[StatusRow]:
@@ -189,11 +189,11 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     return found
 
 
-def stopped(study: Study, root: Path, pattern: str, share: bool) -> Callable[[PlannedRun], bool]:
+def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
-    rows = matching(rows_of(study, root, share), pattern, root)
+    rows = matching(rows_of(study), pattern, study.folder)
     chosen = {one.run_id for one in rows if one.state in STOPPED}
-    planned = Planner(study, root, share).decided()
+    planned = Planner(study).decided()
     trunks = {run.trunk.run_id for run in planned if run.trunk and run.run_id in chosen}
 
     def wanted(run: PlannedRun) -> bool:

@@ -25,8 +25,7 @@ STATES = (
 )
 ENDLESS = 10_000
 """Columns of a screen that is none: a file or a pipe gets whole lines."""
-NUMBERS = range(2, 7)
-"""Columns that end alike."""
+NUMBERS = ("step", "training", "held-out", "tokens/s", "left")
 
 
 def show(root: Path, rows: Callable[[], list[StatusRow]], every: float | None) -> None:
@@ -50,7 +49,7 @@ def look(study: str, scale: str, root: Path, share: bool = True) -> list[StatusR
     """A study's own list of runs where its corpora are there, else what its folder holds."""
     if study in STUDIES:
         try:
-            return rows_of(load(study, scale, root), root, share)
+            return rows_of(load(study, scale, root, share=share))
         except UserError as error:
             check_is_there(root)
             say_once(f"without runs of {study} that never began: {error}")
@@ -76,16 +75,12 @@ def sums(rows: Sequence[StatusRow]) -> str:
     return text
 
 
-def cells(rows: Sequence[StatusRow]) -> list[list[str]]:
-    """A heading, then the cells of each run, without columns that nothing stands in."""
-    remarks = [
-        printable("; ".join(filter(None, (one.phase, "" if one.state == "done" else one.message))))
-        for one in rows
-    ]
-    heads = ("run", "state", "step", "training", "held-out", "tokens/s", "left")
-    found = [[*heads, "job" if any(one.job for one in rows) else ""]]
+def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
+    """A heading, then a line for each run, for a screen of so many columns."""
+    cells = [["run", "state", *NUMBERS, "job", "phase"]]
     for one in rows:
-        found.append(
+        said = (one.phase, "" if one.state == "done" else one.message)
+        cells.append(
             [
                 printable(one.run_id),
                 one.state,
@@ -95,18 +90,20 @@ def cells(rows: Sequence[StatusRow]) -> list[list[str]]:
                 "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}",
                 "" if one.seconds_left is None else duration(one.seconds_left),
                 one.job,
+                printable("; ".join(filter(None, said))),
             ]
         )
-    return [
-        [*row, remark]
-        for row, remark in zip(found, ["phase" if any(remarks) else "", *remarks], strict=True)
-    ]
+    return fitted(cells, width, NUMBERS)
 
 
-def lines(rows: Sequence[StatusRow], width: int = ENDLESS) -> list[str]:
-    """For a screen of so many columns. Names of runs give way where it is narrow, in their middle:
-    seeds stay apart."""
-    text = cells(rows)
-    beside = sum(max(map(len, column)) + 2 for column in list(zip(*text, strict=True))[1:-1])
-    text = [[shortened(row[0], max(24, width - beside)), *row[1:]] for row in text]
-    return aligned(text, NUMBERS)
+def fitted(rows: Sequence[Sequence[str]], width: int, numbers: Sequence[str]) -> list[str]:
+    """Lines of a table for a screen of so many columns, without columns that nothing stands in.
+
+    `numbers`: headings of columns that end alike. Names of runs, in the first column, give way
+    where it is narrow, in their middle: seeds stay apart. The last one may run over.
+    """
+    kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    beside = sum(max(map(len, column)) + 2 for column in kept[1:-1])
+    names = [shortened(name, max(24, width - beside)) for name in kept[0]] if kept else []
+    right = [place for place, column in enumerate(kept) if column[0] in numbers]
+    return aligned(list(zip(names, *kept[1:], strict=True)), right)

@@ -33,7 +33,13 @@ STUDIES: dict[str, Declared] = {
 }
 
 
-def load(name: str, scale: str, runs: Path | None = None, device: str | None = None) -> Study:
+def load(
+    name: str,
+    scale: str,
+    runs: Path | None = None,
+    device: str | None = None,
+    share: bool = True,
+) -> Study:
     """The study of that name at that scale, on another device than the scale says where one is
     given; with its runs in another folder, corpora that are not there yet are made in that folder,
     too. Raises `UserError` for names that do not exist."""
@@ -71,6 +77,7 @@ def load(name: str, scale: str, runs: Path | None = None, device: str | None = N
             if isinstance(part, Choice) and (why := part.dead_end(make, results))
         ],
         folder=runs or usual,
+        share=share,
         questions=declared.questions(chosen),
     )
 
@@ -94,7 +101,8 @@ def of_folder(root: Path, device: str | None = None) -> Study:
             configs.append(config.executed(**execution))
     if not configs:
         raise UserError(f"{root}: holds no runs")
-    return Study(str(root), "", f"Runs of {root}", "", {}, lambda results: configs, root)
+    runs = f"Runs of {root}"
+    return Study(str(root), "", runs, "", {}, lambda results: configs, root, share=False)
 
 
 def _on(device: str | None) -> dict[str, str]:

@@ -64,8 +64,12 @@ def planned_study(runs: Callable[[Results], list[Config]]) -> Study:
     return Study("fake", "test", "A fake study", "Shows nothing.", {}, runs)
 
 
+def at(study: Study, folder: Path) -> Study:
+    return replace(study, folder=folder)
+
+
 def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
-    return launch(study, root, Options(parallel=parallel), target=fake_training.run)
+    return launch(at(study, root), Options(parallel=parallel), target=fake_training.run)
 
 
 def launches(root: Path) -> dict[str, int]:
@@ -129,8 +133,8 @@ def test_study_is_planned_again_when_results_come(tmp_path: Path) -> None:
         return [*(run for runs in sweep.values() for run in runs), *pairs]
 
     study = planned_study(runs)
-    assert len(Planner(study, tmp_path).decided()) == 4
-    assert len(Planner(study, tmp_path).whole()) == 5
+    assert len(Planner(at(study, tmp_path)).decided()) == 4
+    assert len(Planner(at(study, tmp_path)).whole()) == 5
     submit(study, tmp_path)
     assert launches(tmp_path) == dict.fromkeys((*tried.values(), "pair_0.002"), 1)
 
@@ -165,7 +169,7 @@ def test_a_choice_whose_candidates_all_diverge_ends_alone_and_says_so(
     tried = ("diverge_-100-baseline-{}-seed0", "good-100-baseline-{}-seed1")
     names = [name.format(rate) for name in tried for rate in ("lr0.001", "lr0.002")]
     assert launches(tmp_path) == dict.fromkeys([*names, "good-100-s4-r0.25-lr0.001-seed1"], 1)
-    planner = Planner(study, tmp_path)
+    planner = Planner(at(study, tmp_path))
     assert len(planner.decided()) == len(planner.whole()) == 5
     (line,) = planner.dead_ends()
     assert line.startswith("diverge_-100-baseline-lr0.001-seed0, diverge_-100-baseline-lr0.002-")
@@ -183,13 +187,13 @@ def test_two_submitters_at_once_start_each_run_once_and_no_more_than_asked_for(
     tmp_path: Path,
 ) -> None:
     configs = [config(f"seconds_0.2{n}", f"seed={n}") for n in range(6)]
-    study, done, at_once = study_of(*configs), list[Queue](), list[int]()
+    study, done, at_once = at(study_of(*configs), tmp_path), list[Queue](), list[int]()
 
     def look(queue: Queue) -> None:
         at_once.append(len(queue.running))
 
     def submit() -> None:
-        done.append(launch(study, tmp_path, Options(parallel=2), look, target=fake_training.run))
+        done.append(launch(study, Options(parallel=2), look, target=fake_training.run))
 
     threads = [threading.Thread(target=submit) for _ in range(2)]
     for thread in threads:
@@ -320,7 +324,7 @@ def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
 
 def test_branches_wait_for_their_trunk_and_fail_with_it(tmp_path: Path) -> None:
     branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
-    planned = [run.config.name for run in Planner(study_of(*branches), tmp_path).decided()]
+    planned = [run.config.name for run in Planner(at(study_of(*branches), tmp_path)).decided()]
     assert planned == ["trunk-s4-20steps-seed0", "branch0.2", "branch0.3"]
     submit(study_of(*branches), tmp_path)
     trunk, *others = (
@@ -373,7 +377,7 @@ def test_runs_that_may_take_the_gpu_are_spawned_and_have_it_alone(
 ) -> None:
     one = config("one", f"execution.device={device}")
     assert CONTEXT(one).get_start_method() == method
-    assert local_queue.fitting(Planner(study_of(one), tmp_path).decided(), 1) == at_a_time
+    assert local_queue.fitting(Planner(at(study_of(one), tmp_path)).decided(), 1) == at_a_time
 
 
 def test_studies_of_laptop_models_stay_on_processors_unless_asked(
@@ -396,6 +400,6 @@ def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
     submit(study_of(config("a", "seed=1"), config("fail", "seed=2")), tmp_path)
     (tmp_path / "healed").touch()
     again = catalogue.of_folder(tmp_path)
-    wanted = stopped(again, tmp_path, "", share=False)
-    assert not launch(again, tmp_path, Options(), wanted=wanted, target=fake_training.run).failed
+    wanted = stopped(again, "")
+    assert not launch(again, Options(), wanted=wanted, target=fake_training.run).failed
     assert launches(tmp_path) == {"a": 1, "fail": 2}

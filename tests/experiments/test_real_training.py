@@ -30,8 +30,8 @@ def config(name, s):
 
 if __name__ == "__main__":
     runs = [config("pair-s1", 1), config("pair-s4", 4)]
-    study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs)
-    queue = launch(study, Path(sys.argv[1]), Options(processes=int(sys.argv[2])))
+    study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs, Path(sys.argv[1]))
+    queue = launch(study, Options(processes=int(sys.argv[2])))
     assert not queue.failed, queue.failed
     assert "torch" not in sys.modules
 """

@@ -28,7 +28,8 @@ def _with_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner(*configs: Config, root: Path = Path("none"), share: bool = True) -> Planner:
-    return Planner(Study("s", "test", "S", "", {}, lambda results: list(configs)), root, share)
+    runs = list(configs)
+    return Planner(Study("s", "test", "S", "", {}, lambda results: runs, root, share))
 
 
 def one(s: int, r: float, *more: str) -> Config:
@@ -41,10 +42,9 @@ def saved(planning: Planner) -> float:
 
 
 def test_the_papers_whole_grid_is_trained_for_little_more_than_half() -> None:
-    chosen = catalogue.load("bag-grid", "paper")
-    planning = Planner(chosen, Path("none"))
-    assert saved(planning) == pytest.approx(0.458, abs=0.001)
-    assert saved(Planner(chosen, Path("none"), share=False)) == 0.0
+    shared, alone = (catalogue.load("bag-grid", "paper", share=share) for share in (True, False))
+    assert saved(Planner(shared)) == pytest.approx(0.458, abs=0.001)
+    assert saved(Planner(alone)) == 0.0
 
 
 def test_trunks_stand_before_their_branches_and_name_their_forks() -> None:
@@ -137,7 +137,7 @@ def test_what_has_begun_goes_on_alone(tmp_path: Path) -> None:
     # Two would have to wait for a trunk that serves one of them: it is left out,
     assert all(run.config.role != "trunk" for run in planning.decided())
     # unless it is there already.
-    begin(trunks_of(planning.asked_for(), planning.identities)[0].run, "done")
+    begin(trunks_of(planning.asked_for(), planning)[0].run, "done")
     assert [run.config.role for run in planning.decided()].count("trunk") == 1
 
 

@@ -71,7 +71,7 @@ def test_collect_misses_runs_of_the_study_that_never_began(
 ) -> None:
     monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
     study = load("headline", "smoke", tmp_path)
-    runs = Planner(study, tmp_path).decided()
+    runs = Planner(study).decided()
     begin(runs[0], "failed")
     cli.collect("headline", "smoke", tmp_path)
     said = capsys.readouterr().out

@@ -10,12 +10,14 @@ import pytest
 from experiments.plan.planner import Planner
 from experiments.slurm.profile import Profile, Resources
 from experiments.state.jobs import cancel_runs
-from experiments.state.status import StatusRow, rows_of
+from experiments.state.status import StatusRow
 from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import (
+    at,
     launches,
+    rows,
     run_state,
     seeded,
     state,
@@ -31,7 +33,7 @@ fake = pytest.mark.usefixtures("without_data")
 
 
 def the_row(study: Study, root: Path) -> StatusRow:
-    (row,) = rows_of(study, root)
+    (row,) = rows(study, root)
     return row
 
 
@@ -43,14 +45,14 @@ def test_what_gets_on_is_launched_again_and_what_gets_nowhere_is_given_up(tmp_pa
     said: set[str] = set()
 
     def both_said() -> bool:
-        said.update(row.message for row in rows_of(study, tmp_path))
+        said.update(row.message for row in rows(study, tmp_path))
         wanted = ("crashed 1 times", "in a row without a new checkpoint: 1")
         return all(any(words in message for message in said) for words in wanted)
 
     wait_until(both_said)
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"hops_5": 6, "crash_2": 3, "stuck": 3}
-    assert [row.state for row in rows_of(study, tmp_path)] == ["done", "done", "failed"]
+    assert [row.state for row in rows(study, tmp_path)] == ["done", "done", "failed"]
     given_up = "given up: launches in a row without a new checkpoint: 3: stopped at once"
     assert run_state(tmp_path, "stuck")["message"] == given_up
     submit(study, tmp_path, profile(retries=0))
@@ -103,7 +105,7 @@ def test_a_run_that_is_held_is_waited_for(tmp_path: Path, held: float, queued_ag
     """An old process that ends seconds later; one that ends when the job is back in the queue."""
     study = seeded("a")
     submit(study, tmp_path, profile(sbatch={"begin": "now+2"}))
-    (run,) = Planner(study, tmp_path).decided()
+    (run,) = Planner(at(study, tmp_path)).decided()
     with run_lock.hold(run.folder):
         time.sleep(held)
     wait_for_end(tmp_path)

@@ -14,7 +14,7 @@ from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Resources, SmallJob
 from experiments.state.clean import delete, not_needed
 from experiments.state.jobs import cancel_runs
-from experiments.state.status import rows_of, stopped
+from experiments.state.status import stopped
 from experiments.studies import catalogue
 from tests.experiments.fake_training import config
 from tests.slurm import fake_site
@@ -22,7 +22,9 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import (
     ROOT,
+    at,
     launches,
+    rows,
     seeded,
     state,
     study_of,
@@ -46,14 +48,14 @@ def test_half_a_refusal_says_what_was_queued_and_is_made_up_later(
 ) -> None:
     study = seeded("a", "elsewhere")
     wrong = {"match": "elsewhere", "resources": {"partition": "nowhere"}}
-    done = submit_to_slurm(study, tmp_path, profile(runs=(wrong,)), Options())
+    done = submit_to_slurm(at(study, tmp_path), profile(runs=(wrong,)), Options())
     assert ([run.config.name for run in done.new], len(done.left)) == (["a"], 1)
     text = "\n".join(done.lines())
     assert "1 submitted in 1 arrays" in text
     assert "1 not submitted: submit again when Slurm takes more" in text
     assert "refused: sbatch: " in text
     cluster.run("scancel", done.follow_ups["collect"])
-    again = submit_to_slurm(study, tmp_path, profile(), Options(collects=False))
+    again = submit_to_slurm(at(study, tmp_path), profile(), Options(collects=False))
     assert [run.config.name for run in again.new] == ["elsewhere"]
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"a": 1, "elsewhere": 1}
@@ -64,11 +66,11 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     train; but once, as long as nothing else has ended."""
     study = seeded("a", "fail")
     nowhere = profile(small=SmallJob(partition="nowhere"))
-    refused = submit_to_slurm(study, tmp_path, nowhere, Options())
+    refused = submit_to_slurm(at(study, tmp_path), nowhere, Options())
     assert not refused.follow_ups
     assert "refused: collect: sbatch: " in "\n".join(refused.lines())
     wait_for_end(tmp_path)
-    only_new = submit_to_slurm(study, tmp_path, profile(), Options(only_new=True))
+    only_new = submit_to_slurm(at(study, tmp_path), profile(), Options(only_new=True))
     assert (only_new.new, [*only_new.follow_ups]) == ([], ["collect"])
     wait_for_end(tmp_path)
     found = json.loads((tmp_path / "report" / "collected.json").read_text())
@@ -79,7 +81,7 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     assert len((tmp_path / "report" / "runs.csv").read_text().splitlines()) == 3
     logs = [path.read_text() for path in (tmp_path / "slurm").glob("*/*_log.out")]
     assert any(f"{missing}: failed corpus: too short" in log for log in logs)
-    assert not submit_to_slurm(study, tmp_path, profile(), Options(only_new=True)).follow_ups
+    assert not submit_to_slurm(at(study, tmp_path), profile(), Options(only_new=True)).follow_ups
 
 
 def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
         qos=None,
         small=SmallJob(time="5", memory_gb=0.5, sbatch={"hold": True}),
     )
-    submit_to_slurm(seeded("a"), tmp_path, big, Options())
+    submit_to_slurm(at(seeded("a"), tmp_path), big, Options())
     training, small = (
         (one.folder(tmp_path) / "script.sh").read_text() for one in submission.all_of(tmp_path)
     )
@@ -118,7 +120,7 @@ def test_what_a_sweep_decides_is_submitted_by_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launcher, root = fake_sweep(monkeypatch, tmp_path, "a")
-    assert launcher.submit(catalogue.load("fake-sweep", "smoke"), root) == 0
+    assert launcher.submit(catalogue.load("fake-sweep", "smoke", root)) == 0
     assert "1 more depend on their results: job " in capsys.readouterr().out
     wait_for_end(root)
     assert launches(root) == {"a": 1, "b": 1, "pair": 1}
@@ -129,7 +131,7 @@ def test_a_sweep_that_fails_is_not_tried_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher, root = fake_sweep(monkeypatch, tmp_path, "fail")
-    launcher.submit(catalogue.load("fake-sweep", "smoke"), root)
+    launcher.submit(catalogue.load("fake-sweep", "smoke", root))
     wait_for_end(root)
     assert launches(root) == {"fail": 1, "b": 1}
     assert len(collected(root)["missing"]) == 1  # type: ignore[arg-type]
@@ -143,16 +145,16 @@ def test_cancelled_and_blocked_runs_say_why_and_are_what_retry_takes(tmp_path: P
     submit(first, tmp_path, profile(retries=0, runs=(), sbatch={"begin": "now+5"}))
     assert len(cancel_runs(tmp_path, "a-")) == 1
     wait_for_end(tmp_path)
-    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(chosen, tmp_path)}
-    trunk = rows.pop("trunk-s4-20steps-seed0")
-    assert {name: row.state for name, row in rows.items()} == {
+    found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(chosen, tmp_path)}
+    trunk = found.pop("trunk-s4-20steps-seed0")
+    assert {name: row.state for name, row in found.items()} == {
         "branch0.2": "blocked", "branch0.3": "blocked", "a": "cancelled", "never": "waiting",
     }  # fmt: skip
-    assert rows["branch0.2"].message == f"its trunk {trunk.run_id}: failed"
+    assert found["branch0.2"].message == f"its trunk {trunk.run_id}: failed"
     assert (trunk.message, trunk.steps) == ("this trunk fails", 20)
     (tmp_path / "no_trunks").unlink()
-    wanted = stopped(chosen, tmp_path, "", share=True)
-    done = submit_to_slurm(chosen, tmp_path, profile(), Options(collects=False), wanted)
+    wanted = stopped(at(chosen, tmp_path), "")
+    done = submit_to_slurm(at(chosen, tmp_path), profile(), Options(collects=False), wanted)
     assert sorted(run.config.name for run in done.new) == [
         "a", "branch0.2", "branch0.3", "trunk-s4-20steps-seed0",
     ]  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from experiments.slurm.handing_over import Submitted, submit_to_slurm
 from experiments.slurm.jobs import in_the_queue
 from experiments.slurm.profile import Profile, Resources
 from experiments.state.jobs import cancel_runs
-from experiments.state.status import rows_of
+from experiments.state.status import StatusRow, rows_of
 from experiments.study import Study
 from tests.experiments.fake_training import config
 from tests.slurm.conftest import profile
@@ -41,8 +42,16 @@ def seeded(*names: str) -> Study:
     return study_of(*(config(name, f"seed={seed}") for seed, name in enumerate(names)))
 
 
+def at(study: Study, folder: Path) -> Study:
+    return replace(study, folder=folder)
+
+
+def rows(study: Study, root: Path) -> list[StatusRow]:
+    return rows_of(at(study, root))
+
+
 def submit(study: Study, root: Path, how: Profile | None = None) -> Submitted:
-    return submit_to_slurm(study, root, how or profile(), Options(collects=False))
+    return submit_to_slurm(at(study, root), how or profile(), Options(collects=False))
 
 
 def state(root: Path, name: str) -> str:
@@ -114,22 +123,22 @@ def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path:
     study = seeded("fail", "bug", "killed", "good")
     submit(study, tmp_path, profile(retries=0))
     wait_for_end(tmp_path)
-    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(study, tmp_path)}
-    assert {name: row.state for name, row in rows.items()} == {
+    found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(study, tmp_path)}
+    assert {name: row.state for name, row in found.items()} == {
         "fail": "failed", "bug": "failed", "killed": "failed", "good": "done",
     }  # fmt: skip
-    assert rows["fail"].message == "corpus: too short; give more text"
+    assert found["fail"].message == "corpus: too short; give more text"
     given_up = r"given up: launches in a row without a new checkpoint: 1 \(\S+: task 0: "
     bug = r"Exited with exit code 70\): ZeroDivisionError: division by zero"
-    assert re.fullmatch(given_up + bug, rows["bug"].message)
-    assert re.fullmatch(given_up + r"Killed\): starting", rows["killed"].message)
+    assert re.fullmatch(given_up + bug, found["bug"].message)
+    assert re.fullmatch(given_up + r"Killed\): starting", found["killed"].message)
     (log,) = tmp_path.glob("bug-*/job/log.txt")
     assert "Traceback" in log.read_text()
     (tmp_path / "healed").touch()
     assert len(submit(study, tmp_path).new) == 3
     wait_for_end(tmp_path)
     assert launches(tmp_path) == {"fail": 2, "bug": 2, "killed": 2, "good": 1}
-    assert all(row.state == "done" for row in rows_of(study, tmp_path))
+    assert all(row.state == "done" for row in rows(study, tmp_path))
 
 
 def test_branches_wait_for_their_trunk_and_are_killed_with_it(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from experiments.slurm.profile import Profile, Resources
-from experiments.state.status import rows_of
 from experiments.study import Study
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_launching import ROOT, submit, wait_for_end, wait_until
+from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
 from tst_study.record import reader as run_record
 
@@ -52,7 +51,7 @@ def test_a_requeued_run_ends_in_the_bits_of_an_unbroken_one(
     submit(study, tmp_path / "runs", Profile(resources=Resources(time="10")))
     (folder,) = (tmp_path / "runs").glob("long-*")
     wait_until(lambda: logged_step(folder) >= 50)
-    (row,) = rows_of(study, tmp_path / "runs")
+    (row,) = rows(study, tmp_path / "runs")
     cluster.run("scancel", "--signal=USR2", row.job)
     wait_for_end(tmp_path / "runs")
     assert len(run_record.read(folder).segments) == 2, (folder / "job" / "log.txt").read_text()

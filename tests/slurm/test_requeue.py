@@ -10,7 +10,6 @@ import pytest
 from experiments.slurm.jobs import launches_of, remark
 from experiments.slurm.profile import Resources
 from experiments.state.jobs import cancel_runs
-from experiments.state.status import rows_of
 from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
@@ -19,6 +18,7 @@ from tests.slurm.test_launching import (
     launches as counted,
 )
 from tests.slurm.test_launching import (
+    rows,
     run_state,
     seeded,
     state,
@@ -57,8 +57,8 @@ def resumed_from(root: Path, name: str) -> list[int | None]:
 
 
 def job_of(root: Path, name: str, study_names: tuple[str, ...]) -> str:
-    rows = rows_of(seeded(*study_names), root)
-    return next(row.job for row in rows if row.run_id.startswith(name))
+    found = rows(seeded(*study_names), root)
+    return next(row.job for row in found if row.run_id.startswith(name))
 
 
 @pytest.mark.usefixtures("timed")  # which begin here, beside these
@@ -89,8 +89,8 @@ def test_cancel_checkpoints_and_is_not_undone(cluster: Cluster, tmp_path: Path) 
     wait_until(lambda: is_training(tmp_path, "seconds_6"))
     (cancelled,) = cancel_runs(tmp_path, "seconds_6-")
     wait_for_end(tmp_path)
-    rows = {row.run_id.rsplit("-", 1)[0]: row for row in rows_of(seeded(*names), tmp_path)}
-    assert (rows["seconds_6"].state, rows["seconds_0.3"].state) == ("cancelled", "done")
+    found = {row.run_id.rsplit("-", 1)[0]: row for row in rows(seeded(*names), tmp_path)}
+    assert (found["seconds_6"].state, found["seconds_0.3"].state) == ("cancelled", "done")
     assert counted(tmp_path)["seconds_6"] == 1
     assert [run.run_id for run in submit(seeded(*names), tmp_path).new] == [cancelled]
     wait_for_end(tmp_path)

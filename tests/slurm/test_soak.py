@@ -50,7 +50,7 @@ class Soak:
         self.cluster, self.root = cluster, root
         self.configs = list(islice(configs, RUNS))
         self.more = configs
-        self.study = Study("soak", "test", "Soak", "", {}, lambda results: self.configs)
+        self.study = Study("soak", "test", "Soak", "", {}, lambda results: self.configs, root)
         self.profile = Profile(resources=Resources(time="30"), retries=20, parallel=4)
         self.dice = random.Random(0)
         self.killed: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class Soak:
 
     def submit(self) -> None:
         try:
-            submit_to_slurm(self.study, self.root, self.profile, Options(collects=False))
+            submit_to_slurm(self.study, self.profile, Options(collects=False))
         except UserError as error:  # a controller that is being started again
             print(error)
 
@@ -112,7 +112,7 @@ class Soak:
         return not self.submitted_in_a_process(self.dice.uniform(0.0, 1.5))
 
     def is_over(self) -> bool:
-        planned = Planner(self.study, self.root).decided()
+        planned = Planner(self.study).decided()
         return all(run_record.is_over(run.folder) for run in planned)
 
     def go(self) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from experiments.slurm import commands, submission
-from experiments.state.status import rows_below, rows_of
+from experiments.state.status import rows_below
 from experiments.state.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
-from tests.slurm.test_launching import launches, seeded, submit, wait_for_end, wait_until
+from tests.slurm.test_launching import launches, rows, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
@@ -127,32 +127,22 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 
 def test_ids_that_begin_anew_harm_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """A job of another submission has the id that this study once got: it is not taken for ours."""
-    study = seeded("seconds_1")
+    study, ours = seeded("seconds_1"), tmp_path / "ours"
     submit(study, tmp_path / "other")
     (other,) = submission.all_of(tmp_path / "other")
-    lost = submission.new(
-        tmp_path / "ours", "", ["seconds_1-0", *_ids(study, tmp_path / "ours")], tmp_path
-    )
-    lost.folder(tmp_path / "ours").mkdir(parents=True)
-    write_json(lost.folder(tmp_path / "ours") / "intent.json", lost.__dict__)
-    write_json(
-        lost.folder(tmp_path / "ours") / "job.json", {"job": other.job_id(tmp_path / "other")}
-    )
-    assert len(submit(study, tmp_path / "ours").new) == 1
-    wait_for_end(tmp_path / "ours")
-    assert launches(tmp_path / "ours") == {"seconds_1": 1}
-
-
-def _ids(study: Any, root: Path) -> list[str]:
-    from experiments.plan.planner import Planner
-
-    return [run.run_id for run in Planner(study, root).decided()]
+    lost = submission.new(ours, "", ["seconds_1-0", *other.runs], tmp_path)
+    lost.folder(ours).mkdir(parents=True)
+    write_json(lost.folder(ours) / "intent.json", lost.__dict__)
+    write_json(lost.folder(ours) / "job.json", {"job": other.job_id(tmp_path / "other")})
+    assert len(submit(study, ours).new) == 1
+    wait_for_end(ours)
+    assert launches(ours) == {"seconds_1": 1}
 
 
 def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sbatch: .*invalid partition specified: nowhere"):
         submit(seeded("a"), tmp_path, profile(resources={"partition": "nowhere"}))
-    assert [row.state for row in rows_of(seeded("a"), tmp_path)] == ["waiting"]
+    assert [row.state for row in rows(seeded("a"), tmp_path)] == ["waiting"]
 
 
 def test_without_a_controller_nothing_is_submitted_and_jobs_outlive_it(
