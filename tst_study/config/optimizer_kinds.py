@@ -11,8 +11,6 @@ OptimizerName: TypeAlias = Literal["adamw", "muon"]
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    label: str
-    """For people."""
     states_per_projection_weight: int
     """float32 numbers kept of each weight of the attention and feed-forward projections."""
     states_per_other_weight: int
@@ -22,6 +20,6 @@ class OptimizerKind:
 
 
 OPTIMIZER_KINDS: dict[OptimizerName, OptimizerKind] = {
-    "adamw": OptimizerKind("AdamW", 2, 2),
-    "muon": OptimizerKind("Muon and AdamW", 1, 2, needs_whole_matrices=True),
+    "adamw": OptimizerKind(2, 2),
+    "muon": OptimizerKind(1, 2, needs_whole_matrices=True),
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.trained_run import TrainedRun
-from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
@@ -126,24 +125,14 @@ def _size(parameters: Mapping[str, int]) -> str:
 def _training(
     run: TrainedRun, record: RunRecord, setting: SuperpositionSetting
 ) -> Iterator[tuple[str, str]]:
-    plan, config, header = run.plan, run.config, run.header
-    counters = run.counters()
-    yield "study, run", f"{header['study']}, {header['run_id']} (seed {config.seed})"
+    plan, header, counters = run.plan, run.header, run.counters()
+    yield "study, run", f"{header['study']}, {header['run_id']} (seed {run.config.seed})"
     yield "fingerprint", header["fingerprint"]
     superposed = min(run.step, plan["superposed_steps"])
     how = f"{superposed:,} ({setting.label})" if superposed else "0"
     yield "steps", f"{run.step:,} of {plan['steps']:,}, of which superposed {how}"
-    batch = f"{plan['sequences']:,} × {plan['sequence_length']:,} latent tokens"
-    yield "batch, context", f"{batch}; a context of {plan['sequence_length']:,} tokens"
     yield "tokens read", f"{counters['raw_tokens']:,} raw, {counters['latent_tokens']:,} latent"
     yield "training FLOPs", f"{counters['flops']:.4g}"
-    schedule, optimizer = config.schedule, config.optimizer
-    yield (
-        "optimizer",
-        f"{OPTIMIZER_KINDS[optimizer.kind].label}, peak learning rate {optimizer.learning_rate:g}, "
-        f"{schedule.kind}, warm-up {schedule.warmup_steps:,} steps, "
-        f"{'annealed' if run.annealed else 'not annealed here'}",
-    )
     row = next((row for row in reversed(record.metrics) if row["step"] <= run.step), None)
     if row is not None and record.segments:
         devices = record.segments[-1].get("devices")
