@@ -174,8 +174,9 @@ class FeedForward(Recomputable, MLP):
 class Mixture(Recomputable, MoELayer):
     """Megatron's, which makes its dispatcher by a name."""
 
-    def __init__(self, *inputs: Any, **named: Any) -> None:
-        super().__init__(*inputs, **named)
+    def __init__(self, config: TransformerConfig, **named: Any) -> None:
+        parts = MoESubmodules(experts=GroupedExperts, router=Router)
+        super().__init__(config, parts, **named)
         self.token_dispatcher.__class__ = Dispatcher  # of the same state
 
 
@@ -203,8 +204,6 @@ def block_specification(config: TransformerConfig, layer: ModuleSpec) -> Transfo
 def layer_specification(config: TransformerConfig) -> ModuleSpec:
     """One layer of the model."""
     qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
-    experts = MoESubmodules(experts=GroupedExperts, router=Router)
-    mixture = ModuleSpec(module=Mixture, submodules=experts)
     return ModuleSpec(
         module=RecomputableLayer,
         submodules=TransformerLayerSubmodules(
@@ -222,7 +221,7 @@ def layer_specification(config: TransformerConfig) -> ModuleSpec:
             ),
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=RMSNorm,
-            mlp=FeedForward if config.num_moe_experts is None else mixture,
+            mlp=FeedForward if config.num_moe_experts is None else Mixture,
             mlp_bda=get_bias_dropout_add,
         ),
     )
