@@ -3,29 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Protocol
 
 from tst_study.data.manifest import MANIFEST
 from tst_study.errors import UserError
 
 PREPARED = Path("prepared")
 BOOKS_WORDS = 1024
-
-
-class Recipe(Protocol):
-    """A corpus that a study reads, and how to make it."""
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-
-    def prepare(self, folder: Path) -> None:
-        """Make the folder, or go on making it; returns at once where it is whole."""
-
-
-def place(recipe: Recipe, made_in: Path) -> Path:
-    """The corpus' folder: in `prepared/` where it is whole there, else in `made_in`."""
-    return (PREPARED if _is_whole(PREPARED / recipe.name) else made_in) / recipe.name
 
 
 def _is_whole(folder: Path) -> bool:
@@ -99,3 +82,13 @@ class TopicalLanguage:
 
         language = LanguageParameters(self.words)
         generate(folder, self.tokens, self.validation_tokens, language)
+
+
+Recipe = Books | HubText | TopicalLanguage
+"""A corpus that a study reads: it has a name, that of its folder, and makes that folder, or goes on
+making it, at once where it is whole."""
+
+
+def place(recipe: Recipe, made_in: Path) -> Path:
+    """The corpus' folder: in `prepared/` where it is whole there, else in `made_in`."""
+    return (PREPARED if _is_whole(PREPARED / recipe.name) else made_in) / recipe.name

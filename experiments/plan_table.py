@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite, sqrt
+from math import ceil
 from typing import Any, TypeVar
 
 from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
-from experiments.plan.planned_run import PlannedRun, Shape, final_loss, matches, total_flops
+from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
 from experiments.plan.planner import Planner
 from experiments.state.status import StatusRow, row
 from experiments.state.status_screen import ENDLESS, fitted, totals
@@ -205,60 +205,33 @@ def _number(value: float) -> str:
 
 def detectable(runs: Sequence[PlannedRun], noise: float | None = None) -> list[str]:
     """The smallest gain that the seeds can tell from none, before a run is paid for, in a sentence;
-    none where no arm has a baseline to be paired with.
+    none where no arm has a baseline of its seed to be paired with.
 
-    `noise`: deviation of a pair's difference in nats; by default that of the pairs that are done.
+    `noise`: deviation of a pair's difference in nats.
     """
-    pairs = _pairs(runs)
+    baselines = {
+        _form(run.config, "superposition") for run in runs if run.config.role == "baseline"
+    }
+    pairs = Counter(
+        _form(run.config, *SEEDS)
+        for run in runs
+        if run.config.role not in ("baseline", "trunk")
+        if _form(run.config, "superposition") in baselines
+    )
     if not pairs:
         return []
     from tst_study.statistics import smallest_detectable  # scipy, which most plans do not need.
 
-    seeds = min(len(members) for members in pairs.values())
+    seeds = min(pairs.values())
     gain = smallest_detectable(seeds)
     if gain is None:
         return ["One seed per arm: no gain can be told from noise, whatever its size."]
-    found, source = noise, "as given"
-    if found is None:
-        found, source = _deviation(pairs), "measured in this study"
-    if found is None:
-        return [
-            f"{seeds} seeds per arm detect a gain of {gain:.2g} deviations of a pair's difference "
-            "(80% power, 5% level); give --noise for nats."
-        ]
-    return [
-        f"{seeds} seeds per arm detect a gain of {gain * found:.3f} nats (80% power, 5% level; "
-        f"deviation {found:.3f} {source})."
-    ]
-
-
-def _pairs(runs: Sequence[PlannedRun]) -> dict[str, list[tuple[PlannedRun, PlannedRun]]]:
-    """Baseline and superposed run of one seed, by arm."""
-    baselines = {
-        _form(run.config, "superposition"): run for run in runs if run.config.role == "baseline"
-    }
-    pairs = defaultdict(list)
-    for run in runs:
-        baseline = baselines.get(_form(run.config, "superposition"))
-        if baseline is not None and run.config.role not in ("baseline", "trunk"):
-            pairs[_form(run.config, *SEEDS)].append((baseline, run))
-    return pairs
+    size = f"{gain:.2g} deviations of a pair's difference (80% power, 5% level); in nats: --noise."
+    if noise is not None:
+        size = f"{gain * noise:.3f} nats (80% power, 5% level; deviation {noise:g})."
+    return [f"{seeds} seeds per arm detect a gain of {size}"]
 
 
 def _form(config: Config, *without: str) -> str:
     values = to_dict(config)
     return digest(identity_form(values, values["data"], without))
-
-
-def _deviation(pairs: dict[str, list[tuple[PlannedRun, PlannedRun]]]) -> float | None:
-    """Deviation of differences within arms, pooled over arms; None for fewer than three of them."""
-    squares, freedom = 0.0, 0
-    for members in pairs.values():
-        losses = [(final_loss(baseline), final_loss(run)) for baseline, run in members]
-        gains = [a - b for a, b in losses if a is not None and b is not None]
-        gains = [gain for gain in gains if isfinite(gain)]
-        if len(gains) > 1:
-            mean = sum(gains) / len(gains)
-            squares += sum((gain - mean) ** 2 for gain in gains)
-            freedom += len(gains) - 1
-    return sqrt(squares / freedom) if freedom > 1 else None

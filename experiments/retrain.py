@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import Config, apply_override, from_dict, of_record
@@ -44,7 +43,11 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
     (run,) = rows_of(found.runs)
     values = of_record(json.loads(run["config"]))
     values["execution"]["fork_from"] = None
-    values["data"] = _here(values["data"])
+    for corpus in values["data"]["corpora"]:  # where studies put them
+        name = Path(corpus["path"]).name
+        places = (f"{folder}{name}" for folder in ("", "prepared/", "runs/*/prepared/"))
+        found_there = (path for place in places for path in Path().glob(place) if path.is_dir())
+        corpus["path"] = str(next(found_there, Path(name)))
     for override in overrides:
         apply_override(values, override)
     config = from_dict(values, source=f"{archive}: {run['run_id']}")
@@ -63,17 +66,6 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
         for row in rows_of(table)
     }
     return Recorded(run["run_id"], config, losses)
-
-
-def _here(data: dict[str, Any]) -> dict[str, Any]:
-    """With corpora of the recorded names where studies put them, by default."""
-    corpora = []
-    for corpus in data["corpora"]:
-        name = Path(corpus["path"]).name
-        places = [Path(name), Path("prepared") / name, *Path().glob(f"runs/*/prepared/{name}")]
-        there = next((place for place in places if place.is_dir()), Path(name))
-        corpora.append({**corpus, "path": str(there)})
-    return {**data, "corpora": corpora}
 
 
 def compared(record: Recorded, folder: Path) -> list[str]:

@@ -1,14 +1,13 @@
 """A study is code: a pure function from the results so far to the runs that can be decided now."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from analysis.verdict.question import Question
 from experiments.corpora import Recipe
 from tst_study.config.schema import Config
-from tst_study.errors import UserError
 
 Key = TypeVar("Key")
 
@@ -19,6 +18,9 @@ class Results(Protocol):
     def held_out(self, config: Config) -> float | None:
         """Final next-token loss on held-out text, in nats; infinite where the run diverged,
         None as long as it is not known."""
+
+    def dead_end(self, why: str) -> None:
+        """Is told of a choice that nothing can follow, because all that it had tried diverged."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,6 @@ class Study:
     """Train what its runs have in common once."""
     questions: Sequence[Question] = ()
     """What the runs are to answer, declared before them."""
-    dead_ends: Callable[[Results], list[str]] = field(default=lambda results: [])
-    """A line for each choice that nothing can follow, because all that it had tried diverged."""
 
     def prepare(self) -> None:
         """Make the corpora that are not whole. Raises `UserError` for one of the hub."""
@@ -53,15 +53,9 @@ class Study:
             recipe.prepare(folder)
 
 
-class AllDivergedError(UserError):
-    """Every candidate of a choice has a run that diverged."""
-
-
 def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key | None:
-    """The candidate whose runs have the lowest mean held-out loss; None until all are done.
-
-    Ties go to the first. Raises `AllDivergedError`.
-    """
+    """The candidate whose runs have the lowest mean held-out loss; None until all are done, and
+    where each has a run that diverged. Ties go to the first."""
     means: dict[Key, float] = {}
     for key, runs in candidates.items():
         losses = [results.held_out(config) for config in runs]
@@ -72,5 +66,6 @@ def best_of(candidates: Mapping[Key, Sequence[Config]], results: Results) -> Key
     best = min(means, key=means.__getitem__)
     if means[best] == float("inf"):
         names = ", ".join(runs[0].name for runs in candidates.values())
-        raise AllDivergedError(f"{names}: every candidate diverged; try lower learning rates")
+        results.dead_end(f"{names}: every candidate diverged; try lower learning rates")
+        return None
     return best

@@ -103,37 +103,33 @@ def memory_by_part(runs: Sequence[Config], gpus: int, gigabytes: float) -> list[
     `gigabytes`: 10^9 bytes of one GPU. Raises `UserError` where a layout cannot work on `gpus`.
     """
     shapes = {(one.model, one.batch, one.execution.parallel): one for one in reversed(runs)}
-    return [
-        line
-        for config in reversed(shapes.values())
-        for line in ("", *_shape(config, gpus, int(gigabytes * 1e9)))
-    ]
-
-
-def _shape(config: Config, gpus: int, memory: int) -> list[str]:
-    parameters = count_parameters(config.model)
-    kinds = ", ".join(
-        f"{kind.replace('_', ' ')} {number:,}"
-        for kind, number in asdict(parameters).items()
-        if number and kind not in ("total", "active")
-    )
-    config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
-    text = [
-        f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
-        f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
-        f"pipeline stages: those that divide {config.model.layers} layers",
-        f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; GB per GPU, estimated",
-        f"  {'recomputing':<13}" + " ".join(f"{part.name:>11}" for part in fields(Memory)),
-    ]
-    for recompute in get_args(Recompute):
-        estimate = estimate_memory(config.executed(recompute=recompute), gpus, on_gpu=True)
-        cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
-        fits = "" if estimate.peak <= memory else "  does not fit"
-        text.append(f"  {recompute:<13}{cells}{fits}")
-    parallel = layout_of(config)
-    if parallel.overlap_gradients:
-        held = held_parameters(config.model, parallel, stage=0)
-        weights = held.dense + held.experts
-        buckets = round(weights / bucket_weights(weights, data_ranks(parallel, gpus)))
-        text.append(f"  gradients are summed in about {buckets} buckets")
+    memory, text = int(gigabytes * 1e9), []
+    for config in reversed(shapes.values()):
+        parameters = count_parameters(config.model)
+        kinds = ", ".join(
+            f"{kind.replace('_', ' ')} {number:,}"
+            for kind, number in asdict(parameters).items()
+            if number and kind not in ("total", "active")
+        )
+        config = resolved(config, Allocation(gpus, on_gpu=True, memory=memory))
+        text += [
+            "",
+            f"{parameters.total:,} parameters, {parameters.active:,} of them active ({kinds})",
+            f"Tensor sizes that divide it: {', '.join(map(str, tensor_sizes(config.model)))}; "
+            f"pipeline stages: those that divide {config.model.layers} layers",
+            f"On {gpus} GPUs of {memory / 1e9:g} GB: {describe(config, gpus)}; "
+            "GB per GPU, estimated",
+            f"  {'recomputing':<13}" + " ".join(f"{part.name:>11}" for part in fields(Memory)),
+        ]
+        for recompute in get_args(Recompute):
+            estimate = estimate_memory(config.executed(recompute=recompute), gpus, on_gpu=True)
+            cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
+            fits = "" if estimate.peak <= memory else "  does not fit"
+            text.append(f"  {recompute:<13}{cells}{fits}")
+        parallel = layout_of(config)
+        if parallel.overlap_gradients:
+            held = held_parameters(config.model, parallel, stage=0)
+            weights = held.dense + held.experts
+            buckets = round(weights / bucket_weights(weights, data_ranks(parallel, gpus)))
+            text.append(f"  gradients are summed in about {buckets} buckets")
     return text

@@ -28,6 +28,7 @@ class Planner:
     study: Study
     unprepared: bool = False
     """Plan without the corpora too: identities and folders are provisional then."""
+    _dead_ends: dict[str, None] = field(default_factory=dict)
     _losses: dict[str, float] = field(default_factory=dict)
     _data: dict[tuple[Data, int, int], dict[str, Any]] = field(default_factory=dict)
     _known: dict[Config, str] = field(default_factory=dict)
@@ -50,8 +51,12 @@ class Planner:
 
     def dead_ends(self) -> list[str]:
         """A line for each choice of the study that nothing can follow."""
-        self._look()
-        return self.study.dead_ends(self)
+        self._dead_ends.clear()
+        self._plan(self)
+        return list(self._dead_ends)
+
+    def dead_end(self, why: str) -> None:
+        self._dead_ends[why] = None
 
     def held_out(self, config: Config) -> float | None:
         run = self.planned(config)
@@ -109,6 +114,9 @@ class _Pretended:
     def held_out(self, config: Config) -> float | None:
         loss = self.known.held_out(config)
         return 0.0 if loss is None else loss
+
+    def dead_end(self, why: str) -> None:
+        self.known.dead_end(why)
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,13 @@ class Submitted:
             for run in runs:
                 if bool(run.trunk) != waits:
                     continue
-                dependency = self._dependency(run)
-                if self.refused or dependency is None:
+                trunk = run.trunk if run.trunk and state(run.trunk) != "done" else None
+                job = self.known.get(trunk.run_id) if trunk else None
+                if self.refused or (trunk and not (job and job.is_active)):
                     self.left.append(run)
-                else:
-                    resources = self.profile.resources_of(*run.names)
-                    groups[resources, dependency].append(run)
+                    continue
+                dependency = f"afterok:{job.id}" if job else ""
+                groups[self.profile.resources_of(*run.names), dependency].append(run)
             for (resources, dependency), members in groups.items():
                 for start in range(0, len(members), longest):
                     chunk = members[start : start + longest]
@@ -110,7 +111,12 @@ class Submitted:
         else it draws and reports."""
         kind, words = (REST, rest) if rest else (COLLECT, collecting)
         active = [job for run, job in self.known.items() if job.is_active and run not in SMALL]
-        if not self._is_due(kind, bool(active)):
+        there = self.known.get(kind)
+        # One that is queued already waits for older jobs alone.
+        if not self.jobs and (
+            (there and there.is_active)
+            or not (active or (kind == COLLECT and not self.adopted and not self._is_collected()))
+        ):
             return
         waits = ":".join(sorted({job.id.partition("_")[0] for job in active}))
         dependency = f"afterany:{waits}" if waits else ""
@@ -123,25 +129,11 @@ class Submitted:
             return
         self.follow_ups[kind] = job
 
-    def _is_due(self, kind: str, anything_active: bool) -> bool:
-        there, over = self.known.get(kind), self.over
-        if self.jobs:
-            return True  # one that is queued already waits for older jobs alone
-        if there and there.is_active:
-            return False
-        if anything_active or kind == REST or self.adopted or not over:
-            return anything_active
-        # Everything is over: was the study collected since?
+    def _is_collected(self) -> bool:
+        """Since the last of its runs ended, as far as this call knows them."""
         report = self.root / "report" / "collected.json"
-        ends = [(run.folder / "status.json").stat().st_mtime for run in over]
-        return not report.exists() or report.stat().st_mtime < max(ends)
-
-    def _dependency(self, run: PlannedRun) -> str | None:
-        """None where the run must wait for what no job can wait for."""
-        if run.trunk is None or state(run.trunk) == "done":
-            return ""
-        job = self.known.get(run.trunk.run_id)
-        return f"afterok:{job.id}" if job and job.is_active else None
+        ends = [(run.folder / "status.json").stat().st_mtime for run in self.over]
+        return not ends or (report.exists() and report.stat().st_mtime >= max(ends))
 
     def _submit(
         self, runs: list[PlannedRun], resources: Resources, dependency: str, code: Path

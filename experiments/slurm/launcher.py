@@ -1,7 +1,7 @@
 """Slurm as a launcher: jobs that run while nobody is logged in."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from experiments.slurm import submission
 from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from experiments.slurm.jobs import Key, SlurmJob, in_the_queue, remark
+from experiments.slurm.jobs import remark
 from experiments.slurm.profile import (
     PLACES,
     Profile,
@@ -73,18 +73,13 @@ class Slurm:
 
     def cancel(self, root: Path, wanted: Callable[[str], bool]) -> set[str]:
         """Only jobs that carry this study's mark."""
-        submissions, known = submission.queued(root)
-        ids: dict[str, str] = {}
-        for one in submissions:
-            for place, run in enumerate(one.runs):
-                job = known.get((one.id, place))
-                if job is not None and job.is_active and wanted(run):
-                    ids[job.id] = run
-        jobs, runs = sorted(ids), {run for run in ids.values() if run not in SMALL}
+        found = [(job.id, run) for _, run, job in submission.tasks(root) if job.is_active]
+        ids = sorted(id for id, run in found if wanted(run))
+        runs = {run for _, run in found if wanted(run) and run not in SMALL}
         for run in runs:
             cancel_mark(root / run).touch()
-        for start in range(0, len(jobs), JOBS_PER_CALL):
-            call("scancel", *jobs[start : start + JOBS_PER_CALL])
+        for start in range(0, len(ids), JOBS_PER_CALL):
+            call("scancel", *ids[start : start + JOBS_PER_CALL])
         return runs
 
     def logs(self, root: Path, run_id: str) -> list[Path]:
@@ -99,19 +94,22 @@ class Slurm:
 
     def leftovers(self, root: Path) -> Iterable[tuple[Path, str]]:
         """Folders of jobs that ended, and copies of code that no active job runs."""
-        submissions, known = submission.queued(root)
-        active = _active(known)
+
+        def active() -> set[str]:
+            return {one.id for one, _, job in submission.tasks(root) if job.is_active}
+
+        submissions, needed = submission.all_of(root), active()
         # Of a controller that has lost its state, jobs may go on that it knows nothing of.
-        active |= {
+        needed |= {
             one.id for one in submissions if any(run_lock.is_held(root / run) for run in one.runs)
         }
-        if any(one.id not in active for one in submissions):
+        if any(one.id not in needed for one in submissions):
             time.sleep(SECOND_LOOK)
-            active |= _active(in_the_queue())
+            needed |= active()
         for one in submissions:
-            if one.id not in active:
+            if one.id not in needed:
                 yield one.folder(root), "its jobs have ended"
-        used = {Path(one.code).name for one in submissions if one.id in active}
+        used = {Path(one.code).name for one in submissions if one.id in needed}
         for place in copies(root):
             if place.name not in used:
                 yield place, "code of jobs that have ended"
@@ -124,8 +122,3 @@ class Slurm:
     def prices(self) -> Prices:
         how = self.profile
         return Prices(how.device, how.mfu, how.price_per_gpu_hour)
-
-
-def _active(known: Mapping[Key, SlurmJob]) -> set[str]:
-    """Submissions of which a job will still do something."""
-    return {name for (name, _), job in known.items() if job.is_active}

@@ -8,7 +8,7 @@ comment: whoever comes next finds the jobs of a submission whose `job.json` was 
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -103,32 +103,33 @@ def all_of(root: Path) -> list[Submission]:
     return sorted(found, key=lambda one: one.created)
 
 
-def known_jobs(root: Path) -> dict[str, SlurmJob]:
-    """The job of each run that ever had one: an active one, else that of its last submission.
+def tasks(root: Path) -> Iterator[tuple[Submission, str, SlurmJob]]:
+    """Every submission of a study, oldest first, with each of its runs and the job of that. Slurm
+    is asked only where there is any; a job that it no longer knows has no state.
 
-    Those whose submitter died after `sbatch` are adopted: their answer is written down. A job that
-    Slurm no longer knows has no state. Raises `SlurmError` where nobody answers.
+    Those whose submitter died after `sbatch` are adopted: their answer is written down. Raises
+    `SlurmError` where nobody answers.
     """
-    submissions, known = queued(root)
-    jobs: dict[str, SlurmJob] = {}
+    submissions = all_of(root)
+    known = in_the_queue() if submissions else {}
     for one in submissions:
         id = one.job_id(root)
         if id is None and (id := _array_of(one, known)):
             write_json(one.folder(root) / "job.json", {"job": id})
         for place, run in enumerate(one.runs):
             job = known.get((one.id, place))
-            if job is None and id:
-                job = SlurmJob(f"{id}_{place}", "")
-            if job is not None and (run not in jobs or job.is_active or not jobs[run].is_active):
-                jobs[run] = job
+            if job is not None or id:
+                yield one, run, job or SlurmJob(f"{id}_{place}", "")
+
+
+def known_jobs(root: Path) -> dict[str, SlurmJob]:
+    """The job of each run that ever had one: an active one, else that of its last submission.
+    Raises `SlurmError` where nobody answers."""
+    jobs: dict[str, SlurmJob] = {}
+    for _, run, job in tasks(root):
+        if run not in jobs or job.is_active or not jobs[run].is_active:
+            jobs[run] = job
     return jobs
-
-
-def queued(root: Path) -> tuple[list[Submission], dict[Key, SlurmJob]]:
-    """Every submission of a study, and the jobs that Slurm remembers, which is asked only where
-    there is any. Raises `SlurmError`."""
-    submissions = all_of(root)
-    return submissions, in_the_queue() if submissions else {}
 
 
 def _array_of(one: Submission, known: dict[Key, SlurmJob]) -> str:

@@ -13,7 +13,7 @@ from experiments.studies import (
     mixture_10b_a1b,
     what_does_the_work,
 )
-from experiments.studies.grid import Choice, Declared
+from experiments.studies.grid import Declared
 from experiments.studies.scales import scale_of
 from experiments.studies.setting import BASELINE, Setting
 from experiments.study import Study
@@ -71,11 +71,6 @@ def load(
         claims=f"{declared.claims} {chosen.caveat}".strip(),
         corpora={folders[name]: recipe for name, recipe in recipes.items()},
         runs=lambda results: [run for part in parts for run in part.runs(make, results)],
-        dead_ends=lambda results: [
-            why
-            for part in parts
-            if isinstance(part, Choice) and (why := part.dead_end(make, results))
-        ],
         folder=runs or usual,
         share=share,
         questions=declared.questions(chosen),

@@ -7,7 +7,7 @@ from analysis.verdict.question import Question
 from experiments.corpora import Recipe
 from experiments.studies.scales import SCALES, Scale
 from experiments.studies.setting import BASELINE, Setting
-from experiments.study import AllDivergedError, Results, best_of
+from experiments.study import Results, best_of
 from tst_study.config.schema import Config, Superposition
 
 Make = Callable[[Setting, Superposition, int], Config]
@@ -48,28 +48,14 @@ class Choice:
     def runs(self, make: Make, results: Results) -> list[Config]:
         """The candidates; once they have all ended, what follows as well, if one can be chosen."""
         tried = Part(self.candidates, self.arms, self.seeds).runs(make)
-        try:
-            best = self._best(make, results)
-        except AllDivergedError:
-            best = None
-        if best is None:
-            return tried
-        return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
-
-    def dead_end(self, make: Make, results: Results) -> str | None:
-        """Why nothing can follow, or None as long as something may."""
-        try:
-            self._best(make, results)
-        except AllDivergedError as error:
-            return str(error)
-        return None
-
-    def _best(self, make: Make, results: Results) -> Setting | None:
         baselines = {
             setting: [make(setting, BASELINE, seed) for seed in self.seeds]
             for setting in self.candidates
         }
-        return best_of(baselines, results)
+        best = best_of(baselines, results)
+        if best is None:
+            return tried
+        return [*tried, *(run for part in self.then(best) for run in part.runs(make))]
 
     def corpora(self) -> list[Recipe]:
         return [recipe for setting in self.candidates for recipe in setting.corpora]

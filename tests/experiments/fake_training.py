@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from experiments import run_process
 from tests.examples import example
-from tests.slurm.fake_site.fake_trainer import FakeTrainer
+from tests.slurm.fake_site.fake_trainer import install
 from tst_study.config.schema import Config
 
 
@@ -17,5 +16,5 @@ def config(name: str, *overrides: str) -> Config:
 
 def run(config: Config, folder: Path, rank: run_process.Rank) -> None:
     """The launcher's target: the real child process around the fake trainer."""
-    sys.meta_path.insert(0, FakeTrainer())
+    install()
     run_process.run(config, folder, rank)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -265,6 +265,11 @@ def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     assert status(tmp_path, "stuck")["state"] == "failed"
 
 
+def in_the_trainers_place(monkeypatch: pytest.MonkeyPatch, train: Callable[..., object]) -> None:
+    fake = SimpleNamespace(train=train)
+    monkeypatch.setitem(sys.modules, "tst_study.train", fake)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -280,9 +285,7 @@ def test_only_what_would_happen_again_is_not_tried_again(
     def fail(*unused: object, **more: object) -> None:
         raise error
 
-    fake = ModuleType("tst_study.train")
-    fake.train = fail  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tst_study.train", fake)
+    in_the_trainers_place(monkeypatch, fail)
     (tmp_path / "job").mkdir()
     assert train_rank(config("one"), tmp_path, 0) == status
 
@@ -291,9 +294,7 @@ def test_other_ranks_never_read_half_a_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They read what the first one writes: one that had opened the old file reads all of it."""
-    fake = ModuleType("tst_study.train")
-    fake.train = lambda *unused, **more: "done"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tst_study.train", fake)
+    in_the_trainers_place(monkeypatch, lambda *unused, **more: "done")
     path = tmp_path / "job" / "config.toml"
     train_rank(config("one"), tmp_path, 0)
     first = path.stat()
@@ -306,15 +307,9 @@ def test_other_ranks_never_read_half_a_config(
 
 
 def test_a_rank_that_failed_for_good_speaks_for_all() -> None:
-    class Ended:
-        def __init__(self, exitcode: int) -> None:
-            self.exitcode = exitcode
-
-        def close(self) -> None:
-            pass
-
     def ended(*codes: int) -> int | None:
-        return local_queue._ended([Ended(code) for code in codes])  # type: ignore[misc]
+        ranks = [SimpleNamespace(exitcode=code, close=lambda: None) for code in codes]
+        return local_queue._ended(ranks)  # type: ignore[arg-type]
 
     assert ended(-signal.SIGKILL, Exit.FAILED) == Exit.FAILED
     assert ended(Exit.CRASHED, -signal.SIGKILL) == Exit.CRASHED

@@ -94,19 +94,11 @@ def finish(run: PlannedRun, loss: float) -> None:
     writer.status("done", 100)
 
 
-def test_noise_is_that_of_the_pairs_that_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_data, "fingerprints", lambda config: DATA)
-    planning = Planner(study_of(seeded(3), tmp_path))
-    (before,) = detectable(planning.asked_for())
-    assert before.startswith("3 seeds per arm detect a gain of 3.3 deviations")
-    for run, loss in zip(planning.asked_for(), (3.0, 2.9, 3.1, 3.0, 3.2, 3.07), strict=True):
-        finish(run, loss)
-    text = "\n".join(lines(planning))
-    assert f"deviation {np.std([0.1, 0.1, 0.13], ddof=1):.3f} measured in this study" in text
-    assert "6 runs: 6 done" in text
-    assert "36.0 min of wall time, one at a time (36.0 min of training, by the runs that" in text
+def test_what_seeds_detect_is_said_in_deviations_or_in_nats(tmp_path: Path) -> None:
+    runs = Planner(study_of(seeded(3), tmp_path), unprepared=True).asked_for()
+    assert detectable(runs)[0].startswith("3 seeds per arm detect a gain of 3.3 deviations")
+    assert detectable(runs, noise=0.02)[0].startswith("3 seeds per arm detect a gain of 0.065 nats")
+    assert detectable(runs[::2]) == []
 
 
 def test_hours_that_are_known_are_said_beside_the_number_of_runs_whose_are_not(

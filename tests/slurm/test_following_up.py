@@ -84,7 +84,11 @@ def test_a_job_after_all_others_collects_whatever_came_of_them(tmp_path: Path) -
     assert not submit_to_slurm(at(study, tmp_path), profile(), Options(only_new=True)).follow_ups
 
 
-def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
+def test_small_jobs_have_resources_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the account, also by its variable alone; they are warned at their end only."""
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
     big = profile(
         resources=Resources(time="10", gpus_per_node=2, cpus_per_task=4, partition="main"),
         sbatch={"exclusive": True, "hold": True},
@@ -101,6 +105,8 @@ def test_small_jobs_have_resources_of_their_own(tmp_path: Path) -> None:
         assert option not in small
     for option in ("--time=5", "--mem=512M", "--cpus-per-task=1"):
         assert f"#SBATCH {option}\n" in small
+    assert "export SBATCH_ACCOUNT=team\n" in small
+    assert "#SBATCH --signal=USR2@1\n" in small
     assert len(cancel_runs(tmp_path, "")) == 1  # the small job is cancelled too, and is no run
     wait_for_end(tmp_path)
 

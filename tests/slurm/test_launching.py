@@ -141,19 +141,6 @@ def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path:
     assert all(row.state == "done" for row in rows(study, tmp_path))
 
 
-def test_branches_wait_for_their_trunk_and_are_killed_with_it(tmp_path: Path) -> None:
-    branches = [config(f"branch{r}", f"superposition.step_ratio={r}") for r in (0.2, 0.3)]
-    study = study_of(*branches, config("alone", "seed=1"))
-    done = submit(study, tmp_path)
-    assert (len(done.new), len(done.jobs)) == (4, 2)
-    wait_for_end(tmp_path)
-    order = {
-        name: next(tmp_path.glob(f"{name}-*/launches")).stat().st_mtime
-        for name in ("trunk", "branch0.2", "branch0.3")
-    }
-    assert order["trunk"] < min(order["branch0.2"], order["branch0.3"])
-
-
 def test_a_profile_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix that stands for a container really stands before python."""
     seen = tmp_path / "inside"

@@ -15,7 +15,7 @@ import pytest
 from experiments.launcher import Options, the_only_submitter
 from experiments.run_process import write_config
 from experiments.slurm import batch_script, code_copy, submission
-from experiments.slurm.batch_script import array_script, command_script
+from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError
 from experiments.slurm.launcher import Slurm
@@ -195,17 +195,6 @@ def test_what_a_profile_says_stands_in_the_script_which_is_bash(
     assert there in script
     assert absent not in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
-
-
-@pytest.mark.usefixtures("programs")
-def test_a_small_job_knows_the_account_and_is_warned_at_its_end_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the variable alone; `sbatch` takes none of a submitter's own."""
-    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
-    script = command_script(one_submission(tmp_path), tmp_path, Profile(), ["submit"], inside=False)
-    assert "export SBATCH_ACCOUNT=team\n" in script
-    assert "#SBATCH --signal=USR2@1\n" in script
 
 
 def test_a_submission_of_which_a_run_is_held_has_not_ended(tmp_path: Path, programs: Path) -> None:

@@ -4,11 +4,10 @@ Python imports this file at its start where a job's profile has put its folder o
 """
 
 import os
-import sys
 
 import fake_trainer
 
-sys.meta_path.insert(0, fake_trainer.FakeTrainer())
+fake_trainer.install()
 if "TST_STUDY_FIRST_RATE" in os.environ:
     from fake_sweep import STUDY
 
