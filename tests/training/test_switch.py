@@ -101,13 +101,9 @@ def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_r
 ) -> None:
     config = tiny(words, "execution.checkpoint_every=10")
     record = run(words, tmp_path, "execution.checkpoint_every=10")
-    places = Checkpoints(tmp_path, keep=2)
-    places.steps = lambda: [10]  # type: ignore[method-assign]
     with built(config) as (model, _):
         optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
-        common = places.load_last(model, optimizer)
-        assert common is not None
-        assert common["step"] == 10
+        assert Checkpoints(tmp_path, keep=2).load(10, model, optimizer)["step"] == 10
         ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(10))
         assert ids.shape == (4, 8)  # of the recovery phase
         with torch.no_grad():

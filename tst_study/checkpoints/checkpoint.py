@@ -69,10 +69,6 @@ class Checkpoints:
         """Those that `load_last` has passed over, and why."""
         self._begun: tuple[int, FilesBeingWritten] | None = None
 
-    def steps(self) -> list[int]:
-        """Steps with a whole checkpoint, in order."""
-        return checkpoint_steps(self.run)
-
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
@@ -107,7 +103,10 @@ class Checkpoints:
                 "optimizer": optimizer.sharded_state_dict(model_state),
                 "common": {**common, "step": step, "random_state": torch.get_rng_state()},
             }
-            plan = plan_save(state, beside, _shared_by_data_ranks())
+            shared = _by_data_ranks(
+                FullyParallelSaveStrategyWrapper, get_default_save_sharded_strategy()
+            )
+            plan = plan_save(state, beside, shared)
             self._begun = step, FilesBeingWritten(plan, beside, while_training=while_training)
 
     @property
@@ -168,7 +167,7 @@ class Checkpoints:
             ) from error
 
     def _not_kept(self, step: int) -> list[int]:
-        passing = [there for there in self.steps() if there not in self.keep_steps]
+        passing = [there for there in checkpoint_steps(self.run) if there not in self.keep_steps]
         # What lies beyond this step was damaged, so that the run went on from before it.
         beyond = [there for there in passing if there > step]
         return beyond + passing[: -self.keep - len(beyond)]
@@ -179,7 +178,7 @@ class Checkpoints:
         A damaged checkpoint is passed over, which is said; the one before it takes its place.
         Raises `UserError` where all are damaged.
         """
-        for step in reversed(self.steps()):
+        for step in reversed(checkpoint_steps(self.run)):
             problem = self._problem(step)
             if problem is None:
                 if self.damaged and dist.get_rank() == 0:
@@ -231,9 +230,12 @@ class Checkpoints:
         """What is wanted of a checkpoint, the model's weights already in their places."""
         place = checkpoint_place(self.run, step)
         try:
+            shared = _by_data_ranks(
+                FullyParallelLoadStrategyWrapper, get_default_load_sharded_strategy(str(place))
+            )
             with cuda_means_cpu():  # the exchange between ranks names its device outright
                 state: dict[str, Any] = dist_checkpointing.load(
-                    wanted, str(place), _read_by_data_ranks(place), validate_access_integrity=False
+                    wanted, str(place), shared, validate_access_integrity=False
                 )
         except FAILURES as error:
             raise _unreadable(place, _reason(error)) from error
@@ -244,21 +246,11 @@ class Checkpoints:
         return state
 
 
-def _shared_by_data_ranks() -> FullyParallelSaveStrategyWrapper | None:
-    """Data ranks write equal parts of what all of them have; else the first one writes it all."""
+def _by_data_ranks(wrapper: type, strategy: Any) -> Any:
+    """Data ranks write, or read and send to each other, equal parts of what all of them have; None,
+    which is Megatron's own way, where there is but one."""
     group = parallel_state.get_data_parallel_group()
-    if group.size() == 1:
-        return None
-    strategy = get_default_save_sharded_strategy()
-    return FullyParallelSaveStrategyWrapper(strategy, group)
-
-
-def _read_by_data_ranks(place: Path) -> FullyParallelLoadStrategyWrapper | None:
-    """Data ranks read equal parts of what all of them want, and send them to each other."""
-    group = parallel_state.get_data_parallel_group()
-    if group.size() == 1:
-        return None
-    return FullyParallelLoadStrategyWrapper(get_default_load_sharded_strategy(str(place)), group)
+    return None if group.size() == 1 else wrapper(strategy, group)
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:

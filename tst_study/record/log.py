@@ -32,11 +32,11 @@ class Progress(rich.Progress):
             rich.MofNCompleteColumn(),
             rich.TextColumn("{task.fields[facts]}"),
             rich.TimeRemainingColumn(),
+            speed_estimate_period=float("inf"),  # of the whole launch: steps may take long
             disable=not enabled,
         )
         self._steps, self._phases = steps, phases
         self._line = self.add_task(name, total=steps, facts="")
-        self._first: tuple[int, float] | None = None
         self._name, self._plain = name, enabled and not self.console.is_terminal
         self._said = time.monotonic()
 
@@ -53,9 +53,7 @@ class Progress(rich.Progress):
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Draw where a run is, by a row of `Metrics`; returns the same for its `status.json`."""
-        step, now = row["step"], time.perf_counter()
-        first, began = self._first = self._first or (step, now)
-        seconds_per_step = (now - began) / (step - first) if step > first else None
+        step = row["step"]
         phase = row["phase"] if self._phases else ""
         facts = [phase] if phase else []
         facts.append(f"{row['loss_name']} {row['loss']:.4f}")
@@ -69,7 +67,7 @@ class Progress(rich.Progress):
         return {
             **{key: row[key] for key in ("step", "loss", "tokens_per_second")},
             "phase": phase,
-            "seconds_left": seconds_per_step and seconds_per_step * (self._steps - step),
+            "seconds_left": self.tasks[0].time_remaining,
         }
 
 
