@@ -161,8 +161,27 @@ def fork(function: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
     return process
 
 
+def launched(corpus: Path, folder: Path, prepare: Callable[[], None], *overrides: str) -> int:
+    """Exit status of a launch of `tiny(corpus, *overrides)` in a process of its own, in which
+    `prepare` has arranged what happens to it: 7 where it was preempted."""
+    run_config = tiny(corpus, *overrides)
+
+    def work() -> None:
+        prepare()
+        os._exit(7 if train(run_config, folder, progress=False) == "preempted" else 0)
+
+    process = fork(work)
+    process.join(120)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
 def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def logged_step(folder: Path) -> int:

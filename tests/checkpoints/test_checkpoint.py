@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import shutil
-import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ import pytest
 from tests.tiny_runs import (
     assert_same_run,
     checkpoint_folders,
-    fork,
+    launched,
     run,
+    stop_this_process,
     when_step_begins,
 )
 from tst_study.checkpoints.places import DIGESTS
@@ -115,14 +116,8 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_that_are_kept(
     newest = checkpoint_folders(folder)[-1]
     flipped(newest / "__0_0.distcp")
 
-    def stop() -> None:
-        when_step_begins(16, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        run(words, folder, EVERY_FIVE, "execution.keep_checkpoints=1")
-        os._exit(0)
-
-    process = fork(stop)
-    process.join(120)
-    assert process.exitcode == 0
+    prepare = partial(when_step_begins, 16, stop_this_process)
+    assert launched(words, folder, prepare, EVERY_FIVE, "execution.keep_checkpoints=1") == 7
     assert [place.name for place in checkpoint_folders(folder)] == ["step-00000017"]
     run(words, folder, EVERY_FIVE)
     assert_same_run(folder, finished)

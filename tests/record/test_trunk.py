@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.examples import example
-from tests.tiny_runs import assert_same_run, fork, kill_this_process, run, tiny, when_step_begins
+from tests.tiny_runs import (
+    assert_same_run,
+    kill_this_process,
+    launched,
+    run,
+    tiny,
+    when_step_begins,
+)
 from tst_study.config.identity import fingerprint, prefix_form, shared_until
 from tst_study.dry_run import check_start
 from tst_study.errors import UserError
@@ -140,13 +147,8 @@ def test_lengths_fork_from_a_stable_phase(words: Path, tmp_path: Path) -> None:
 
 def test_a_fork_that_is_killed_forks_again(words: Path, trunk: Path, tmp_path: Path) -> None:
     overrides = (*LOGGED, forked(trunk, 10))
-    config = tiny(words, *overrides)
-
-    def launch() -> None:
-        when_step_begins(15, kill_this_process)
-        train(config, tmp_path / "forked", progress=False)
-
-    fork(launch).join(60)
+    prepare = partial(when_step_begins, 15, kill_this_process)
+    launched(words, tmp_path / "forked", prepare, *overrides)
     assert run_record.read(tmp_path / "forked").metrics[-1]["step"] == 15
     run(words, tmp_path / "forked", *overrides)
     run(words, tmp_path / "unforked", *LOGGED)

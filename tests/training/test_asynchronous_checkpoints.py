@@ -19,9 +19,10 @@ from tests.tiny_runs import (
     assert_same_run,
     assert_same_tensors,
     checkpoint_folders,
-    fork,
     kill_this_process,
+    launched,
     run,
+    stop_this_process,
     tensors_of,
     tiny,
     when_step_begins,
@@ -130,15 +131,11 @@ def test_killed_while_a_thread_writes(
 ) -> None:
     settings = (*EVERY_FOUR, ASYNCHRONOUS)
 
-    def launch() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            disk_that_is_two_steps_late(patch, tmp_path)
-            when_step_begins(step, kill_this_process)
-            train(tiny(words, *settings), tmp_path, progress=False)
+    def prepare() -> None:
+        disk_that_is_two_steps_late(pytest.MonkeyPatch(), tmp_path)
+        when_step_begins(step, kill_this_process)
 
-    process = fork(launch)
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
+    assert launched(words, tmp_path, prepare, *settings) == -signal.SIGKILL
     assert len(list((tmp_path / "checkpoints").glob("partial-*"))) == 1
     record = run(words, tmp_path, *settings)
     assert record.segments[-1]["resumed_from"] == resumed_from
@@ -150,7 +147,7 @@ def test_a_signal_waits_for_both_the_last_checkpoint_and_its_own(
 ) -> None:
     slow_disk(monkeypatch, lambda: time.sleep(0.3))
     monkeypatch.setattr(TokenStream, "batch", TokenStream.batch)  # put back at the end
-    when_step_begins(8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    when_step_begins(8, stop_this_process)
     stopped = run(words, tmp_path, *EVERY_FOUR, ASYNCHRONOUS)
     assert stopped.state == "preempted"
     assert stopped.status is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,16 @@ from tests.tiny_runs import (
     MIXTURE,
     MUON,
     assert_same_run,
-    fork,
     kill_this_process,
+    launched,
     run,
-    tiny,
+    stop_this_process,
     when_step_begins,
 )
 from tst_study.evaluation import evaluate as evaluation
 from tst_study.record import reader as run_record
 from tst_study.record.log import RunLog
 from tst_study.record.reader import RunRecord
-from tst_study.train import train
 
 # The switch is at step 10 of 20.
 BF16 = ("numerics.dtype=bfloat16",)
@@ -45,26 +45,13 @@ def unbroken(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def killed(
-    corpus: Path, folder: Path, *overrides: str, prepare: Callable[[], None] = lambda: None
-) -> None:
-    """One launch in a process that `prepare` has arranged to be killed in."""
-    config = tiny(corpus, *overrides, "execution.evaluate_every=6")
-
-    def launch() -> None:
-        prepare()
-        train(config, folder, progress=False)
-
-    process = fork(launch)
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
+def broken(corpus: Path, folder: Path, prepare: Callable[[], None], *overrides: str) -> int:
+    return launched(corpus, folder, prepare, *overrides, "execution.evaluate_every=6")
 
 
 def killed_in_step(step: int, corpus: Path, folder: Path, *overrides: str) -> None:
-    def prepare() -> None:
-        when_step_begins(step, kill_this_process)
-
-    killed(corpus, folder, *overrides, prepare=prepare)
+    prepare = partial(when_step_begins, step, kill_this_process)
+    assert broken(corpus, folder, prepare, *overrides) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -140,7 +127,7 @@ def test_killed_at_the_end_of_a_save(
         os.rename = last_rename
 
     # The save after the last step: of the run, nothing but its word that it is done is left.
-    killed(words, tmp_path / "broken", prepare=prepare)
+    assert broken(words, tmp_path / "broken", prepare) == -signal.SIGKILL
     status = run_record.read_status(tmp_path / "broken")
     assert status is not None
     assert status["state"] == "running"
@@ -158,15 +145,8 @@ def test_killed_at_the_end_of_a_save(
 def test_a_signal_stops_a_run_behind_its_step_with_a_checkpoint(
     words: Path, unbroken: Path, tmp_path: Path, step: int
 ) -> None:
-    config = tiny(words, "execution.evaluate_every=6")
-
-    def launch() -> None:
-        when_step_begins(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        os._exit(7 if train(config, tmp_path / "broken", progress=False) == "preempted" else 1)
-
-    process = fork(launch)
-    process.join(120)
-    assert process.exitcode == 7
+    prepare = partial(when_step_begins, step, stop_this_process)
+    assert broken(words, tmp_path / "broken", prepare) == 7
     stopped = run_record.read(tmp_path / "broken")
     assert stopped.state == "preempted"
     assert stopped.status is not None
@@ -183,23 +163,19 @@ def test_a_signal_stops_an_evaluation_which_is_made_up(
     words: Path, unbroken: Path, tmp_path: Path, done: int
 ) -> None:
     """In the middle of it: training stops at once, and the next launch begins with it."""
-    config = tiny(words, "execution.evaluate_every=6")
 
-    def launch() -> None:
+    def prepare() -> None:
         evaluating = RunLog.evaluating
 
         def signalled(self: RunLog, step: int, tokens: int, of: int) -> None:
             evaluating(self, step, tokens, of)
             if step == done and tokens > 0:
-                os.kill(os.getpid(), signal.SIGTERM)
+                stop_this_process()
 
         RunLog.evaluating = signalled  # type: ignore[method-assign]
         evaluation.POSITIONS_AT_ONCE = 1
-        os._exit(7 if train(config, tmp_path / "broken", progress=False) == "preempted" else 1)
 
-    process = fork(launch)
-    process.join(120)
-    assert process.exitcode == 7
+    assert broken(words, tmp_path / "broken", prepare) == 7
     stopped = run_record.read(tmp_path / "broken")
     assert stopped.status is not None
     assert (stopped.state, stopped.status["last_checkpoint"]) == ("preempted", done)

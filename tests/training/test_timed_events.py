@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tests.tiny_runs import (
     checkpoint_folders,
     last_tensors,
     run,
+    stop_this_process,
     tiny,
     when_step_begins,
 )
@@ -100,7 +99,7 @@ def test_gpus_are_asked_about_once_a_second_and_the_run_stays_the_same(
     assert run_ranks(TWO_RANKS, of_rank, tmp_path / "unbroken", 0.25) == ["done", "done"]
 
     def broken() -> str:
-        when_step_begins(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        when_step_begins(5, stop_this_process)
         return of_rank(tmp_path / "broken", 0.25)
 
     assert run_ranks(TWO_RANKS, broken) == ["preempted", "preempted"]
