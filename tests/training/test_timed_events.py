@@ -13,13 +13,13 @@ from tests.distributed import run_ranks
 from tests.tiny_runs import (
     assert_same_run,
     assert_same_tensors,
-    checkpoint_folders,
     last_tensors,
     run,
     stop_this_process,
     tiny,
     when_step_begins,
 )
+from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.data.token_stream import TokenStream
 from tst_study.parallel import timed_events
 from tst_study.record import reader as run_record
@@ -50,21 +50,7 @@ class Clock:
 def steps_of(folder: Path) -> tuple[list[int], list[int]]:
     """Logged ones, and those with a checkpoint."""
     logged = [row["step"] for row in run_record.read(folder).metrics]
-    return logged, [int(place.name.removeprefix("step-")) for place in checkpoint_folders(folder)]
-
-
-def test_slow_steps_are_logged_and_saved_by_the_clock(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Clock(12.0, monkeypatch)
-    run(words, tmp_path, *SELDOM, *BY_THE_CLOCK)
-    logged, saved = steps_of(tmp_path)
-    # 36 seconds after a row it is overdue, and the next step is logged; the switch is at 10.
-    assert logged == [4, 8, 10, 14, 18, 20]
-    assert saved == [5, 10, 15, 20]
-    Clock(0.1, monkeypatch)
-    run(words, tmp_path / "plain", *SELDOM)
-    assert_same_tensors(last_tensors(tmp_path), last_tensors(tmp_path / "plain"))
+    return logged, checkpoint_steps(folder)
 
 
 def test_quick_steps_and_those_of_a_run_without_intervals_are_not(
@@ -84,10 +70,16 @@ def train_on_its_own_clock(words: Path, folder: Path, seconds: float, *overrides
         return train(tiny(words, *SELDOM, *overrides), folder, progress=False)
 
 
-def test_the_first_rank_decides_for_all(words: Path, tmp_path: Path) -> None:
-    of_rank = partial(train_on_its_own_clock, words, tmp_path, 12.0, *BY_THE_CLOCK)
-    assert run_ranks(TWO_RANKS, of_rank) == ["done", "done"]
-    assert steps_of(tmp_path) == ([4, 8, 10, 14, 18, 20], [5, 10, 15, 20])
+def test_slow_steps_are_logged_and_saved_by_the_clock_of_the_first_rank(
+    words: Path, tmp_path: Path
+) -> None:
+    of_rank = partial(train_on_its_own_clock, words)
+    slow, plain = tmp_path / "slow", tmp_path / "plain"
+    assert run_ranks(TWO_RANKS, of_rank, slow, 12.0, *BY_THE_CLOCK) == ["done", "done"]
+    # 36 seconds after a row it is overdue, and the next step is logged; the switch is at 10.
+    assert steps_of(slow) == ([4, 8, 10, 14, 18, 20], [5, 10, 15, 20])
+    run_ranks(TWO_RANKS, of_rank, plain, 0.01)
+    assert_same_tensors(last_tensors(slow), last_tensors(plain))
 
 
 def test_gpus_are_asked_about_once_a_second_and_the_run_stays_the_same(
