@@ -23,7 +23,6 @@ from tests.input.answers import answer, refusal
 from tst_study.atomic_files import write_json
 from tst_study.cli import train
 from tst_study.config.schema import from_dict, to_toml
-from tst_study.data.preparation.generated_language import LanguageParameters, generate
 from tst_study.dry_run import describe
 from tst_study.errors import UserError
 
@@ -50,17 +49,10 @@ def tst_study(
     )
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared") / "topical"
-    generate(folder, 20_000, 4_000, LanguageParameters(words=64, classes=8, topics=2))
-    return folder
-
-
 @pytest.fixture
-def config_file(tmp_path: Path, corpus: Path) -> Path:
+def config_file(tmp_path: Path, words: Path) -> Path:
     path = tmp_path / "run.toml"
-    path.write_text(to_toml(example(f"data.corpora=[{{path='{corpus}'}}]")))
+    path.write_text(to_toml(example(f"data.corpora=[{{path='{words}'}}]")))
     return path
 
 
@@ -317,9 +309,9 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     shown = tst_study("train", config_file, *small, cwd=tmp_path, without_torch=False)
     assert shown.returncode == 0, shown.stderr
     *_, bar, done, reached, following = shown.stdout.splitlines()
-    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 3,990 tokens", bar)
+    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 499 tokens", bar)
     assert done == "done: run"
-    assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 3,", reached)
+    assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 499 t", reached)
     assert following == "next: tst-study analyse --runs ."
     again = tst_study("train", config_file, *small, cwd=tmp_path)  # and without torch
     assert again.returncode == 0, again.stderr
