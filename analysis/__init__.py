@@ -3,7 +3,7 @@
 `tables/` reads runs from wherever they were trained;
 `verdict/` says who won, `fits/` what follows at other sizes; both answer the `questions`;
 `published/` has the paper's own numbers; `summary`, `answer` and `wording` say it. For a DataFrame
-of one's own: `fit_chinchilla`, `fit_power_law`, `fit_superposition_law`.
+of one's own: `fit_chinchilla`, `fit_superposition_law`.
 """
 
 from importlib import import_module
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.fits.law.superposition_law import fit_superposition_law
-    from analysis.fits.scaling.laws import fit_chinchilla, fit_power_law
+    from analysis.fits.scaling.laws import fit_chinchilla
 
 _HOME = {
     "fit_chinchilla": "fits.scaling.laws",
-    "fit_power_law": "fits.scaling.laws",
     "fit_superposition_law": "fits.law.superposition_law",
 }
-__all__ = ["fit_chinchilla", "fit_power_law", "fit_superposition_law"]
+__all__ = ["fit_chinchilla", "fit_superposition_law"]
 
 
 def __getattr__(name: str) -> Any:

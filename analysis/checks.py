@@ -30,23 +30,18 @@ def numbers(
     above: float = -np.inf,
     least: float = -np.inf,
     below: float = np.inf,
-    most: float = np.inf,
-    whole: bool = False,
 ) -> Floats:
     """Values as floats. Raises `UserError` for the first that is no number, not finite, not more
-    than `above`, less than `least`, not less than `below`, more than `most`, or, where it must be,
-    not `whole`; a table's row goes by its label."""
+    than `above`, less than `least` or not less than `below`; a table's row goes by its label."""
     series = values if isinstance(values, pd.Series) else pd.Series(np.ravel(np.asarray(values)))
     found = pd.to_numeric(series, errors="coerce").to_numpy(dtype=float)
-    good = np.isfinite(found) & (found > above) & (found >= least)
-    good &= (found < below) & (found <= most)
-    bad = np.flatnonzero(~(good & (np.floor(found) == found) if whole else good))
+    good = np.isfinite(found) & (found > above) & (found >= least) & (found < below)
+    bad = np.flatnonzero(~good)
     if len(bad):
         place = int(bad[0])
-        bounds = {" above": above, " of at least": least, " below": below, " of at most": most}
-        wanted = "a whole number" if whole else "a finite number"
+        bounds = {" above": above, " of at least": least, " below": below}
         said = [f"{words} {bound:g}" for words, bound in bounds.items() if np.isfinite(bound)]
-        wanted += " and".join(said)
+        wanted = "a finite number" + " and".join(said)
         raise UserError(
             f"column {name}, row {series.index[place]}: {series.iloc[place]} is not {wanted}; "
             "correct it or leave that row out"

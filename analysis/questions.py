@@ -104,7 +104,9 @@ def _published_comparison() -> Answer:
 
 def _bag_size(source: Tables, inputs: Inputs) -> Answer:
     compared = compare(source.runs)
-    return replace(bag_size_answer(grid_of_runs(compared), inputs), excluded=compared.excluded)
+    return replace(
+        bag_size_answer(grid_of_runs(compared.pairs), inputs), excluded=compared.excluded
+    )
 
 
 def _chinchilla(source: Tables, inputs: Inputs) -> Answer:

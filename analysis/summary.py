@@ -11,7 +11,6 @@ import pandas as pd
 
 from analysis.tables.columns import Tables, rows_of
 from analysis.verdict.comparison import SAME, Comparison, compare
-from analysis.verdict.decide import VERDICTS
 from analysis.verdict.learning_rate import Sweep, sweeps
 from analysis.verdict.matched import EQUAL_LOSS, matched
 from analysis.verdict.question import questions_of
@@ -58,14 +57,11 @@ class Summary:
 
     def headline(self) -> str:
         """One sentence: how many settings won, lost, tied, and how many may not claim."""
-        counts = verdict_counts(self.comparison.table)
-        total = sum(counts.values())
-        if total == 0:
+        table = self.comparison.table
+        if table.empty:
             return "Nothing to compare yet: no superposed run has a finished baseline of its seed."
-        return (
-            f"{number(total, 'setting')} against the baseline at equal FLOPs: "
-            f"{counts_in_words(counts)}."
-        )
+        total = f"{number(len(table), 'setting')} against the baseline at equal FLOPs"
+        return f"{total}: {verdict_counts(table)}."
 
     def lines(self) -> list[str]:
         """For a terminal; losses in nats per token on held-out text."""
@@ -89,21 +85,15 @@ def _equal_loss(row: Mapping[str, Any]) -> str:
     )
 
 
-def verdict_counts(table: pd.DataFrame) -> dict[str, int]:
-    """Number of compared settings by verdict, every verdict named."""
-    found = table["verdict"].value_counts()
-    return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
-
-
-def counts_in_words(counts: dict[str, int]) -> str:
-    """`2 better, 0 worse, 1 with no difference shown`: zeros are said too."""
-    words = (
-        f"{counts['better']} better, {counts['worse']} worse, "
-        f"{counts['no difference shown']} with no difference shown"
-    )
+def verdict_counts(table: pd.DataFrame) -> str:
+    """How many settings have each verdict: `2 better, 0 worse, 1 with no difference shown`; of
+    these three zeros are said too."""
+    counts = table["verdict"].value_counts()
+    words = {"better": "better", "worse": "worse"}
+    words["no difference shown"] = "with no difference shown"
     rest = {"one seed: no claim": "with one seed and no claim", "unstable": "unstable"}
-    more = [f"{counts[one]} {said}" for one, said in rest.items() if counts[one]]
-    return ", ".join([words, *more])
+    words |= {verdict: said for verdict, said in rest.items() if verdict in counts}
+    return ", ".join(f"{counts.get(verdict, 0)} {said}" for verdict, said in words.items())
 
 
 def summarise(tables: Tables) -> Summary:

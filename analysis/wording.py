@@ -86,31 +86,10 @@ def bounds(row: Mapping[str, Any], digits: int = 2) -> str:
     return ", ".join(said)
 
 
-def verdict_words(row: Mapping[str, Any]) -> str:
-    """A verdict with its interval in words: `better by 0.011 nats (95% interval …, 8 seeds)`."""
-    size, seeds = abs(row["gain"]), number(row["seeds"], "seed")
-    if row["verdict"] == "no pair yet":
-        return "no pair of runs yet"
-    if row["verdict"] == "one seed: no claim":
-        return (
-            f"{size:.3f} nats {'lower' if row['gain'] > 0 else 'higher'} in the only seed: no claim"
-        )
-    if row["verdict"] == "unstable":
-        return f"unstable, {number(row['diverged'], 'seed')} diverged: no claim"
-    interval = f"95% interval {signed(row['low'])} to {signed(row['high'])}"
-    if row["comparisons"] > 1:
-        interval += f" for all {row['comparisons']} together"
-    if row["verdict"] == "no difference shown":
-        return (
-            f"no difference shown ({signed(row['gain'])} nats, {interval}, {seeds}; "
-            f"{row['smallest_detectable']:.3f} would be seen four times in five)"
-        )
-    return f"{row['verdict']} by {size:.3f} nats ({interval}, {seeds})"
-
-
 def gain_sentence(row: Mapping[str, Any]) -> str:
-    """One setting's result as a sentence, whichever way it went."""
-    return f"{row['setting']}: {verdict_words(row)}."
+    """One setting's result, whichever way it went: `s = 4: +0.155 [+0.124, +0.186] nats, better`;
+    in brackets a 95% interval."""
+    return f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
 
 
 def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[list[str]]]]:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.tables.columns import rows_of
-from analysis.wording import gain
+from analysis.wording import gain_sentence
 from paper_figures.picture import say
 from paper_figures.style import (
     MUTED,
@@ -243,9 +243,8 @@ def forest(
             places = [place] * len(row["ticks"])
             axes.plot(row["ticks"], places, "|", color=MUTED, mew=0.8, ms=5, zorder=5)
             hollow = row["verdict"] not in CLAIMED
-            words = f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
-            bar = (row["low"], row["high"])
-            point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=words)
+            bar, said = (row["low"], row["high"]), gain_sentence(row)
+            point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=said)
             names.append(row["setting"])
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)

@@ -8,7 +8,6 @@ import pandas as pd
 
 from analysis.published import TASKS
 from analysis.summary import Summary, summarise
-from analysis.tables.columns import Tables
 from analysis.tables.source import read_tables
 from analysis.verdict.comparison import SAME
 from paper_figures.groups import Group
@@ -43,12 +42,6 @@ class Sources:
         return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
     @property
-    def plain_groups(self) -> list[Group]:
-        """Groups with settings of the paper's method, those alone."""
-        plain = (group.plain() for group in self.groups)
-        return [group for group in plain if len(group.rows)]
-
-    @property
     def all_settings(self) -> Group:
         """All that was compared, as if it were one group."""
         return Group(self.summary, self.summary.comparison.table)
@@ -64,22 +57,17 @@ class Sources:
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        return accuracies(self.summary.tables)
-
-
-def accuracies(tables: Tables) -> pd.DataFrame:
-    """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a fraction.
-
-    On all questions and without examples in the context, as the paper's are.
-    """
-    done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
-    table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
-    table = table.astype({"folder": str}).merge(done, on="folder")
-    details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
-    whole = (details["shots"] == 0) & details["limit"].isna()
-    table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
-    # Of metrics the first, of rows the last.
-    table = table.assign(place=table["metric"].map(METRICS.index))
-    table = table.sort_values("place", ascending=False, kind="stable")
-    table = table.drop_duplicates(["folder", "task"], keep="last").sort_index()
-    return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)
+        """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a
+        fraction, on all questions and without examples in the context, as the paper's are."""
+        tables = self.summary.tables
+        done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]
+        table = tables.evaluations[tables.evaluations["task"].isin(TASKS)]
+        table = table.astype({"folder": str}).merge(done, on="folder")
+        details = pd.DataFrame(list(table["details"].map(json.loads)), columns=["shots", "limit"])
+        whole = (details["shots"] == 0) & details["limit"].isna()
+        table = table[whole & table["metric"].isin(METRICS) & (table["step"] == table["steps"])]
+        # Of metrics the first, of rows the last.
+        table = table.assign(place=table["metric"].map(METRICS.index))
+        table = table.sort_values("place", ascending=False, kind="stable")
+        table = table.drop_duplicates(["folder", "task"], keep="last").sort_index()
+        return table.rename(columns={"value": "accuracy"})[list(COLUMNS)].reset_index(drop=True)

@@ -26,7 +26,6 @@ from analysis.answer import Answer
 from analysis.checks import Floats, needs_columns, numbers
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import over_shared_seeds
-from analysis.verdict.comparison import Comparison
 from analysis.wording import number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, one_of
@@ -78,12 +77,12 @@ def bag_size_answer(
     return Answer("bag-size", tables, tuple(said), inputs)
 
 
-def grid_of_runs(comparison: Comparison) -> pd.DataFrame:
-    """Compared runs of the plain method as a grid, one row per cell and seed: loss is minus the
-    paired gain, so that a seed's luck drops out."""
-    rows = rows_of(comparison.pairs)
+def grid_of_runs(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Of compared pairs (`Comparison.pairs`) those of the plain method as a grid, one row per cell
+    and seed: loss is minus the paired gain, so that a seed's luck drops out."""
+    rows = rows_of(pairs)
     plain = [SuperpositionSetting.of_row(row).is_plain_but("weighting") for row in rows]
-    pairs = comparison.pairs.loc[plain]
+    pairs = pairs.loc[plain]
     if pairs.empty:
         raise UserError(_NOTHING)
     pairs = pairs.assign(size=_labels(pairs), step_ratio=pairs["step_ratio"].round(4))

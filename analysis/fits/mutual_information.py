@@ -25,7 +25,7 @@ from analysis.answer import Answer
 from analysis.checks import Floats
 from analysis.fits.scaling.laws import power_law
 from analysis.fits.solver.problem import Problem
-from analysis.fits.solver.solve import Fit, fit, grid_of_starts
+from analysis.fits.solver.solve import fit, grid_of_starts
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights
@@ -44,7 +44,6 @@ class Decay:
     amplitude: float
     exponent: float
     rmse: float
-    fit: Fit
 
 
 def measure(
@@ -115,7 +114,7 @@ def fit_decay(distances: Floats, values: Floats) -> Decay:
     found = fit(Problem(model, y, on="loss"), grid_of_starts(model, grid))
     rmse = float(np.sqrt((found.residuals**2).mean()))
     constant, amplitude = np.exp(found["log_E"]), np.exp(found["log_A"])
-    return Decay(float(constant), float(amplitude), -found["alpha"], rmse, found)
+    return Decay(float(constant), float(amplitude), -found["alpha"], rmse)
 
 
 def weights(decay: Decay, bag_size: int) -> tuple[float, ...]:

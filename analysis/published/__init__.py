@@ -1,33 +1,187 @@
-"""The paper's numbers: files (`README.md` says how each was obtained), set-ups, readers, runs.
+"""The paper's numbers: files (`README.md` says how each was obtained), set-ups, and a function for
+each file; `runs` has them in the schema of the run table.
 
 Published losses are final training losses, smoothed by an unknown amount, of one run each: an
-evaluation set of their own (`as_runs.EVAL_SET`), never to be put beside held-out loss.
+evaluation set of their own (`EVAL_SET`), never to be put beside held-out loss.
 """
 
-from analysis.published.as_runs import runs
-from analysis.published.files import (
-    LEARNING_RATE,
-    PARAMS,
-    TASKS,
-    curves,
-    downstream_grid,
-    fingerprints,
-    headline_runs,
-    loss_grid,
-    mutual_information,
-    step_flops,
-)
+from __future__ import annotations
 
-__all__ = [
-    "LEARNING_RATE",
-    "PARAMS",
-    "TASKS",
-    "curves",
-    "downstream_grid",
-    "fingerprints",
-    "headline_runs",
-    "loss_grid",
-    "mutual_information",
-    "runs",
-    "step_flops",
-]
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.tables.columns import RUN_COLUMNS, SHAPE, finished, rows_of
+from tst_study.config.presets import expand_preset
+from tst_study.config.schema import Model
+from tst_study.cost.compute import count_parameters, flops_per_position
+
+PRESET = {"270M": "270m", "600M": "600m", "3B": "3b", "10B-A1B": "moe-10b-a1b"}
+LEARNING_RATE = {"270M": 2e-3, "600M": 1e-3, "3B": 2e-4, "10B-A1B": 3e-4}
+"""Peak."""
+GPUS = {"270M": 8, "600M": 8, "3B": 64, "10B-A1B": 64}
+
+
+def batch(size: str) -> tuple[int, int]:
+    """(sequences, length), latent positions. The lengths are not stated: 2,048 is that of SmolLM2,
+    whose shapes the dense models have, 8,192 makes 8M tokens of 1,024 sequences."""
+    return 1024, 8192 if size == "10B-A1B" else 2048
+
+
+def model(size: str) -> Model:
+    """The shape behind one of the paper's labels."""
+    return Model(**expand_preset({"preset": PRESET[size]}))
+
+
+def step_flops(size: str) -> int:
+    """Model FLOPs of one step of the paper's runs."""
+    sequences, length = batch(size)
+    return sequences * length * flops_per_position(model(size), length)
+
+
+PARAMS = {size: float(count_parameters(model(size)).total) for size in PRESET}
+"""Numbers of parameters by the paper's labels, counted from the shapes."""
+
+FOLDER = Path(__file__).parent
+TASKS = {
+    "hellaswag": "HellaSwag",
+    "arc_easy": "ARC-Easy",
+    "arc_challenge": "ARC-Challenge",
+    "mmlu": "MMLU",
+    "boolq": "BoolQ",
+    "openbookqa": "OpenBookQA",
+    "piqa": "PIQA",
+    "winogrande": "Winogrande",
+}
+"""lm-evaluation-harness's name of each task: the name people print."""
+
+EVAL_SET = "published training loss"
+_NAMES = {
+    "params": "size",
+    "total_steps": "steps",
+    "bag_weighting": "weighting",
+    "final_loss": "loss",
+    "train_loss": "loss",
+    "distance_tokens": "distance",
+}
+_OF_RUNS = {"tst_steps": "superposed_steps", "b200_hours": "gpu_hours"}
+
+
+@functools.cache
+def _read(name: str) -> pd.DataFrame:
+    return pd.read_csv(FOLDER / f"{name}.csv", dtype={"panel": str})
+
+
+def fingerprints(*names: str) -> dict[str, str]:
+    """sha256 of the published files that something was computed from, by file name."""
+    return {
+        f"published/{name}.csv": hashlib.sha256((FOLDER / f"{name}.csv").read_bytes()).hexdigest()
+        for name in names
+    }
+
+
+def headline_runs() -> pd.DataFrame:
+    """Tables 1 to 3: 13 rows, one per run; losses in nats per token, hours of one B200,
+    accuracies in percent."""
+    return _read("headline_runs").copy()
+
+
+def loss_grid(table: int | None = None, *, unrecovered: bool = False) -> pd.DataFrame:
+    """Tables 4–7, or one: final loss by table, size, steps, weighting, step_ratio, bag_size.
+
+    r = 1 is left out unless asked for: it is the superposition loss, another quantity.
+    """
+    grid = _grid("final_loss_grid", table)
+    grid["params"] = grid["size"].map(PARAMS)
+    return grid if unrecovered else grid[grid["step_ratio"] < 1].reset_index(drop=True)
+
+
+def downstream_grid(table: int) -> pd.DataFrame:
+    """One of Tables 8 to 28: size, steps, step_ratio, bag_size, task, accuracy (a fraction)."""
+    return _grid("downstream_grid", table)
+
+
+def _grid(name: str, table: int | None) -> pd.DataFrame:
+    grid = _read(name).rename(columns=_NAMES)
+    return grid if table is None else grid[grid["table"] == table].reset_index(drop=True)
+
+
+def curves(figure: int | None = None) -> pd.DataFrame:
+    """Figures 1, 3, 6 and 9, or one of them: figure, panel (or an empty text), run, step, loss
+    (training loss, smoothed as drawn)."""
+    found = _read("loss_curves").rename(columns=_NAMES).fillna({"panel": ""})
+    return found if figure is None else found[found["figure"] == figure].reset_index(drop=True)
+
+
+def mutual_information() -> pd.DataFrame:
+    """Figure 10: distance (tokens) and mutual_information (unit not stated) on DCLM."""
+    return _read("mutual_information").rename(columns=_NAMES)
+
+
+def runs() -> pd.DataFrame:
+    """Tables 1, 2 and 4–7 in the schema of the run table, with `gpu_hours` (NaN for the grids)
+    and `source` beside it. A run that Table 1 prints again counts once in comparisons."""
+    grids, single = loss_grid(unrecovered=True), headline_runs().rename(columns=_NAMES | _OF_RUNS)
+    grids = grids.assign(
+        source="Table " + grids["table"].astype(str),
+        superposed_steps=(grids["step_ratio"] * grids["steps"]).round().astype(int),
+        reinitialized=False,
+    )
+    again = single["method"].str.startswith("tst_")
+    source = again.map({True: "Table 2", False: "Table 1"})
+    single = single.assign(source=source, reinitialized=again, weighting="uniform")
+    rows = [_row(row) for part in (grids, single) for row in rows_of(part)]
+    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "gpu_hours", "source"])
+    return table
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """What the paper does not state stays None."""
+    size, steps, bag_size, superposed, weighting = (
+        row[name] for name in ("size", "steps", "bag_size", "superposed_steps", "weighting")
+    )
+    shape, (sequences, length) = model(size), batch(size)
+    gpu_hours = row.get("gpu_hours")
+    parameters = count_parameters(shape)
+    name = f"{size}-{steps}-s{bag_size}-r{superposed / steps:.2f}-{weighting}"
+    if superposed == 0:
+        name = f"{size}-{steps}-baseline"
+    if row["reinitialized"]:
+        name += "-reinitialized"
+    latent = sequences * length * steps
+    raw = sequences * length * (bag_size * superposed + steps - superposed)
+    return finished(
+        steps,
+        {**row, "step_ratio": superposed / steps},
+        **{column: getattr(shape, column) for column in SHAPE},
+        run_id=f"paper-{name}",
+        study="paper",
+        name=name,
+        role="published",
+        seed=0,
+        experts=shape.experts.count if shape.experts else None,
+        parameters=parameters.total,
+        active_parameters=parameters.active,
+        corpus="FineWeb-Edu + DCLM" if shape.experts else "DCLM",
+        learning_rate=LEARNING_RATE[size],
+        schedule="wsd",
+        sequences=sequences,
+        sequence_length=length,
+        raw_tokens=raw,
+        latent_tokens=latent,
+        data_multiplier=raw / latent,
+        flops=latent * flops_per_position(shape, length),
+        training_seconds=None if gpu_hours is None else gpu_hours * 3600 / GPUS[size],
+        eval_set=EVAL_SET,
+        nats_per_token=row["loss"],
+        annealed=True,
+        group=f"paper {size}, {steps} steps",
+        family=f"paper {size}",
+        fingerprint=f"paper-{name}",
+        folder=row["source"],
+        gpu_hours=gpu_hours,
+        source=row["source"],
+    )

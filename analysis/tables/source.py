@@ -56,7 +56,6 @@ def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str])
         if not found:
             problems.append(f"{EXCLUSIONS}: {key} matches no run here (excluded for: {reason})")
     runs = tables.runs.assign(exclusion=reasons)
-    runs.attrs["problems"] = list(problems)
     return replace(tables, runs=runs, problems=tuple(problems))
 
 
@@ -86,7 +85,7 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
 
 
 def load(sources: Sources) -> pd.DataFrame:
-    """One tidy row per run; `attrs["problems"]` lists the runs that could not be read.
+    """One tidy row per run that could be read (`read_tables` says what could not).
 
     Losses are in nats per token, times in seconds, sizes in tokens. The final loss is that of the
     run's last held-out evaluation, wherever it stands: `evaluated_step` and `annealed` say so.

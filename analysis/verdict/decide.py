@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,6 @@ Method = Literal["simultaneous", "paired"]
 Verdict = Literal[
     "better", "worse", "no difference shown", "one seed: no claim", "unstable", "no pair yet"
 ]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PLANNED, ALSO_SEEN = "Planned", "Also seen"
 UNSTABLE = 2
 """So many diverged seeds of an arm take the claim of a gain from it."""

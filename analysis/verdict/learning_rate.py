@@ -19,8 +19,6 @@ from analysis.wording import number
 class Sweep:
     """Baselines that differ in nothing but learning rate and seed, measured on one text."""
 
-    group: str
-    family: str
     steps: int
     rates: pd.DataFrame
     """learning_rate, loss (nats per token, mean over the shared seeds; infinite where a run
@@ -64,19 +62,41 @@ class Sweep:
         )
 
 
+def swept(runs: pd.DataFrame, eligible: pd.DataFrame) -> list[pd.DataFrame]:
+    """By group and held-out text the runs that may be compared and those that diverged, which have
+    no loss on any text: where baselines were run at two or more learning rates."""
+    lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
+    texts = eligible.groupby(["group", "eval_set"], sort=True)
+    every = [pd.concat([own, lost[lost["group"] == group]]) for (group, _), own in texts]
+    return [own for own in every if _baselines(own)["learning_rate"].nunique() > 1]
+
+
 def sweeps(runs: pd.DataFrame, comparison: Comparison) -> list[Sweep]:
     """Every group of baselines that was run at two or more learning rates."""
-    eligible = comparison.eligible
     found = []
-    baselines = runs[runs["method"] == "baseline"]
-    for group, members in baselines.groupby("group", sort=True):
-        every = eligible[(eligible["group"] == group) & (eligible["method"] == "baseline")]
-        lost = members[(members["state"] == "diverged") & (members["exclusion"] == "")]
-        for _, done in every.groupby("eval_set", sort=True):
-            rates = _rates(done, lost)
-            if len(rates) >= 2 and rates["loss"].min() < float("inf"):
-                found.append(_sweep(str(group), members, rates, runs))
+    for members in map(_baselines, swept(runs, comparison.eligible)):
+        lost = members["state"] == "diverged"
+        rates = _rates(members[~lost], members[lost])
+        losses, first = sorted(rates["loss"]), members.iloc[0]
+        if losses[0] == float("inf"):
+            continue
+        best = float(rates["learning_rate"].iloc[int(rates["loss"].argmin())])
+        same = (runs["family"] == first["family"]) & (runs["method"] == "superposition")
+        found.append(
+            Sweep(
+                steps=int(first["steps"]),
+                rates=rates,
+                best=best,
+                margin=losses[1] - losses[0] if losses[1] < float("inf") else None,
+                at_edge=best in (rates["learning_rate"].min(), rates["learning_rate"].max()),
+                superposed_rates=tuple(sorted(map(float, runs[same]["learning_rate"].unique()))),
+            )
+        )
     return found
+
+
+def _baselines(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[runs["method"] == "baseline"]
 
 
 def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
@@ -88,20 +108,3 @@ def _rates(done: pd.DataFrame, lost: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"loss": losses.mean(axis=1), "seeds": losses.count(axis=1)}, rates)
     table = table.fillna({"loss": float("inf"), "seeds": 0})
     return table.astype({"loss": float, "seeds": int}).reset_index()
-
-
-def _sweep(group: str, members: pd.DataFrame, rates: pd.DataFrame, runs: pd.DataFrame) -> Sweep:
-    losses = sorted(rates["loss"])
-    best = float(rates["learning_rate"].iloc[int(rates["loss"].argmin())])
-    family = str(members["family"].iloc[0])
-    superposed = runs[(runs["family"] == family) & (runs["method"] == "superposition")]
-    return Sweep(
-        group=group,
-        family=family,
-        steps=int(members["steps"].iloc[0]),
-        rates=rates,
-        best=best,
-        margin=losses[1] - losses[0] if losses[1] < float("inf") else None,
-        at_edge=best in (rates["learning_rate"].min(), rates["learning_rate"].max()),
-        superposed_rates=tuple(sorted(map(float, superposed["learning_rate"].unique()))),
-    )

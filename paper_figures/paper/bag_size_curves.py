@@ -14,9 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.fits.bag_size import optimum
+from analysis.fits.bag_size import grid_of_runs, optima
 from analysis.tables.columns import rows_of
-from analysis.verdict.comparison import SAME
 from analysis.wording import number
 from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import end_labels, lines, log_axis, note
@@ -33,9 +32,7 @@ from paper_figures.paper.final_loss_grid import (
 from paper_figures.picture import Picture, say
 from paper_figures.sources import Sources
 from paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
-from tst_study.errors import UserError
 
-_CURVE = ["source", "step_ratio"]
 NEAR = 0.55
 """Step ratios up to here are shown once more, near their optimum."""
 SAME_RATIO = 0.051
@@ -51,14 +48,18 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     group = which.group(sources)
     if group is not None and group.rows["bag_size"].nunique() < 2:
         group = None
-    data = _published(which)
+    grid = published.loss_grid(which.table)
+    data, found = _published(grid), optima(grid).assign(source="published")
     count, scales = len(data), {"published": which.words}
     if group is not None:
         own = group.beside_baseline().assign(source="measured")
-        own["step_ratio"] = own["step_ratio"].round(3)
+        own["step_ratio"] = own["step_ratio"].round(4)
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
         scales["measured"] = f"{group.model}, {group.steps:,} steps"
-    found = optima(data, group)
+        best = optima(grid_of_runs(group.pairs)).assign(source="measured")
+        best = best.reindex(columns=found.columns)
+        best["loss"] = group.level + best["loss"].astype(float)
+        found = pd.concat([found, best], ignore_index=True)
     return Picture(
         title=f"Figure {which.figure}. Final loss over bag size, {which.words}",
         caption=f"Final training loss of {number(count, 'published run')} (Table {which.table}), "
@@ -80,45 +81,12 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     )
 
 
-def optima(data: pd.DataFrame, group: Group | None) -> pd.DataFrame:
-    """Fitted optimum of every curve, of the group's seed by seed: form, best, low, high, flat_low,
-    flat_high (bag sizes), loss, said.
-
-    Where an optimum cannot be named, `best` is missing and `said` holds the reason.
-    """
-    names = ["form", "best", "low", "high", "flat_low", "flat_high", "loss", "noise", "noise_from"]
-    rows: list[dict[str, Any]] = []
-    for curve, values in data.groupby(_CURVE, sort=False):
-        row: dict[str, Any] = dict(zip(_CURVE, curve, strict=True))
-        losses = values.set_index("bag_size")[["loss"]]
-        if group is not None and row["source"] == "measured":
-            losses = _by_seed(group, losses, row["step_ratio"])
-        try:
-            found = optimum(losses.index.to_numpy(dtype=float), losses.to_numpy(dtype=float))
-        except UserError as error:
-            rows.append({**row, "said": str(error)})
-            continue
-        rows.append({**row, **{key: getattr(found, key) for key in names}, "said": found.edge})
-    return pd.DataFrame(rows, columns=[*_CURVE, *names, "said"])
-
-
-def _by_seed(group: Group, losses: pd.DataFrame, ratio: float) -> pd.DataFrame:
-    """Losses at the baseline's level by bag size and seed, of the seeds that every size has; the
-    means where there is none."""
-    rows = group.rows[group.rows["step_ratio"].round(3) == ratio]
-    pairs = group.pairs.merge(rows[[*SAME, "setting", "bag_size"]])
-    gains = pairs.pivot_table(index="bag_size", columns="seed", values="gain").dropna(axis=1)
-    level = float((losses["loss"] + gains.mean(axis=1)).mean())
-    return level - gains if gains.shape[1] else losses
-
-
-def _published(which: PublishedGrid) -> pd.DataFrame:
-    grid = published.loss_grid(which.table)
+def _published(grid: pd.DataFrame) -> pd.DataFrame:
     level = float(grid[grid["bag_size"] == 1]["loss"].iloc[0])
-    cells = grid[(grid["bag_size"] > 1) & (grid["step_ratio"] < 1)]
-    columns = [*_CURVE, "bag_size", "loss", "low", "high", "error", "seeds", "baseline"]
-    named = cells.assign(source="published", baseline=level).reindex(columns=columns)
-    return named.sort_values(["step_ratio", "bag_size"])
+    columns = ["source", "step_ratio", "bag_size", "loss", "low", "high"]
+    columns += ["error", "seeds", "baseline"]
+    named = grid[grid["bag_size"] > 1].assign(source="published", baseline=level)
+    return named.reindex(columns=columns).sort_values(["step_ratio", "bag_size"])
 
 
 def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
@@ -233,7 +201,7 @@ def _finding(found: pd.DataFrame, group: Group | None) -> Finding:
         verdict = "agrees" if all(overlaps) else "disagrees"
     if group.is_generated:
         verdict = "mechanism only"
-    tried = group.rows.groupby(group.rows["step_ratio"].round(3))["bag_size"].nunique()
+    tried = group.rows.groupby(group.rows["step_ratio"].round(4))["bag_size"].nunique()
     # An r with one s is a point of another grid; where there is no other, its reason is told.
     curves = own[own["step_ratio"].map(tried) > 1]
     said = "; ".join(_said(row) for row in rows_of(own if curves.empty else curves))
@@ -242,6 +210,6 @@ def _finding(found: pd.DataFrame, group: Group | None) -> Finding:
 
 def _said(row: dict[str, Any]) -> str:
     if pd.isna(row["best"]):
-        return f"r = {row['step_ratio']:.3g}: {row['said']}"
+        return f"r = {row['step_ratio']:.3g}: {row['sentence']}"
     low, high = (f"{row[end]:.1f}" if pd.notna(row[end]) else "open" for end in ("low", "high"))
     return f"r = {row['step_ratio']:.3g}: {row['best']:.1f} [{low}, {high}]"

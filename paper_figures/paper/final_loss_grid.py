@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import published
-from analysis.summary import counts_in_words, verdict_counts
+from analysis.summary import verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import number
 from paper_figures.catalogue import figure, submit
@@ -168,7 +168,7 @@ def _finding(data: pd.DataFrame, group: Group | None) -> Finding:
         said += f", all {at.count()} with r ≤ 0.5"
     if group is None:
         return Finding(said)
-    counts = counts_in_words(verdict_counts(group.rows))
+    counts = verdict_counts(group.rows)
     measured = f"{number(len(group.rows), 'setting')}: {counts}"
     verdict = "mechanism only" if group.is_generated else judged(group.rows["verdict"])
     if len(group.rows) == 1 and verdict == "agrees":  # one setting is no grid

@@ -6,7 +6,7 @@ Hours from the cost model stand beside the published ones, with the MFU that tho
 import pandas as pd
 
 from analysis import published
-from analysis.summary import counts_in_words, verdict_counts
+from analysis.summary import verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import gain, number, span
 from paper_figures.catalogue import figure, submit
@@ -57,7 +57,8 @@ def runs_table() -> pd.DataFrame:
 )
 def headline_runs(sources: Sources) -> Table:
     """Published runs, and below them what was measured here, at whatever scale."""
-    found, data = sources.plain_groups, runs_table()
+    found = [group for group in map(Group.plain, sources.groups) if len(group.rows)]
+    data = runs_table()
     if found:
         data = pd.concat([data, *map(_measured, found)], ignore_index=True)
     return Table(
@@ -128,12 +129,12 @@ def _finding(found: list[Group]) -> Finding:
     if not found:
         return Finding(said)
     rows = pd.concat([group.rows for group in found])
-    text = f"{number(len(rows), 'setting')}: {counts_in_words(verdict_counts(rows))}"
+    text = f"{number(len(rows), 'setting')}: {verdict_counts(rows)}"
     scale = f"{number(len(found), 'comparison')}, {span(rows['seeds'], 'seed')}"
     return Finding(said, text, scale, verdict, details=details)
 
 
 def _words(rows: pd.DataFrame) -> str:
     best = next(rows_of(rows.sort_values("gain", ascending=False)))
-    counts = counts_in_words(verdict_counts(rows))
+    counts = verdict_counts(rows)
     return f"{counts}; the largest gain is {gain(best)} ({best['setting']})"

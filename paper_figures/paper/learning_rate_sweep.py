@@ -15,6 +15,7 @@ from analysis import published
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import over_shared_seeds
+from analysis.verdict.learning_rate import swept
 from analysis.wording import group_label, number, told_apart
 from paper_figures.catalogue import figure, submit
 from paper_figures.drawing import key_above, log_axis, means, note, point
@@ -67,28 +68,16 @@ def _not_drawn(data: pd.DataFrame) -> str:
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Means by rate, and the run folders they are of; groups in order of name."""
-    runs = summary.tables.runs
-    ended = runs["folder"].isin(summary.comparison.eligible["folder"])
-    lost = (runs["state"] == "diverged") & (runs["exclusion"] == "")
-    texts = runs[ended].groupby(["group", "eval_set"], sort=True)
-    # What diverged has no loss on any text.
-    measured = [
-        pd.concat([own, runs[lost & (runs["group"] == group)]]) for (group, _), own in texts
-    ]
-    swept = [
-        members
-        for members in measured
-        if members[members["method"] == "baseline"]["learning_rate"].nunique() > 1
-    ]
+    found = swept(summary.tables.runs, summary.comparison.eligible)
     panels = told_apart(
-        [group_label(members) for members in swept],
-        [f"{big(members['parameters'].iloc[0])} parameters" for members in swept],
-        [f"held out: {members['eval_set'].iloc[0]}" for members in swept],
-        [f"[{members['group'].iloc[0][:6]}]" for members in swept],
+        [group_label(members) for members in found],
+        [f"{big(members['parameters'].iloc[0])} parameters" for members in found],
+        [f"held out: {members['eval_set'].iloc[0]}" for members in found],
+        [f"[{members['group'].iloc[0][:6]}]" for members in found],
     )
     shown = [
         (panel, *one)
-        for panel, members in sorted(zip(panels, swept, strict=True), key=lambda one: one[0])
+        for panel, members in sorted(zip(panels, found, strict=True), key=lambda one: one[0])
         for one in _shown(members)
     ]
     tables = [
@@ -110,10 +99,10 @@ def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFra
     by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
     settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
     settings.sort(key=lambda one: one[0].order)
-    swept = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
+    several = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
     single = [one for one in settings if one[1]["learning_rate"].nunique() == 1]
     single = [one for one in single if not one[0].departures]
-    return swept if len(swept) > 1 else swept + single[:1]
+    return several if len(several) > 1 else several + single[:1]
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:

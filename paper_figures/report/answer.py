@@ -4,7 +4,7 @@ it is; at its end what the numbers cannot say.
 
 import pandas as pd
 
-from analysis.summary import Summary, counts_in_words, verdict_counts
+from analysis.summary import Summary, verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import gain_sentence, number, signed, span
 from paper_figures.groups import Group
@@ -22,7 +22,7 @@ EXPECTED = (
 GLOSSARY = (
     "TST: token superposition training. s: tokens per bag; r: share of the steps that read bags; "
     "s = 1 is the baseline. Gain: the baseline's loss less that of superposition, in nats per "
-    "token, paired by seed; 0.01 is 1% less perplexity."
+    "token, paired by seed, and its 95% interval; 0.01 is 1% less perplexity."
 )
 PAPER_SIZES = "270M to 10B parameters"
 FEW = 3
@@ -60,13 +60,13 @@ def _answer(found: list[Group]) -> str:
     if len(rows) <= FEW:
         places = rows["place"] + ", " if len(found) > 1 else [""] * len(rows)
         each = zip(places, rows_of(rows), strict=True)
-        return " ".join(place + gain_sentence(row) for place, row in each)
+        return " ".join(f"{place}{gain_sentence(row)}." for place, row in each)
     ranked = rows.sort_values("gain")
     ends = [
         f"{signed(row['gain'])} ({row['setting']}, {row['place']})"
         for row in (next(rows_of(ranked)), list(rows_of(ranked))[-1])
     ]
-    counts = counts_in_words(verdict_counts(rows))
+    counts = verdict_counts(rows)
     return f"{number(len(rows), 'setting')}: {counts}; gains from {ends[0]} to {ends[1]} nats."
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.summary import counts_in_words, verdict_counts
+from analysis.summary import verdict_counts
 from analysis.tables.columns import rows_of
 from analysis.wording import number, told_apart_by_set_up
 from paper_figures.catalogue import figure, submit
@@ -73,7 +73,7 @@ def _figure(data: pd.DataFrame) -> Figure:
 
 
 def _finding(group: Group) -> Finding:
-    counts = counts_in_words(verdict_counts(group.rows))
+    counts = verdict_counts(group.rows)
     measured = f"{number(len(group.rows), 'pair')}: {counts}"
     said = "no run is repeated with another seed"
     return Finding(said, measured, group.seeds, "not in the paper")

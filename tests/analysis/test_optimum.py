@@ -132,6 +132,6 @@ def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignor
         for bag in (2, 3, 4, 6, 8, 12):
             loss = 3.4 + 0.1 * np.log(bag / 4) ** 2 + 0.001 * random.standard_normal()
             write_run(tmp_path, config(seed, bag, 0.3), float(loss))
-    (row,) = optima(grid_of_runs(compare(load(tmp_path)))).to_dict("records")
+    (row,) = optima(grid_of_runs(compare(load(tmp_path)).pairs)).to_dict("records")
     assert row["best"] == pytest.approx(4.0, rel=0.1)
     assert row["noise_from"] == "seeds"

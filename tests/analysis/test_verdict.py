@@ -1,21 +1,28 @@
-"""One function decides: planned questions first, by the method each declared, then all else."""
+"""One function decides: planned questions first, by the method each declared, then all else; by
+intervals that equal textbook tests and cover wherever that was simulated."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
 from analysis.summary import summarise
 from analysis.tables.source import load, read_tables
 from analysis.verdict.comparison import compare
 from analysis.verdict.decide import paired
-from analysis.verdict.question import Arm, Question, add_questions, read_questions
+from analysis.verdict.intervals import Design, critical
+from analysis.verdict.question import Arm, Question, add_questions, read_questions, register
 from analysis.wording import verdict_parts
 from experiments.studies import catalogue
 from tests.analysis.made_runs import config, write_run
+from tst_study.config.schema import Config, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
@@ -110,3 +117,114 @@ def test_the_questions_of_the_first_campaign_are_those_of_its_study() -> None:
     assert list(read_questions(RECORDS / "campaign")) == list(
         catalogue.load("laptop", "desktop").questions
     )
+
+
+RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "verdict_coverage.json"
+
+
+def _design(arms: int, seeds: int, blocks: bool, own: bool) -> Design:
+    arm, seed = np.divmod(np.arange((arms + 1) * seeds), seeds)
+    contrasts = np.hstack([-np.ones((arms, 1)), np.eye(arms)])
+    return Design(arm, seed, contrasts, blocks, own)
+
+
+def test_one_way_pooled_is_dunnetts() -> None:
+    losses = np.random.default_rng(1).normal(size=(4, 6)) + np.array([[0], [0.5], [1], [2]])
+    estimate, error, freedom, correlation = _design(3, 6, False, False).estimates(losses.ravel())
+    half = critical(correlation, float(freedom.mean())) * error
+    expected = stats.dunnett(*losses[1:], control=losses[0], random_state=1).confidence_interval()
+    np.testing.assert_allclose(estimate - half, expected.low, atol=0.02)
+    np.testing.assert_allclose(estimate + half, expected.high, atol=0.02)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_two_arms_with_blocks_are_the_paired_t_test(own: bool) -> None:
+    losses = np.random.default_rng(2).normal(size=(2, 5))
+    estimate, error, freedom, correlation = _design(1, 5, True, own).estimates(losses.ravel())
+    half = critical(correlation, float(freedom[0])) * error
+    paired = stats.ttest_rel(losses[1], losses[0]).confidence_interval(0.95)
+    np.testing.assert_allclose([estimate - half, estimate + half], [[paired.low], [paired.high]])
+
+
+def test_two_arms_of_unequal_spread_are_welchs_with_freedom_that_is_a_little_larger() -> None:
+    losses = np.random.default_rng(3).normal(size=(2, 12)) * np.array([[1], [4]])
+    estimate, error, freedom, _ = _design(1, 12, False, True).estimates(losses.ravel())
+    welch = stats.ttest_ind(losses[1], losses[0], equal_var=False)
+    np.testing.assert_allclose(estimate / error, [welch.statistic])
+    assert welch.df <= freedom[0] <= welch.df * 1.1
+
+
+def test_an_arm_without_seeds_of_its_own_design_is_not_estimated() -> None:
+    contrasts = np.array([[-1.0, 1.0]])
+    assert not Design(np.array([0, 1]), np.array([0, 1]), contrasts, True, False).estimable
+    assert _design(2, 3, True, True).estimable
+
+
+def test_the_default_covers_in_every_case_that_was_simulated() -> None:
+    rows = json.loads(RECORD.read_text())
+    assert len(rows) >= 100
+    assert all(row["made"] >= 2000 for row in rows)
+    assert min(row["blocks, own variances"][0] for row in rows) >= 0.93
+    incomplete = json.loads(RECORD.with_name("verdict_coverage_incomplete.json").read_text())
+    assert min(row["blocks, own variances"][0] for row in incomplete) >= 0.93
+
+
+BASELINE = Arm(name="baseline", setting="baseline", where={"steps": (10, 20)})
+GAIN = Question(
+    name="gain", arm=Arm(name="s4", setting="s = 4, r = 0.5"), against=BASELINE, family="one"
+)
+FIRST, SECOND = ({"commit": digit * 40, "dirty": False} for digit in "ab")
+
+
+def test_a_question_keeps_the_commit_that_first_held_it_word_for_word(tmp_path: Path) -> None:
+    register(tmp_path, [GAIN], FIRST)
+    other = GAIN.model_copy(update={"name": "other"})
+    changed = GAIN.model_copy(update={"family": "two"})
+    register(tmp_path, [GAIN, other], SECOND)
+    assert [one.registered for one in read_questions(tmp_path)] == ["a" * 40, "b" * 40]
+    register(tmp_path, [changed], SECOND)
+    assert read_questions(tmp_path) == (changed.model_copy(update={"registered": "b" * 40}),)
+    register(tmp_path, [GAIN], {"commit": "c" * 40, "dirty": True})
+    assert read_questions(tmp_path) == (GAIN,)
+
+
+def test_a_study_without_questions_writes_none(tmp_path: Path) -> None:
+    register(tmp_path / "runs", [], FIRST)
+    assert not (tmp_path / "runs").exists()
+    assert read_questions(tmp_path) == ()
+
+
+def test_damaged_questions_are_named(tmp_path: Path) -> None:
+    (tmp_path / "questions.json").write_text('{"schema_version": 2, "questions": []}')
+    with pytest.raises(UserError, match=r"questions\.json: schema_version"):
+        read_questions(tmp_path)
+
+
+class Best:
+    """Baselines of batch 8 are the best."""
+
+    def held_out(self, config: Config) -> float:
+        return 1.0 if config.batch.sequences == 8 else 2.0
+
+
+def test_each_arm_of_the_second_campaign_names_its_runs_and_no_others() -> None:
+    study = catalogue.load("what-does-the-work", "desktop")
+    runs = study.runs(Best())
+    rows = [
+        {
+            **SuperpositionSetting.from_config(to_dict(run)).columns(),
+            "steps": run.schedule.steps,
+            "sequences": run.batch.sequences,
+            "seed": run.seed,
+            "name": run.name,
+        }
+        for run in runs
+    ]
+    table = pd.DataFrame(rows)
+    arms = {arm.name: arm for one in study.questions for arm in (one.arm, one.against)}
+    taken = {name: arm.runs(table) for name, arm in arms.items()}
+    assert len(taken) == 10
+    assert all(sorted(arm["seed"]) == list(range(11, 23)) for arm in taken.values())
+    names = pd.concat(taken.values())["name"]
+    assert names.is_unique
+    assert set(table["name"]) - set(names) == {n for n in table["name"] if n.startswith("gate-")}

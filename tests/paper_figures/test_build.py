@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from analysis.tables.source import load
 from paper_figures.build import Built, build
-from paper_figures.catalogue import catalogue
+from paper_figures.catalogue import catalogue, find
 from paper_figures.picture import Picture
 from paper_figures.report.answer import lead
 from paper_figures.sources import Sources
 from paper_figures.style import PALETTE
 from tests.analysis.made_runs import config, write_run
+from tst_study.errors import UserError
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -149,8 +151,12 @@ def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> N
             run = config(0, s, 0.2 * (s > 1), optimizer__learning_rate=rate)
             write_run(tmp_path / "rates", run, 3.5 - gain * (s > 1))
     said = str(lead(Sources(tmp_path / "rates")))
-    assert "1,000 steps, learning rate 0.001, s = 4, r = 0.2: 0.010 nats lower" in said
-    assert "1,000 steps, learning rate 0.002, s = 4, r = 0.2: 0.020 nats higher" in said
+    assert (
+        "1,000 steps, learning rate 0.001, s = 4, r = 0.2: +0.010 nats, one seed: no claim" in said
+    )
+    assert (
+        "1,000 steps, learning rate 0.002, s = 4, r = 0.2: −0.020 nats, one seed: no claim" in said
+    )
 
 
 LEFT_BEHIND = """
@@ -170,3 +176,56 @@ def test_children_free_no_group_of_ranks_that_their_parent_has_left(tmp_path: Pa
     """A cycle keeps it until a collection: in a child that would wait for the parent's threads."""
     subprocess.run([sys.executable, "-c", LEFT_BEHIND, tmp_path], timeout=180, check=True)
     assert (tmp_path / "figure8.png").exists()
+
+
+def test_a_group_names_all_its_entries() -> None:
+    assert len(find(["tables"])[0]) == 28
+    assert {entry.group for entry in find(["extensions"])[0]} == {"extensions"}
+    assert [entry.name for entry in find(["figure4"])[0]] == ["figure4"]
+    assert find(["report"]) == ([], {"report"})
+
+
+def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'figure40' is not known; did you mean 'figure4"):
+        find(["figure40"])
+    with pytest.raises(UserError, match="there are: table1, table2"):
+        find(["zzz"])
+
+
+COMMITTED = Path(__file__).parents[2] / "docs/reproduction.md"
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "verdict"),
+    [(0.05, 0.002, "agrees"), (-0.05, 0.002, "disagrees"), (0.01, 0.05, "undecided")],
+)
+def test_the_verdict_follows_the_interval(
+    tmp_path: Path, gain: float, spread: float, verdict: str
+) -> None:
+    for seed, noise in enumerate((-1.0, 0.0, 1.0)):
+        write_run(tmp_path / "runs", config(seed), 3.5)
+        write_run(tmp_path / "runs", config(seed, 4, 0.2), 3.5 - gain + spread * noise)
+    build(tmp_path / "runs", tmp_path / "to", only=["reproduction"])
+    text = (tmp_path / "to/reproduction.md").read_text("utf8")
+    (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
+    assert line.endswith(f"**{verdict}** |")
+    assert "3 seeds" in line
+
+
+def test_the_committed_page_has_the_whole_campaign() -> None:
+    """Made by `tst-study figures --runs docs/records/campaign --to docs --only reproduction`."""
+    text = COMMITTED.read_text("utf8")
+    record = COMMITTED.parent / "records/campaign"
+    trunks = load(record)["role"] == "trunk"
+    assert f"\n{(~trunks).sum()} runs and {trunks.sum()} trunks that they share" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
+    assert len(line) < 400  # its comparisons stand below the table
+    assert re.search(r"^- 232k parameters, books-bpe1024, 5,000 steps", text, re.MULTILINE)
+    measured = text[text.index("## Measured") : text.index("## Not measured")]
+    every = re.findall(r"^\| (?:Table|Figure) (\d+)\. ", text, re.MULTILINE)
+    assert sorted(map(int, every)) == sorted([*range(1, 29), *range(1, 12)])
+    own = re.findall(r"^\| (Table|Figure) (\d+)\. ", measured, re.MULTILINE)
+    assert own == [
+        *(("Table", number) for number in ("1", "2", "4", "7")),
+        *(("Figure", number) for number in ("3", "4", "6", "7", "9", "10", "11")),
+    ]

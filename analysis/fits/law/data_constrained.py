@@ -20,7 +20,7 @@ import pandas as pd
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import Floats
-from analysis.fits.law.rows import TOKENS_PER_STEP
+from analysis.fits.law.rows import TOKENS_PER_STEP, settings
 from analysis.fits.law.superposition_law import published_law
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME, Comparison
@@ -98,7 +98,8 @@ def best_of_mode(
     """
     law, latent = published_law(), steps * TOKENS_PER_STEP
     bags, ratios = (np.ones(1), np.zeros(1)) if mode == "baseline" else (BAGS, RATIOS)
-    gains = shares_of_full()[mode] * law.gains(params, latent, bags, ratios)
+    gains = law.of_rows(settings(params, latent, bags, ratios)).reshape(len(bags), len(ratios))
+    gains *= shares_of_full()[mode]
     more = 0 if mode == "output_only" else (bags[:, None] - 1) * ratios
     raw = latent * (1 + more) * np.ones_like(gains)
     counted = effective_tokens(raw, unique_tokens, worth) / raw

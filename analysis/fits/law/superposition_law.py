@@ -97,11 +97,6 @@ class Law:
             raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
         return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
 
-    def gains(self, params: float, tokens: float, bags: Floats, ratios: Floats) -> Floats:
-        """Gains under uniform weights, shape (bags, ratios)."""
-        found = self.of_rows(settings(params, tokens, bags, ratios))
-        return found.reshape(len(bags), len(ratios))
-
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
         for name, least in (("params", 0.0), ("tokens", 0.0), ("bag_size", 1.0)):

@@ -152,10 +152,10 @@ def multipliers_of(
 
 def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
     try:
-        law = fit_power_law(baseline, draws=0)
+        floor, exponent = fit_power_law(baseline)
     except UserError as error:
         return f"{label}, baseline: {error}."
     return (
-        f"{label}, baseline: loss falls as C^−{law.alpha:.3f} towards {law.E:.3f} nats (a fit to "
+        f"{label}, baseline: loss falls as C^−{exponent:.3f} towards {floor:.3f} nats (a fit to "
         f"{len(baseline)} runs)."
     )

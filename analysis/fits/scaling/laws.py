@@ -8,7 +8,6 @@ found.E, found.alpha, found.predict(other)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.answer import Answer, table_lines
-from analysis.checks import Floats, positive
+from analysis.checks import Floats
 from analysis.fits.scaling.points import (
     alike_in_kind,
     annealed_points,
@@ -30,6 +29,8 @@ from analysis.fits.solver.solve import Fit, fit, grid_of_starts
 from analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
 from tst_study.errors import UserError
 
+_NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}
+"""Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
 LEAST_RUNS = 10
 """For the five parameters of the parametric law, with something left to judge it by."""
 _GRID = {
@@ -72,20 +73,18 @@ def chinchilla_answer(points: pd.DataFrame, inputs: dict[str, str]) -> Answer:
 
 
 @dataclass(frozen=True)
-class FrameFit:
-    """A fitted law by its printed names; losses in nats per token."""
+class ChinchillaFit:
+    """L = E + A N^−α + B D^−β, losses in nats per token: attributes E, A, B, alpha, beta."""
 
     found: Fit
     drawn: Bootstrap
     """Refits to redrawn models, which the intervals come from."""
-    names: Mapping[str, str]
-    """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
-    model: Callable[[pd.DataFrame], Formula]
-    """The law on other rows."""
+    points: pd.DataFrame
+    """What was fitted."""
 
     def __getattr__(self, name: str) -> float:
         """A parameter by its printed name."""
-        for parameter, printed in self.__dict__.get("names", {}).items():
+        for parameter, printed in _NAMES.items():
             if printed == name:
                 return float(_printed(parameter, np.array(self.found[parameter])))
         raise AttributeError(name)
@@ -93,13 +92,13 @@ class FrameFit:
     def summary(self) -> pd.DataFrame:
         """parameter, value, low, high (95%), note: what is not determined has no interval."""
         rows = []
-        for parameter, name in self.names.items():
+        for parameter, name in _NAMES.items():
             draws = _printed(parameter, self.drawn.draws[parameter].to_numpy())
             low, high = self.drawn.interval(draws)
             value = float(_printed(parameter, np.array(self.found[parameter])))
             note = ""
             if self.drawn.clusters < LEAST_CLUSTERS:
-                note = f"no interval: {self.drawn.clusters} {self.drawn.resampled} are too few"
+                note = f"no interval: {self.drawn.clusters} models are too few"
             elif low is None or parameter in self.found.identified.undetermined:
                 low, high = None, None
                 note = f"{name} not determined" + (", at its bound of 0" if value < 1e-3 else "")
@@ -108,7 +107,7 @@ class FrameFit:
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The frame's rows with loss, low and high: of the law, not of a single run."""
-        model = self.model(frame)
+        model = chinchilla(*(with_tokens(frame, ())[name] for name in ("params", "tokens")))
         draws = model.loss(self.drawn.draws.to_numpy())
         ends = [self.drawn.interval(draws[:, row]) for row in range(len(frame))]
         low, high = np.array(ends, dtype=float).T
@@ -121,17 +120,9 @@ class FrameFit:
                 *table_lines(self.summary()),
                 f"{len(self.found.problem.observed)} runs; rank {kept.rank}, conditioning "
                 f"{kept.condition:.3g}; {self.found.agreed} of {self.found.started} starts agree; "
-                f"intervals: {self.drawn.clusters} {self.drawn.resampled} drawn with replacement",
+                f"intervals: {self.drawn.clusters} models drawn with replacement",
             ]
         )
-
-
-@dataclass(frozen=True)
-class ChinchillaFit(FrameFit):
-    """L = E + A N^−α + B D^−β: attributes E, A, B, alpha, beta."""
-
-    points: pd.DataFrame
-    """What was fitted."""
 
     def each_size_from_the_others(self) -> pd.DataFrame:
         """Errors of each model size predicted by the law of all others, and by no law; the largest
@@ -205,13 +196,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
     problem = Problem(law, points["loss"].to_numpy(dtype=float), HUBER, models=models)
     found = fit(problem, grid_of_starts(law, _GRID))
-    return ChinchillaFit(
-        found,
-        bootstrap(found, draws),
-        {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"},
-        lambda rows: chinchilla(*(with_tokens(rows, ())[name] for name in ("params", "tokens"))),
-        points,
-    )
+    return ChinchillaFit(found, bootstrap(found, draws), points)
 
 
 def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
@@ -224,36 +209,26 @@ def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def fit_power_law(frame: pd.DataFrame, along: str = "flops", draws: int = 1000) -> FrameFit:
-    """E + A (x / unit)^−α of one column (flops, tokens, steps), with unit the geometric mean of x:
-    attributes E, A, alpha.
+def fit_power_law(points: pd.DataFrame) -> tuple[float, float]:
+    """E (nats) and α of E + A C^−α, of columns flops and loss (nats per token, final) and, if
+    there, annealed as in `fit_chinchilla`.
 
-    Columns: `along` and loss (nats per token, final), and, if there, annealed and model as in
-    `fit_chinchilla` (without model every row is one of its own). Raises `UserError` for fewer than
-    four different x: three identify the law exactly and say nothing of its error.
+    Raises `UserError` for fewer than four different flops: three identify the law exactly and say
+    nothing of its error.
     """
-    frame = of_runs(frame)
-    points = annealed_points(frame, (along, "loss"))
-    x, y = (points[name].to_numpy(dtype=float) for name in (along, "loss"))
+    points = annealed_points(points, ("flops", "loss"))
+    x, y = (points[name].to_numpy(dtype=float) for name in ("flops", "loss"))
     different = len(np.unique(np.round(np.log(x), 3)))
     if different < 4:
         raise UserError(
-            f"{different} different values of {along}: a power law with a floor needs at least "
+            f"{different} different values of flops: a power law with a floor needs at least "
             "four; run more lengths or sizes"
         )
-    unit = float(np.exp(np.log(x).mean()))
+    law = power_law(x / float(np.exp(np.log(x).mean())))
     floors = [float(np.log(share * y.min())) for share in (0.3, 0.6, 0.9)]
-    law = power_law(x / unit)
     starts = grid_of_starts(law, {"log_E": floors, "alpha": (0.05, 0.15, 0.3, 0.6)})
-    models = pd.factorize(points["model"])[0] if "model" in points else None
-    found = fit(Problem(law, y, HUBER, models=models), starts)
-
-    def model(rows: pd.DataFrame) -> Formula:
-        positive(rows, (along,), "frame")
-        return power_law(rows[along].to_numpy(dtype=float) / unit)
-
-    names = {"log_E": "E", "log_A": "A", "alpha": "alpha"}
-    return FrameFit(found, bootstrap(found, draws), names, model)
+    found = fit(Problem(law, y, HUBER), starts)
+    return float(np.exp(found["log_E"])), found["alpha"]
 
 
 def _printed(parameter: str, values: Floats) -> Floats:

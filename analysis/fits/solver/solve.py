@@ -42,15 +42,11 @@ class Identified:
     condition: float
     """Largest over smallest singular value of its columns at equal length, those without effect
     left out; infinite where the others do not have full rank."""
-    without_effect: tuple[str, ...]
-    """Parameters that have run away to where they change nothing: a term at its bound of zero, an
-    exponent of what does not vary."""
+    undetermined: tuple[str, ...]
+    """Parameters that have run away to where they change nothing (a term at its bound of zero, an
+    exponent of what does not vary), and `sliding` ones."""
     sliding: tuple[str, ...]
     """Parameters that can be changed together without any change in the losses."""
-
-    @property
-    def undetermined(self) -> tuple[str, ...]:
-        return self.without_effect + self.sliding
 
 
 @dataclass(frozen=True)
@@ -228,7 +224,7 @@ def identified(problem: Problem, theta: Floats) -> Identified:
     names = problem.model.parameters
     residuals, jacobian = problem.residuals(theta), problem.jacobian(theta)
     if not (np.isfinite(residuals).all() and np.isfinite(jacobian).all()):
-        return Identified(0, float("inf"), (), names)
+        return Identified(0, float("inf"), names, names)
     live = ~undetermined(residuals, jacobian)
     size = np.linalg.norm(jacobian, axis=0)
     dead = tuple(name for name, lives in zip(names, live, strict=True) if not lives)
@@ -240,7 +236,7 @@ def identified(problem: Problem, theta: Floats) -> Identified:
     left = [name for name, lives in zip(names, live, strict=True) if lives]
     sliding = tuple(name for name, share in zip(left, part, strict=True) if share > _TAKES_PART)
     condition = float("inf") if alike.any() else float(values[0] / values[-1])
-    return Identified(int((~alike).sum()), condition, dead, sliding)
+    return Identified(int((~alike).sum()), condition, dead + sliding, sliding)
 
 
 def undetermined(residuals: Floats, jacobian: Floats) -> NDArray[np.bool_]:

@@ -9,7 +9,6 @@ import pandas as pd
 from scipy import stats
 
 from analysis.checks import Floats
-from analysis.fits.solver.problem import Problem
 from analysis.fits.solver.solve import (
     GRADIENT_TOLERANCE,
     Fit,
@@ -25,29 +24,21 @@ LEAST_CLUSTERS = 6
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Refits to resampled models. Draws that did not converge are left out and counted."""
+    """Refits to resampled models. Draws that did not converge are left out."""
 
     draws: pd.DataFrame
     """One row per refit that converged, one column per parameter; NaN where the draw's rows do not
     determine it (`undetermined`)."""
-    failed: int
-    resampled: str
-    """What was drawn: `rows`, or `models`."""
     clusters: int
     """How many there are to draw from."""
-    undetermined: tuple[str, ...] = ()
-    """Parameters that the fit itself leaves open: they have no interval."""
 
-    def interval(self, values: Floats | pd.Series | str) -> tuple[float | None, float | None]:
-        """95% percentile interval of a parameter, or of any number computed from each draw, as wide
-        as t with one degree of freedom less than there are clusters asks (Hesterberg 2015, section
-        5.3). None on both sides where there are too few clusters, or where more draws than that
-        leave the number undetermined."""
-        drawn = np.asarray(self.draws[values] if isinstance(values, str) else values, dtype=float)
-        known = drawn[np.isfinite(drawn)]
-        open_ = isinstance(values, str) and values in self.undetermined
-        few = self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(drawn))
-        if open_ or few:
+    def interval(self, values: Floats) -> tuple[float | None, float | None]:
+        """95% percentile interval of a number computed from each draw, as wide as t with one degree
+        of freedom less than there are clusters asks (Hesterberg 2015, section 5.3). None on both
+        sides where there are too few clusters, or where more draws than that leave the number
+        undetermined."""
+        known = values[np.isfinite(values)]
+        if self.clusters < LEAST_CLUSTERS or len(known) < max(1.0, CONFIDENCE * len(values)):
             return None, None
         critical = critical_t(self.clusters - 1)
         tail = float(stats.norm.sf(critical * np.sqrt(self.clusters / (self.clusters - 1))))
@@ -69,18 +60,11 @@ def bootstrap(found: Fit, draws: int = 1000) -> Bootstrap:
         again = problem.rows(np.repeat(np.arange(len(codes)), drawn[codes]))
         theta = refit(again, found.theta)
         if gradient_measure(again, theta) <= 10 * GRADIENT_TOLERANCE and np.isfinite(theta).all():
-            kept.append(np.where(_undetermined(again, theta), np.nan, theta))
+            open_ = undetermined(again.residuals(theta), again.jacobian(theta))
+            kept.append(np.where(open_, np.nan, theta))
     columns = list(problem.model.parameters)
     table = pd.DataFrame(np.array(kept).reshape(len(kept), len(columns)), columns=columns)
-    away = _undetermined(problem, found.theta)
     return Bootstrap(
         draws=table,
-        failed=draws - len(kept),
-        resampled="rows" if models is None else "models",
         clusters=members,
-        undetermined=tuple(np.array(columns)[away]),
     )
-
-
-def _undetermined(problem: Problem, theta: Floats) -> np.ndarray:
-    return undetermined(problem.residuals(theta), problem.jacobian(theta))
