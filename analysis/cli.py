@@ -88,6 +88,9 @@ def analyse(
     tokens: Annotated[
         Path | None, typer.Option(help="Token file (mutual-information), without .bin.")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="Of loss over size, for `compute`: parabola or akima.")
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
@@ -96,7 +99,7 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, at=at, tokens=tokens)
+    answer = ask(question, runs, of_published=published, at=at, tokens=tokens, form=form)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
     else:

@@ -36,17 +36,21 @@ def ask(
     of_published: bool = False,
     at: str | None = None,
     tokens: Path | None = None,
+    form: str | None = None,
 ) -> Answer:
     """Answer one of `QUESTIONS` of `runs` (run folders, archives) or of the published numbers.
-    `at`: params,tokens for which `law` is to recommend.
+    `at`: params,tokens for which `law` is to recommend. `form`: of the curves whose minima
+    `compute` seeks.
 
     Raises `UserError` where the question is not known, the source is missing or not the right
     one, or the data do not allow an answer.
     """
     one_of(question, QUESTIONS, "question")
     of_runs, of_paper = QUESTIONS[question]
-    if at is not None and question != "law":
-        raise UserError(f"--at: not used by {question}; only by law")
+    given = {("at", "law"): at, ("form", "compute"): form, ("tokens", "mutual-information"): tokens}
+    for (option, user), value in given.items():
+        if value is not None and question != user:
+            raise UserError(f"--{option}: not used by {question}; only by {user}")
     if question == "mutual-information":
         if runs is not None:
             raise UserError(f"{question}: does not use --runs")
@@ -55,11 +59,11 @@ def ask(
                 f"{question}: name either --tokens PREFIX of a token file or --published"
             )
         return mutual_information_answer(tokens)
-    if tokens is not None:
-        raise UserError(f"--tokens: not used by {question}; only by mutual-information")
     if runs is not None and of_published:
         raise UserError("--runs and --published: keep one")
     more: dict[str, Any] = {} if at is None else {"target": _target(at)}
+    if form is not None:
+        more["form"] = form
     if of_published:
         if isinstance(of_paper, str):
             raise UserError(f"{question} needs --runs: {of_paper}")
@@ -119,7 +123,10 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
     "matched": (lambda of, inputs: matched_answer(of.runs, inputs), matched_answer),
     "bag-size": (_bag_size, bag_size_answer),
     "law": (lambda of, inputs, **at: law_on_runs(of.runs, inputs, **at), law_answer),
-    "compute": (lambda of, inputs: compute_answer(of.runs, inputs), compute_answer),
+    "compute": (
+        lambda of, inputs, **form: compute_answer(of.runs, inputs, **form),
+        compute_answer,
+    ),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
     "data": (
         lambda of, inputs: data_answer(compare(of.runs), of.runs, inputs),

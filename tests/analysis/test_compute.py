@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 
 from analysis.fits.scaling.compute_multiplier import compute_answer, compute_multiplier
-from analysis.fits.scaling.frontier import isoflop
+from analysis.fits.scaling.frontier import Form, isoflop
 from analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
     fit_power_law,
 )
+from analysis.questions import ask
 from tests.analysis.published_fits import chinchilla_runs
 from tst_study.errors import UserError
 
@@ -32,6 +33,29 @@ def test_both_approaches_agree_on_a_law_that_is_known() -> None:
     assert isoflop(points).params_exponent == pytest.approx(truth, abs=0.03)
     found = fit_chinchilla(points, 0)
     assert found.beta / (found.alpha + found.beta) == pytest.approx(truth, abs=1e-4)
+
+
+def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
+    """Why the parabola is the default."""
+    points, truth = lattice(), 0.37 / 0.72
+    assert isoflop(points, "akima").params_exponent == pytest.approx(truth, abs=0.005)
+    random = np.random.default_rng(0)
+    off: dict[Form, list[float]] = {"parabola": [], "akima": []}
+    for _ in range(30):
+        noise = np.exp(0.002 * random.standard_normal(len(points)))
+        for form, found in off.items():
+            exponent = isoflop(points.assign(loss=points["loss"] * noise), form).params_exponent
+            assert exponent is not None
+            found.append(exponent - truth)
+    assert np.std(off["parabola"]) < 0.7 * np.std(off["akima"])
+
+
+def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:
+    with pytest.raises(UserError, match="--form 'akina' is not known; did you mean 'akima'"):
+        ask("compute", of_published=True, form="akina")
+    with pytest.raises(UserError, match=r"--form.*law"):
+        ask("law", of_published=True, form="akima")
+    assert ask("compute", of_published=True, form="akima").lines()
 
 
 def test_sizes_within_two_percent_are_one_size() -> None:

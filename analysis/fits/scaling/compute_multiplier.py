@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 
 from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
-from analysis.fits.scaling.frontier import isoflop
+from analysis.fits.scaling.frontier import Form, isoflop
 from analysis.fits.scaling.laws import fit_power_law
 from analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
 from analysis.tables.columns import rows_of
@@ -18,7 +20,7 @@ from analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tabl
 from analysis.wording import told_apart_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.errors import UserError
+from tst_study.errors import UserError, one_of
 
 
 def compute_multiplier(
@@ -66,12 +68,14 @@ def compute_multiplier(
 def compute_answer(
     runs: pd.DataFrame | None = None,
     inputs: dict[str, str] | None = None,
+    form: Form = "parabola",
 ) -> Answer:
     """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's second
     approach (`laws` has the third).
 
-    What the runs do not allow is a sentence that says what is missing.
+    What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
     """
+    one_of(form, get_args(Form), "--form")
     if runs is None:
         # Table 1 prints some of the grids' runs again; the 3B and the mixture are only there.
         runs = published.runs().query("source != 'Table 2'")
@@ -107,7 +111,7 @@ def compute_answer(
             said.append(f"Chinchilla, {label}: {left_out}.")
         title = f"Chinchilla, approach 2, {label}"
         try:
-            frontier = isoflop(own)
+            frontier = isoflop(own, form)
             low, high = frontier.params_interval or (None, None)
             tables[title] = frontier.table.assign(
                 params_exponent=frontier.params_exponent, exponent_low=low, exponent_high=high

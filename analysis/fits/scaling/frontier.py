@@ -6,11 +6,14 @@ Rows with one label in a column `model` share errors; without it every row is a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+from scipy.interpolate import Akima1DInterpolator
 
 from analysis.checks import Floats
 from analysis.fits.scaling.points import annealed_points
@@ -24,6 +27,11 @@ NEAR = 1.2
 curve is none."""
 LEAST_SIZES = 4
 """At one budget, for the three coefficients of a parabola."""
+Form = Literal["parabola", "akima"]
+"""The parabola by default: with noise its exponent is two to six times as near (docs/analysis.md).
+Akima's interpolation trusts every point."""
+Lowest = Callable[[Floats, Floats], tuple[float, float]]
+"""Place and height of a curve's minimum; an end of `x` where it is not inside."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +48,12 @@ class Frontier:
     note: str
 
 
-def isoflop(points: pd.DataFrame) -> Frontier:
+def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
     """Approach 2: at each budget the minimum of loss over log N, if inside: of a parabola through
-    the sizes within `NEAR` of the best."""
+    the sizes within `NEAR` of the best, or of Akima's interpolation through all."""
+    lowest = {"parabola": _parabola, "akima": _akima}[form]
     points = annealed_points(points, ("params", "flops", "loss")).sort_values("flops")
-    table = _minima(points)
+    table = _minima(points, lowest)
     if table.empty:
         raise UserError(
             f"no FLOPs budget with {LEAST_SIZES} or more model sizes: compute-optimal sizes need "
@@ -61,7 +70,8 @@ def isoflop(points: pd.DataFrame) -> Frontier:
     interval: tuple[float, float] | None = None
     if "model" in points and points["model"].duplicated().any():
         models = points["model"].unique()
-        without = [_exponent(_minima(points[points["model"] != model])) for model in models]
+        rows = (points[points["model"] != model] for model in models)
+        without = [_exponent(_minima(left, lowest)) for left in rows]
         slopes = np.array([other[0] for other in without if other is not None])
         source, count = f"jackknife over {len(models)} models", len(models)
         error = float(np.sqrt((count - 1) * slopes.var())) if len(slopes) == count else np.nan
@@ -75,7 +85,7 @@ def isoflop(points: pd.DataFrame) -> Frontier:
     return Frontier(table, slope, interval, source, "; ".join(notes))
 
 
-def _minima(rows: pd.DataFrame) -> pd.DataFrame:
+def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
     """flops, params, tokens, loss, edge of the best size at each budget with enough sizes."""
     found = []
     logs = np.log(rows["flops"].to_numpy(dtype=float))
@@ -84,7 +94,7 @@ def _minima(rows: pd.DataFrame) -> pd.DataFrame:
         if len(losses) < LEAST_SIZES:
             continue
         x, y = np.log(losses.index.to_numpy(dtype=float)), losses.to_numpy(dtype=float)
-        place, loss = _lowest_of_parabola(x, y)
+        place, loss = lowest(x, y)
         flops, size = float(np.exp(np.log(own["flops"]).mean())), float(np.exp(place))
         edge = bool(place in (x[0], x[-1]))
         found.append(
@@ -93,8 +103,7 @@ def _minima(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["flops", "params", "tokens", "loss", "edge"])
 
 
-def _lowest_of_parabola(x: Floats, y: Floats) -> tuple[float, float]:
-    """Place and height; an end of `x` where the minimum is not inside what was fitted."""
+def _parabola(x: Floats, y: Floats) -> tuple[float, float]:
     best = int(np.argmin(y))
     close = np.abs(x - x[best]) <= NEAR
     at, heights = (x[close], y[close]) if close.sum() >= LEAST_SIZES else (x, y)
@@ -104,6 +113,13 @@ def _lowest_of_parabola(x: Floats, y: Floats) -> tuple[float, float]:
         return float(place), float(constant - slope**2 / (4 * curvature))
     end = 0 if best < len(x) / 2 else -1
     return float(x[end]), float(y[end])
+
+
+def _akima(x: Floats, y: Floats) -> tuple[float, float]:
+    grid = np.linspace(x[0], x[-1], 4001)
+    heights = Akima1DInterpolator(x, y)(grid)
+    best = int(heights.argmin())
+    return float(grid[best]), float(heights[best])
 
 
 def _exponent(table: pd.DataFrame) -> tuple[float, float, int] | None:
