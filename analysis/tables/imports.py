@@ -7,7 +7,7 @@ word is overruled by `--set`, and that by the run's row of `runs.csv`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -120,16 +120,15 @@ class Facts(BaseModel):
         return self.flops or 6.0 * used * self.tokens_per_step * self.steps
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """All that the logs of one run say."""
 
     name: str
-    points: list[tuple[int, str, Any]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+    facts: dict[str, Any]
+    rows: pd.DataFrame
     """By step, in the columns of `KEYS`."""
-    twice: int = 0
+    twice: int
     """Steps that were written again with another value."""
 
 
@@ -218,40 +217,39 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str]) -> list[Run]:
 
     Raises `UserError` where logs of one name lie in two folders, or no loss is found.
     """
-    runs: dict[str, Run] = {}
-    places: dict[str, Path] = {}
+    merged: dict[str, Log] = {}
     for log in logs:
-        run = runs.setdefault(log.run, Run(log.run))
-        place = places.setdefault(log.run, log.place.parent)
-        exported = log.place.suffix == ".csv"
-        if place != log.place.parent and not (exported or log.named):
-            raise UserError(
-                f"run {log.run!r}: logs in {place} and {log.place.parent}; name each: NAME=PATH"
-            )
-        run.facts |= {k: v for k, v in log.facts.items() if k in Facts.model_fields}
-        run.points += log.points
-    for run in runs.values():
-        points = pd.DataFrame(run.points, columns=["step", "key", "value"])
-        values = points.groupby(["step", "key"])["value"]
-        run.twice = int((values.nunique() > 1).groupby("step").any().sum())
-        wide = points.drop_duplicates(["step", "key"], keep="last").pivot(
-            index="step", columns="key", values="value"
-        )
+        first = merged.setdefault(log.run, log)
+        if first is log:
+            continue
+        one, other = first.place.parent, log.place.parent
+        if one != other and not (log.place.suffix == ".csv" or log.named):
+            raise UserError(f"run {log.run!r}: logs in {one} and {other}; name each: NAME=PATH")
+        first.facts |= log.facts
+        first.points += log.points
+    return [_run(merged[name], columns) for name in sorted(merged)]
+
+
+def _run(log: Log, columns: Mapping[str, str]) -> Run:
+    points = pd.DataFrame(log.points, columns=["step", "key", "value"])
+    values = points.groupby(["step", "key"])["value"]
+    last = points.drop_duplicates(["step", "key"], keep="last")
+    wide = last.pivot(index="step", columns="key", values="value")
+    own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
+    named = {name: next((key for key in keys if key in wide), None) for name, keys in own.items()}
+    if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
         there = sorted(map(str, wide))
-        own = {name: (columns[name],) if name in columns else keys for name, keys in KEYS.items()}
-        named = {
-            name: next((key for key in keys if key in wide), None) for name, keys in own.items()
-        }
-        if not any(named[column] for column in ("loss", "nats_per_token", "bits_per_byte")):
-            raise UserError(
-                f"run {run.name!r}: no loss among {', '.join(there[:12])}; name it with "
-                "--column loss=… or nats_per_token=…"
-            )
-        rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)
-        run.rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
-        if run.rows["learning_rate"].notna().any():
-            run.facts.setdefault("learning_rate", float(run.rows["learning_rate"].max()))
-    return sorted(runs.values(), key=lambda run: run.name)
+        raise UserError(
+            f"run {log.run!r}: no loss among {', '.join(there[:12])}; name it with "
+            "--column loss=… or nats_per_token=…"
+        )
+    rows = pd.DataFrame({name: wide.get(key) for name, key in named.items()}, wide.index)
+    rows = rows.astype({name: float for name in KEYS if name != "loss_name"})
+    facts = {key: value for key, value in log.facts.items() if key in Facts.model_fields}
+    if rows["learning_rate"].notna().any():
+        facts.setdefault("learning_rate", float(rows["learning_rate"].max()))
+    twice = int((values.nunique() > 1).groupby("step").any().sum())
+    return Run(log.run, facts, rows, twice)
 
 
 def _facts(run: Run, values: Mapping[str, Any]) -> Facts:

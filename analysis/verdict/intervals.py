@@ -115,17 +115,13 @@ def exceeded(size: float, correlation: np.ndarray, freedom: float) -> float:
     if len(correlation) == 1:
         return float(2 * stats.t.sf(size, freedom))
     # The common estimate of the variance is integrated exactly: |z| / chi > size.
-    chances = special.chdtr(freedom, freedom * (_largest(correlation) / max(size, 1e-9)) ** 2)
-    return float(chances.mean())
-
-
-def _largest(correlation: np.ndarray) -> np.ndarray:
-    """The law of a family's largest |z|, as so many quantiles."""
-    return _quantiles(correlation.astype(float).tobytes(), len(correlation))
+    largest = _largest(correlation.astype(float).tobytes(), len(correlation))
+    return float(special.chdtr(freedom, freedom * (largest / max(size, 1e-9)) ** 2).mean())
 
 
 @functools.lru_cache(maxsize=64)
-def _quantiles(correlation: bytes, count: int) -> np.ndarray:
+def _largest(correlation: bytes, count: int) -> np.ndarray:
+    """The law of a family's largest |z|, as so many quantiles."""
     values, vectors = np.linalg.eigh(np.frombuffer(correlation).reshape(count, count))
     uniform = qmc.Sobol(count, seed=0).random_base2(15)
     drawn = special.ndtri(uniform) @ (vectors * np.sqrt(np.maximum(values, 0))).T

@@ -80,7 +80,6 @@ class Choice:
     """Relative to the baseline of the same steps on unlimited data: negative is better."""
     bag_size: int
     step_ratio: float
-    epochs: float
 
 
 def best_of_mode(
@@ -110,7 +109,6 @@ def best_of_mode(
         loss=float(losses[i, j]),
         bag_size=int(bags[i]),
         step_ratio=float(ratios[j]),
-        epochs=float(raw[i, j] / unique_tokens),
     )
 
 
