@@ -23,6 +23,7 @@ from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
+Running = tuple[Path, subprocess.Popen[str]]
 LONG = ("schedule.steps=100000", "execution.log_every=5", "execution.timeout_seconds=5")
 
 
@@ -40,12 +41,17 @@ def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_steps(folder: Path, launcher: subprocess.Popen[str]) -> None:
+@pytest.fixture
+def running(words: Path, tmp_path: Path) -> Running:
+    """Two ranks in the middle of a long run."""
+    folder = tmp_path / "run"
+    launcher = start(words, folder, *LONG)
     deadline = time.monotonic() + 300
     while logged_step(folder) < 10:
         assert launcher.poll() is None, launcher.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return folder, launcher
 
 
 def process_of_rank(launcher: subprocess.Popen[str], rank: int) -> int:
@@ -82,11 +88,9 @@ ABORTED = "rank 0 was ended by SIGABRT"
     ],
 )
 def test_ranks_do_not_outlive_one_that_dies_or_hangs(
-    words: Path, tmp_path: Path, rank: int, number: signal.Signals, said: str, recorded: str
+    running: Running, rank: int, number: signal.Signals, said: str, recorded: str
 ) -> None:
-    folder = tmp_path / "run"
-    launcher = start(words, folder, *LONG)
-    wait_for_steps(folder, launcher)
+    folder, launcher = running
     os.kill(process_of_rank(launcher, rank), number)
     errors = launcher.communicate(timeout=60)[1].splitlines()
     assert launcher.returncode != 0
@@ -108,11 +112,9 @@ def test_ranks_do_not_outlive_one_that_dies_or_hangs(
     ],
 )
 def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
-    words: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
+    running: Running, send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
-    folder = tmp_path / "run"
-    launcher = start(words, folder, *LONG)
-    wait_for_steps(folder, launcher)
+    folder, launcher = running
     send(launcher.pid, number)
     output, errors = launcher.communicate(timeout=60)
     assert output.splitlines()[-1] == f"preempted: {folder}", errors
@@ -120,10 +122,8 @@ def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-def test_ranks_do_not_outlive_their_launcher(words: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    launcher = start(words, folder, *LONG)
-    wait_for_steps(folder, launcher)
+def test_ranks_do_not_outlive_their_launcher(running: Running) -> None:
+    folder, launcher = running
     launcher.kill()
     # Both pipes are at their end once every rank is gone.
     assert "preempted" not in launcher.communicate(timeout=60)[0]
