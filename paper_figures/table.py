@@ -35,6 +35,8 @@ class Grid:
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
+    note: str = ""
+    """Said above it on a page."""
 
     @classmethod
     def of(
@@ -42,6 +44,7 @@ class Grid:
         rows: Iterable[Row],
         columns: Mapping[str, Callable[[Row], Entry | str]],
         title: str = "",
+        note: str = "",
     ) -> Grid:
         """Rows through one function per heading; words need no `Entry`."""
 
@@ -49,7 +52,7 @@ class Grid:
             made = (cell(row) for cell in columns.values())
             return tuple(Entry(entry) if isinstance(entry, str) else entry for entry in made)
 
-        return cls(title, tuple(columns), tuple(map(cells, rows)))
+        return cls(title, tuple(columns), tuple(map(cells, rows)), note)
 
     def is_numeric(self, place: int) -> bool:
         return any(row[place].value is not None for row in self.rows)

@@ -20,7 +20,7 @@ from analysis.summary import Summary, summarise
 from analysis.tables.source import read_tables
 from analysis.verdict.comparison import Comparison
 from analysis.verdict.intervals import mean_interval
-from paper_figures.report.sections import verdicts as blocks_of_verdicts
+from paper_figures.report.sections import verdicts as grids_of_verdicts
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/records"
@@ -137,9 +137,7 @@ def test_every_registered_question_has_one_verdict_wherever_it_stands() -> None:
     planned = rows[rows["heading"] == "Planned"]
     assert len(planned) == 39
     assert planned["registered"].str.fullmatch("[0-9a-f]{40}").all()
-    rows_of_report = [
-        row for block in blocks_of_verdicts(summary("campaign")) for row in block.grid.rows
-    ]
+    rows_of_report = [row for grid in grids_of_verdicts(summary("campaign")) for row in grid.rows]
     report = words_of(" ".join(entry.text for row in rows_of_report for entry in row))
     terminal = words_of("\n".join(summary("campaign").lines()))
     assert terminal.startswith("Planned primary")

@@ -16,16 +16,15 @@ from paper_figures.item import Item
 from paper_figures.picture import Picture
 from paper_figures.report import sections
 from paper_figures.report.answer import lead, limits
-from paper_figures.report.sections import Block
 from paper_figures.sources import Sources
 from paper_figures.style import COLUMN, PALETTE
-from paper_figures.table import Table
+from paper_figures.table import Grid, Table
 
 
 @dataclass(frozen=True)
 class Section:
     title: str
-    tables: Sequence[Block] = ()
+    tables: Sequence[Grid] = ()
     pictures: Sequence[dict[str, object]] = ()
     sentences: Sequence[str] = ()
     links: Sequence[Table] = ()
@@ -36,7 +35,7 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        filled = any(len(block.grid.rows) for block in self.tables)
+        filled = any(len(grid.rows) for grid in self.tables)
         return not (filled or self.pictures or self.sentences or self.links)
 
 

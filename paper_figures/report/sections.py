@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.summary import Summary
@@ -12,27 +11,20 @@ from paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 
-@dataclass(frozen=True)
-class Block:
-    grid: Grid
-    note: str = ""
-    """Said above it."""
-
-
-def verdicts(summary: Summary) -> list[Block]:
+def verdicts(summary: Summary) -> list[Grid]:
     """Every verdict as the terminal has it: planned questions, then all other settings."""
-    blocks: list[Block] = []
+    grids: list[Grid] = []
     said = ""
     for heading, words, cells in verdict_parts(summary.comparison.verdicts):
         titles: tuple[str, ...] = ("question", "gain", "verdict")
         titles += ("chosen afterwards",) if any(row[-1] for row in cells) else ()
         rows = tuple(tuple(map(Entry, row[: len(titles)])) for row in cells)
         title, said = heading if heading != said else "", heading
-        blocks.append(Block(Grid(title, titles, rows), ", ".join(words)))
-    return blocks
+        grids.append(Grid(title, titles, rows, ", ".join(words)))
+    return grids
 
 
-def equal_loss(summary: Summary) -> Block:
+def equal_loss(summary: Summary) -> Grid:
     corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
 
     def times(row: Row) -> Entry:
@@ -47,24 +39,25 @@ def equal_loss(summary: Summary) -> Block:
         "corpus": lambda row: corpora[row["group"]],
         "note": lambda row: row["note"],
     }
-    return Block(
-        Grid.of(rows_of(summary.equal_loss), columns),
-        "Baseline steps that reach the loss of each setting, read between baselines of several "
-        "lengths; intervals for all settings of one question together.",
+    return Grid.of(
+        rows_of(summary.equal_loss),
+        columns,
+        note="Baseline steps that reach the loss of each setting, read between baselines of "
+        "several lengths; intervals for all settings of one question together.",
     )
 
 
-def excluded(summary: Summary) -> Block:
+def excluded(summary: Summary) -> Grid:
     columns = {
         "run": lambda row: row["run_id"],
         "why": lambda row: row["reason"],
         "setting": lambda row: row["setting"],
         "seed": lambda row: number_entry(row["seed"]),
     }
-    return Block(Grid.of(rows_of(summary.comparison.excluded), columns))
+    return Grid.of(rows_of(summary.comparison.excluded), columns)
 
 
-def runs(summary: Summary, to: Path) -> Block:
+def runs(summary: Summary, to: Path) -> Grid:
     def link(row: Row) -> Entry:
         return Entry(row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix())
 
@@ -77,7 +70,7 @@ def runs(summary: Summary, to: Path) -> Block:
         "steps": lambda row: number_entry(row["steps"]),
         "state": _state,
     }
-    return Block(Grid.of(rows_of(summary.tables.runs), columns))
+    return Grid.of(rows_of(summary.tables.runs), columns)
 
 
 def _state(row: Row) -> str:

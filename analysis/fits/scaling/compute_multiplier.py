@@ -116,7 +116,7 @@ def compute_answer(
             tables[title] = frontier.table.assign(
                 params_exponent=frontier.params_exponent, exponent_low=low, exponent_high=high
             )
-            note = "; ".join(filter(None, (frontier.interval_from, frontier.note)))
+            note = frontier.note
         except UserError as error:
             note = str(error)
         if note:

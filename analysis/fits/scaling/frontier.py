@@ -42,9 +42,8 @@ class Frontier:
     """flops, params, tokens, loss; `edge` where the best size was the smallest or largest tried."""
     params_exponent: float | None
     params_interval: tuple[float, float] | None
-    """95%, as `interval_from` says: by the scatter of budgets around the line (t) where every run
+    """95%, as `note` says: by the scatter of budgets around the line (t) where every run
     is a model of its own, else by leaving out one model at a time (jackknife, t)."""
-    interval_from: str
     note: str
 
 
@@ -63,7 +62,7 @@ def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
     if found is None:
         inside = int((~table["edge"].astype(bool)).sum())
         note = f"{inside} budgets with their best size inside the sizes tried: no exponent"
-        return Frontier(table, None, None, "", note)
+        return Frontier(table, None, None, note)
     slope, error, count = found
     edges = int(table["edge"].sum())
     notes = [f"{edges} budgets with the best size at an edge left out"] if edges else []
@@ -82,7 +81,7 @@ def isoflop(points: pd.DataFrame, form: Form = "parabola") -> Frontier:
         interval = (slope - half, slope + half)
     else:
         notes.append("without one of the models there is no exponent: no interval")
-    return Frontier(table, slope, interval, source, "; ".join(notes))
+    return Frontier(table, slope, interval, "; ".join([source, *notes]))
 
 
 def _minima(rows: pd.DataFrame, lowest: Lowest) -> pd.DataFrame:
