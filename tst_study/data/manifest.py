@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.token_file import idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
@@ -40,10 +41,10 @@ class SourceRecord(Strict):
 class TokenizerRecord(Strict):
     kind: str
     """"bytes", "bpe", "huggingface", "generated" where words are numbers, or "unnamed"."""
-    fingerprint: str | None
+    fingerprint: str | None = None
     """sha256 of `tokenizer.json`."""
     vocabulary_size: int
-    end_of_document: int | None
+    end_of_document: int | None = None
     """None where no token ends documents."""
     end_of_document_token: str | None = None
 
@@ -92,10 +93,10 @@ class GeneratedRecord(Strict):
 class Manifest(Strict):
     """`manifest.json` of a prepared folder."""
 
-    schema_version: int
+    schema_version: int = SCHEMA_VERSION
     request: dict[str, Any]
     """What was asked for: a second call with the same request has nothing to do."""
-    sources: tuple[SourceRecord, ...]
+    sources: tuple[SourceRecord, ...] = ()
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
     licence: str | None = None
@@ -110,6 +111,14 @@ class Manifest(Strict):
         if name == "huggingface" and asked and not asked.startswith("sha256:"):
             name = asked
         return f"{name} of {self.tokenizer.vocabulary_size:,} tokens"
+
+    def write(self, folder: Path, tokenizer: bytes | None = None) -> Self:
+        """Complete a folder of token files, by its `tokenizer.json`, if any, and this."""
+        if tokenizer is not None:
+            with written_atomically(folder / TOKENIZER) as file:
+                file.write(tokenizer)
+        write_json(folder / MANIFEST, self.model_dump())
+        return self
 
 
 def read_manifest(folder: str | Path) -> Manifest:

@@ -7,16 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.integrity import record_of
-from tst_study.data.manifest import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    TOKENIZER,
-    Manifest,
-    TokenizerRecord,
-    folder_manifest,
-)
+from tst_study.data.manifest import MANIFEST, Manifest, TokenizerRecord, folder_manifest
 from tst_study.data.preparation.text_tokenizers import read_tokenizer
 from tst_study.data.token_file import CODE_OF_DTYPE, bin_path, idx_path, write_index
 from tst_study.errors import UserError, one_of
@@ -58,30 +50,22 @@ def adopt(
         raise UserError(f"{folder / MANIFEST}: is of a prepared folder, which needs no other")
     known = None if tokenizer is None else read_tokenizer(tokenizer)
     if known is not None:
-        vocabulary_size, end_of_document = known.vocabulary_size, known.end_of_document
-    if vocabulary_size is None:
+        record = known.as_recorded()
+    elif vocabulary_size is None:
         raise UserError("--vocabulary-size: missing; give it, or the --tokenizer that made the ids")
+    else:
+        record = TokenizerRecord(
+            kind="unnamed", vocabulary_size=vocabulary_size, end_of_document=end_of_document
+        )
     for prefix in prefixes:
         if not idx_path(prefix).exists():
-            _write_index(prefix, dtype, end_of_document)
+            _write_index(prefix, dtype, record.end_of_document)
     manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
         request={"adopted": [prefix.name for prefix in prefixes]},
-        sources=(),
-        tokenizer=TokenizerRecord(
-            kind="huggingface" if known else "unnamed",
-            fingerprint=known.fingerprint if known else None,
-            vocabulary_size=vocabulary_size,
-            end_of_document=end_of_document,
-            end_of_document_token=known.end_of_document_token if known else None,
-        ),
-        splits={prefix.name: record_of(prefix, vocabulary_size) for prefix in prefixes},
+        tokenizer=record,
+        splits={prefix.name: record_of(prefix, record.vocabulary_size) for prefix in prefixes},
     )
-    if known is not None:
-        with written_atomically(folder / TOKENIZER) as file:
-            file.write(known.json)
-    write_json(folder / MANIFEST, manifest.model_dump())
-    return manifest
+    return manifest.write(folder, known.json if known else None)
 
 
 def _write_index(prefix: Path, dtype: str | None, end_of_document: int | None) -> None:

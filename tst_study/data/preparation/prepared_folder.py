@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +18,59 @@ from tst_study.data.manifest import (
     Manifest,
     read_manifest,
 )
-from tst_study.data.preparation.request import Job
+from tst_study.data.preparation.text_sources import Source
 from tst_study.errors import UserError
 from tst_study.record.lock import EXCLUSIVE, take
 
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep other processes of this machine from preparing the folder, which is made, for as long
-    as the block lasts; where one does so already, wait for its end, however it comes.
+def prepared(
+    folder: Path,
+    asked: dict[str, Any],
+    make: Callable[[Path], Manifest],
+    sources: Sequence[Source] = (),
+) -> Manifest:
+    """The manifest of a folder that answers a request: at once where it does so already, else as
+    `make` writes it.
 
-    Raises `UserError` where the folder is a file, or cannot be made or locked.
+    `make` gets a folder for what it has finished, which a call after a kill finds again, unless a
+    source has changed. Of two calls at once the second waits for the end of the first, however it
+    comes.
+
+    Raises `UserError` where the folder is a file, is of another request, was made from a source
+    that has changed since, or cannot be written or locked.
     """
     with disk_errors_named(folder):
         if not folder.is_dir():
-            refuse_other_files(folder)
+            _refuse_other_files(folder)
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not take(descriptor, folder, EXCLUSIVE):
             print(f"{folder}: another process prepares it; waiting for its end", file=sys.stderr)
             take(descriptor, folder, EXCLUSIVE, wait=True)
-        yield
+        manifest = _finished(folder, asked, sources) or make(_unfinished(folder, asked, sources))
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     finally:
         os.close(descriptor)
+    return manifest
 
 
-def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manifest | None:
-    """The manifest of an intact folder of the same request; None if there is work to do.
-
-    Raises `UserError` where the folder is of another request, or a source has changed since.
-    """
+def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
+    """The manifest of an intact folder; None if there is work to do."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    # In the order of the jobs: files of several folders may have one name.
+    # In their order: files of several folders may have one name.
     recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
-    for split, source in jobs:
-        record = next(recorded[split], None)
+    for source in sources:
+        record = next(recorded[source.split], None)
         if source.path is None or record is None:  # a stream, or beyond the limit
             continue
-        if record.modified_ns != source.path.stat().st_mtime_ns and (
-            record.sha256 != file_sha256(source.path)
-        ):
+        if record.modified_ns != source.modified_ns and record.sha256 != file_sha256(source.path):
             raise UserError(
                 f"{folder}: was prepared from another version of {source.path}; choose another"
                 " folder, or delete this one to prepare it again"
@@ -80,14 +85,10 @@ def finished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Manife
     return manifest
 
 
-def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) -> Path:
-    """The folder of finished shards of this request, new or from an interrupted call.
-
-    Raises `UserError` where the folder holds something else, or cannot be written.
-    """
+def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
+    """The folder of what is finished, new or from an interrupted call."""
     unfinished = folder / UNFINISHED
-    stamps = [source.path and source.path.stat().st_mtime_ns for _, source in jobs]
-    asked = {**asked, "modified_ns": stamps}
+    asked = {**asked, "modified_ns": [source.modified_ns for source in sources]}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():
@@ -99,7 +100,7 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-        refuse_other_files(folder)
+        _refuse_other_files(folder)
         if unfinished.exists():  # it failed before anything was finished, or was being deleted
             shutil.rmtree(unfinished)
         unfinished.mkdir(parents=True)
@@ -107,7 +108,7 @@ def open_unfinished(folder: Path, asked: dict[str, Any], jobs: Sequence[Job]) ->
     return unfinished
 
 
-def refuse_other_files(folder: Path) -> None:
+def _refuse_other_files(folder: Path) -> None:
     """Raises `UserError` unless the folder is new, empty, or of a preparation."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; choose a folder to prepare into")

@@ -1,23 +1,19 @@
 """What a prepared folder is asked to hold."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from tst_study.data.integrity import file_sha256
-from tst_study.data.manifest import TOKENIZER
+from tst_study.data.manifest import SPLITS, TOKENIZER
 from tst_study.data.preparation.text_sources import Source, find_sources
 from tst_study.errors import UserError
 
 BOOKS = "books"
 BOOKS_FOLDER = Path(__file__).resolve().parents[3] / "data" / "books"
 DEFAULT_VALIDATION_SHARE = 0.01
-
-Job = tuple[str, Source]
-"""A split and a source of its text."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +77,29 @@ class Request:
             raise UserError(f"validation share {share}: must lie between 0 and 1")
         return dataclasses.replace(request, validation_share=share)
 
-    def jobs(self) -> list[Job]:
-        """What is read, in order. Raises `UserError` for a source that is none, or is both training
-        and held-out text."""
-        train, held = (find_sources(list(names)) for names in (self.sources, self.validation))
-        both = {source.place for source in train} & {source.place for source in held}
-        if both:
-            raise UserError(
-                f"source {min(both)}: is both training and held-out text; name files that are one"
-                " of the two"
-            )
-        return [("train", one) for one in train] + [("validation", one) for one in held]
+    def found(self, to: Path) -> list[Source]:
+        """What is read, in order. A folder of text may be where it is prepared; what that writes
+        is no text.
 
-    def as_recorded(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        Raises `UserError` for a source that is none, or is both training and held-out text.
+        """
+        sources = [
+            [one for one in find_sources(names, split) if not one.lies_in(to)]
+            for names, split in zip((self.sources, self.validation), SPLITS, strict=True)
+        ]
+        train, held = ({source.place for source in of_split} for of_split in sources)
+        if train & held:
+            raise UserError(
+                f"source {min(train & held)}: is both training and held-out text; name files that"
+                " are one of the two"
+            )
+        return [*sources[0], *sources[1]]
+
+    def as_recorded(self, sources: Sequence[Source]) -> dict[str, Any]:
         """Plain JSON values for the manifest: files by their names and sizes, a tokenizer's file
         by its content."""
-        asked = {
-            "sources": [[split, source.name, source.bytes] for split, source in jobs],
+        return {
+            "sources": [[source.split, source.name, source.bytes] for source in sources],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,
@@ -106,8 +108,6 @@ class Request:
             "licence": self.licence,
             "notes": self.notes,
         }
-        plain: dict[str, Any] = json.loads(json.dumps(asked))
-        return plain
 
 
 def bundled_books(shards: int | None = None) -> Request:

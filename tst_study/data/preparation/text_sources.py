@@ -5,7 +5,7 @@ import glob
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,19 +45,20 @@ class Source:
     an MDS dataset is its `index.json`.
     """
 
+    split: str
     name: str
     kind: Kind
     path: Path | None = None
 
     @property
-    def has_rows(self) -> bool:
-        """Whether a library reads it, which can begin in its middle."""
-        return self.kind not in ("text", "jsonl")
+    def bytes(self) -> int | None:
+        """Bytes on disk; None of a stream."""
+        return None if self.path is None else self.path.stat().st_size
 
     @property
-    def bytes(self) -> int | None:
-        """Bytes on disk; None where nobody knows before reading."""
-        return None if self.path is None else self.path.stat().st_size
+    def modified_ns(self) -> int | None:
+        """When the file was last written; None of a stream."""
+        return None if self.path is None else self.path.stat().st_mtime_ns
 
     @property
     def place(self) -> str:
@@ -69,8 +70,9 @@ class Source:
         return self.path is not None and self.path.resolve().is_relative_to(folder.resolve())
 
 
-def find_sources(names: list[str]) -> list[Source]:
-    """The sources that some names stand for, in the order given; globs and folders sorted.
+def find_sources(names: Sequence[str], split: str) -> list[Source]:
+    """The sources of a split that some names stand for, in the order given; globs and folders
+    sorted.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
     also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
@@ -84,11 +86,11 @@ def find_sources(names: list[str]) -> list[Source]:
     for name in names:
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
-            found.append(Source(name, "huggingface"))
+            found.append(Source(split, name, "huggingface"))
         elif name and path.is_dir() and (path / "index.json").is_file():
-            found.append(Source(path.name, "mds", path / "index.json"))
+            found.append(Source(split, path.name, "mds", path / "index.json"))
         else:
-            found += map(_file_source, _files(name, path))
+            found += [Source(split, one.name, _kind_of(one), one) for one in _files(name, path)]
     return found
 
 
@@ -110,7 +112,7 @@ def _files(name: str, path: Path) -> list[Path]:
     return sorted(paths)
 
 
-def _file_source(path: Path) -> Source:
+def _kind_of(path: Path) -> Kind:
     kind = _kind(path)
     if not is_whole(str(path)):
         raise UserError(f"source {path}: its name is not UTF-8; rename it")
@@ -126,7 +128,7 @@ def _file_source(path: Path) -> Source:
             f"source {path}: its ending is none of {', '.join(KINDS)} (the text ones also"
             f" {', '.join(PACKED)}); rename it"
         )
-    return Source(path.name, kind, path)
+    return kind
 
 
 def _kind(path: Path) -> Kind | None:
@@ -135,57 +137,43 @@ def _kind(path: Path) -> Kind | None:
     return None if packed and kind not in ("text", "jsonl") else kind
 
 
-def records(source: Source, text_field: str, skip: int = 0) -> Iterator[bytes]:
-    """The records of a source: a JSONL line, or the UTF-8 text of one document.
+def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
+    """Bytes and text of each record: a line of JSON, a row's text, or a whole file of text. An
+    empty line has no text.
 
-    Args:
-        text_field: the column with the text, where the source has rows.
-        skip: leave out this many rows at the beginning; lines are read in any case.
+    `text_field`: the field or column with the text.
 
-    Raises:
-        UserError: the source cannot be read or unpacked.
+    Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
+    JSON or lacks the field.
     """
-    if source.has_rows:
-        yield from _rows(source, text_field, skip)
-        return
-    assert source.path is not None
+    place = f"{source.path or source.name}"
     try:
+        if source.kind not in ("text", "jsonl"):
+            for row in _mds(source) if source.kind == "mds" else _dataset(source):
+                text = _field(row, text_field, f"source {place}")
+                yield len(text.encode()), text
+            return
+        assert source.path is not None
         parts = _parts(source.path)
         if source.path.suffix in PACKED:
             parts = _unpacked(parts, source.path)
         if source.kind == "text":
-            yield b"".join(parts)
-        else:
-            yield from _lines(parts)
-    except OSError as error:
-        raise UserError(f"{source.path}: cannot be read ({error.strerror})") from error
-
-
-def text_of_record(record: bytes, source: Source, text_field: str, number: int) -> str:
-    """The text of record `number` of a source; an empty line has none.
-
-    Raises `UserError` where the record is not UTF-8, not JSON, or lacks the field.
-    """
-    place = f"{source.path or source.name}"
-    if source.kind != "text":
-        place += f", line {number + 1}"
-    try:
-        if source.kind != "jsonl":
-            return record.decode()
-        if not record.strip():
-            return ""
-        document = json.loads(record)
+            content = b"".join(parts)
+            yield len(content), content.decode()
+            return
+        for number, line in enumerate(_lines(parts), start=1):
+            at = f"{place}, line {number}"
+            try:
+                document = json.loads(line) if line.strip() else {text_field: ""}
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{at}: is not JSON ({error})") from error
+            yield len(line), _field(document, text_field, at)
+    except UserError:
+        raise
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: is not UTF-8 text ({error})") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: is not JSON ({error})") from error
-    text = _field(document, text_field, place)
-    if not is_whole(text):
-        raise UserError(
-            f"{place}: its text holds half a character (a lone surrogate), which has no UTF-8; "
-            "remove it"
-        )
-    return text
+    except Exception as error:  # libraries have many: network, names, broken files
+        raise UserError(f"source {place}: cannot be read ({first_line(error)})") from error
 
 
 def _field(document: Any, name: str, place: str) -> str:
@@ -196,21 +184,12 @@ def _field(document: Any, name: str, place: str) -> str:
             f"{place}: has no text in the field {name!r} (it has: {has});"
             " name the field with --text-field"
         )
+    if not is_whole(text):
+        raise UserError(
+            f"{place}: its text holds half a character (a lone surrogate), which has no UTF-8; "
+            "remove it"
+        )
     return text
-
-
-def _rows(source: Source, text_field: str, skip: int) -> Iterator[bytes]:
-    place = f"source {source.path or source.name}"
-    try:
-        for row in _mds(source) if source.kind == "mds" else _dataset(source):
-            if skip > 0:
-                skip -= 1
-                continue
-            yield _field(row, text_field, place).encode()
-    except UserError:
-        raise
-    except Exception as error:  # network, unknown names, broken files: the library has many
-        raise UserError(f"{place}: cannot be streamed ({first_line(error)})") from error
 
 
 def _dataset(source: Source) -> Iterator[dict[str, Any]]:

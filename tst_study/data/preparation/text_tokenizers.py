@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tst_study.data.manifest import folder_manifest
+from tst_study.data.manifest import TOKENIZER, TokenizerRecord, folder_manifest
 from tst_study.errors import UserError, first_line
 from tst_study.process.host import cores
 
@@ -91,6 +91,16 @@ class Tokenizer:
         self._remembers = cores() <= FEW_CORES and _splits_at_spaces(content)
         self._segments: dict[str, bytes] = {}
 
+    def as_recorded(self) -> TokenizerRecord:
+        """What a manifest says about it."""
+        return TokenizerRecord(
+            kind=self.kind,
+            fingerprint=self.fingerprint,
+            vocabulary_size=self.vocabulary_size,
+            end_of_document=self.end_of_document,
+            end_of_document_token=self.end_of_document_token,
+        )
+
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids of each text, int64 (its length,), without an end-of-document id."""
         if self.kind == "bytes":  # as the library has it, many times faster
@@ -160,7 +170,7 @@ def read_tokenizer(
     """
     path = Path(path)
     if path.is_dir():
-        path = path / "tokenizer.json"
+        path = path / TOKENIZER
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -177,7 +187,7 @@ def download_tokenizer(name: str, end: str | None = None) -> Tokenizer:
     """
     from huggingface_hub import snapshot_download
 
-    wanted = ["tokenizer.json", "tokenizer_config.json"]  # the latter may name the end
+    wanted = [TOKENIZER, "tokenizer_config.json"]  # the latter may name the end
     try:
         folder = snapshot_download(name, allow_patterns=wanted)
     except Exception as error:  # network, authorisation, unknown name: the hub has many classes
