@@ -7,9 +7,9 @@ import pytest
 
 from tests.data.token_files import describe, write_token_file
 from tst_study.data.held_out import held_out
+from tst_study.data.manifest import open_split
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
-from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
 
@@ -21,7 +21,7 @@ def prefix(tmp_path):
 
 
 def test_every_token_but_the_first_is_predicted_once_and_in_order(prefix):
-    evaluation = held_out(TokenFile(prefix), 10)
+    evaluation = held_out(open_split(prefix), 10)
     assert evaluation.ids.shape == evaluation.labels.shape == (11, 10)
     labels = evaluation.labels[evaluation.labels != -100]
     assert labels.tolist() == list(range(2, 104))
@@ -31,12 +31,12 @@ def test_every_token_but_the_first_is_predicted_once_and_in_order(prefix):
 
 
 def test_a_limit_takes_the_beginning_and_still_predicts_beyond_it(prefix):
-    evaluation = held_out(TokenFile(prefix), 10, tokens=25, taken="beginning")
+    evaluation = held_out(open_split(prefix), 10, tokens=25, taken="beginning")
     assert evaluation.ids.shape == (3, 10)
     assert evaluation.predicted_tokens == 25
     assert evaluation.labels.max() == 26
     for taken in ("beginning", "spread"):
-        assert held_out(TokenFile(prefix), 10, tokens=10**9, taken=taken).predicted_tokens == 102
+        assert held_out(open_split(prefix), 10, tokens=10**9, taken=taken).predicted_tokens == 102
 
 
 def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
@@ -45,9 +45,9 @@ def test_spread_pieces_come_from_all_documents_and_stay_within_one(tmp_path):
     texts = [1000 * (place + 1) + np.arange(length) for place, length in enumerate(lengths)]
     write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
     describe(tmp_path / "validation")
-    whole = held_out(TokenFile(tmp_path / "validation"), 10)
+    whole = held_out(open_split(tmp_path / "validation"), 10)
     assert whole.predicted_tokens == sum(length - 1 for length in lengths)
-    some = held_out(TokenFile(tmp_path / "validation"), 10, tokens=200)
+    some = held_out(open_split(tmp_path / "validation"), 10, tokens=200)
     assert some.predicted_tokens == pytest.approx(200, abs=10)
     for evaluation in (whole, some):
         counted = evaluation.labels != -100
@@ -65,30 +65,30 @@ def test_very_many_documents_are_told_apart_in_groups(tmp_path):
     texts = [np.arange(1, 12)] * 1000
     write_token_file(tmp_path / "validation", texts, np.dtype(np.uint16))
     describe(tmp_path / "validation")
-    documents = held_out(TokenFile(tmp_path / "validation"), 10).documents
+    documents = held_out(open_split(tmp_path / "validation"), 10).documents
     assert (np.diff(documents) >= 0).all()
     np.testing.assert_array_equal(np.unique(documents), np.arange(256))
 
 
 def test_the_fingerprint_tells_another_set_from_this_one(prefix):
     prints = {
-        held_out(TokenFile(prefix), 10).fingerprint,
-        held_out(TokenFile(prefix), 20).fingerprint,
-        held_out(TokenFile(prefix), 10, tokens=25).fingerprint,
-        held_out(TokenFile(prefix), 10, tokens=25, taken="beginning").fingerprint,
+        held_out(open_split(prefix), 10).fingerprint,
+        held_out(open_split(prefix), 20).fingerprint,
+        held_out(open_split(prefix), 10, tokens=25).fingerprint,
+        held_out(open_split(prefix), 10, tokens=25, taken="beginning").fingerprint,
     }
     assert len(prints) == 4
-    assert held_out(TokenFile(prefix), 10).fingerprint in prints
+    assert held_out(open_split(prefix), 10).fingerprint in prints
 
 
 def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
-    by_megatron = held_out(TokenFile(prefix), 10)  # whose manifest knows of no text
+    by_megatron = held_out(open_split(prefix), 10)  # whose manifest knows of no text
     assert by_megatron.bits_per_byte(1.0) is None
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("four words of text\n" * 9)
     request = Request([str(tmp_path / "a.txt")], "bytes", validation=[str(tmp_path / "b.txt")])
     prepare(request, tmp_path / "out", progress=False)
-    evaluation = held_out(TokenFile(tmp_path / "out" / "validation"), 10)
+    evaluation = held_out(open_split(tmp_path / "out" / "validation"), 10)
     text_bytes = 9 * 19
     assert evaluation.bytes_per_token == text_bytes / (text_bytes + 1)
     bits = evaluation.bits_per_byte(math.log(2))
@@ -98,4 +98,4 @@ def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
 def test_too_short_a_file_is_an_error(tmp_path):
     write_token_file(tmp_path / "validation", [np.array([1])], np.dtype(np.uint16))
     with pytest.raises(UserError, match="too few"):
-        held_out(TokenFile(tmp_path / "validation"), 10)
+        held_out(open_split(tmp_path / "validation"), 10)

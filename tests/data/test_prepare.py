@@ -24,7 +24,7 @@ from tests.data.token_files import documents_of
 from tst_study import atomic_files
 from tst_study.data import manifest
 from tst_study.data.integrity import verify
-from tst_study.data.manifest import UNFINISHED, manifest_of, token_prefix
+from tst_study.data.manifest import UNFINISHED, SourceRecord, manifest_of, token_prefix
 from tst_study.data.preparation import prepare as module
 from tst_study.data.preparation import text_sources
 from tst_study.data.preparation.request import Request
@@ -340,7 +340,7 @@ def test_a_packed_file_that_is_not_whole_is_never_taken_for_one(tmp_path, packin
     text = jsonl(texts)
     whole = PACKERS[packing](text)
     first = len(PACKERS[packing](text[:999])) - len(PACKERS[packing](b""))  # the other is empty
-    source = Source("train", "a", "jsonl", tmp_path / f"a.jsonl{packing}")
+    source = Source(SourceRecord(name="a", split="train"), "jsonl", tmp_path / f"a.jsonl{packing}")
 
     def read(content: bytes) -> list[str]:
         source.path.write_bytes(content)
@@ -366,7 +366,7 @@ def test_a_zst_with_a_long_window_is_read(tmp_path):
     settings = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
     packer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
     packed = packer.compress(b"some text") + packer.flush()
-    source = Source("train", "a", "text", tmp_path / "a.txt.zst")
+    source = Source(SourceRecord(name="a", split="train"), "text", tmp_path / "a.txt.zst")
     source.path.write_bytes(packed)
     assert zstandard.get_frame_parameters(packed).window_size == 1 << 28
     assert list(text_sources.documents(source, "text")) == [(9, "some text")]

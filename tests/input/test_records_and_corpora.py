@@ -254,7 +254,7 @@ TEXTS = {
     "no.xz.jsonl.xz": (b"plain", "no.xz.jsonl.xz: cannot be unpacked"),
     "no.zst.jsonl.zst": (b"plain", "no.zst.jsonl.zst: cannot be unpacked"),
     "no.bz2.jsonl.bz2": (b"plain", "no.bz2.jsonl.bz2: cannot be unpacked"),
-    "words.pdf": (b"x", "its ending is none of .txt"),
+    "words.pdf": (b"x", "the ending '.pdf' is not known; there are: .txt"),
 }
 
 

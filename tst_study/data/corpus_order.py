@@ -15,6 +15,7 @@ which divides n₁. In the epoch of the switch, recovery reads what superpositio
 pieces of n₁ and the rest, cut to n₂ and shuffled anew.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,8 +31,9 @@ SUPERPOSITION, RECOVERY = 1, 2
 class EpochSequences:
     """The sequences that one phase reads of one epoch.
 
-    Piece k of the shuffled ones is the q-th in file order, q the k-th entry of a permutation.
-    After them comes one sequence of `rest` tokens at the corpus's end, if `rest` is not 0.
+    First come `shuffled` pieces of `length` tokens; the k-th of them is the q-th in file order, q
+    the k-th entry of a permutation. After them comes one sequence of `rest` tokens at the corpus's
+    end, if `rest` is not 0.
     """
 
     first_sequence: int
@@ -39,27 +41,12 @@ class EpochSequences:
     shuffled: int
     rest: int
     key: NDArray[np.uint64]
-    offset: int
-    """Where the pieces begin in the corpus."""
-    left_by: "EpochSequences | None" = None
-    """At the switch: the superposition phase's pieces of this epoch, of which some are unread."""
-    already_read: int = 0
+    starts_in_file_order: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    """Where pieces begin in the corpus, by their numbers in file order."""
 
     def starts(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in the corpus the shuffled pieces number `order` begin, both shape (n,)."""
-        piece = permuted(order, self.shuffled, self.key)
-        if self.left_by is None:
-            return self.offset + piece * self.length
-        parts = self.left_by.length // self.length
-        parent = piece // parts
-        part = piece - parent * parts
-        parent += self.already_read
-        starts = np.empty_like(piece)
-        unread = parent < self.left_by.shuffled
-        starts[unread] = self.left_by.starts(parent[unread])
-        # What lay beyond the last whole piece of n₁ tokens is still in file order.
-        starts[~unread] = self.left_by.offset + parent[~unread] * self.left_by.length
-        return starts + part * self.length
+        return self.starts_in_file_order(permuted(order, self.shuffled, self.key))
 
 
 class CorpusOrder:
@@ -133,7 +120,7 @@ class CorpusOrder:
         key = permutation_key(self._seed, self._corpus, epoch, phase)
         begin = epoch * total  # tokens read before this epoch
         switch = self.tokens_before(self.superposed_sequences)
-        if phase == RECOVERY and switch > begin:  # this epoch began under superposition
+        if phase == RECOVERY and switch > begin:
             return self._cut_what_is_left(self._cut(epoch, SUPERPOSITION), key)
         # Both phases' sequences begin at multiples of their length (n₂ divides n₁).
         offset = -begin % length
@@ -141,20 +128,24 @@ class CorpusOrder:
         first = (begin + offset) // length
         if phase == RECOVERY:
             first = self.superposed_sequences + (begin + offset - switch) // length
-        return EpochSequences(first, length, whole, rest, key, offset)
+        return EpochSequences(
+            first, length, whole, rest, key, lambda piece: offset + piece * length
+        )
 
     def _cut_what_is_left(self, left_by: EpochSequences, key: NDArray[np.uint64]) -> EpochSequences:
-        length = self.recovery_length
-        already_read = self.superposed_sequences - left_by.first_sequence
+        """What recovery reads of an epoch that began under superposition."""
+        first, length = self.superposed_sequences, self.recovery_length
         parts = left_by.length // length
-        unread = (left_by.shuffled - already_read) * parts + left_by.rest // length
-        return EpochSequences(
-            first_sequence=self.superposed_sequences,
-            length=length,
-            shuffled=unread,
-            rest=left_by.rest % length,
-            key=key,
-            offset=left_by.offset,
-            left_by=left_by,
-            already_read=already_read,
-        )
+        already_read = first - left_by.first_sequence
+        unread = (left_by.shuffled - already_read) * parts
+
+        def starts(piece: NDArray[np.int64]) -> NDArray[np.int64]:
+            parent = already_read + piece // parts
+            # What lay beyond the last whole piece of n₁ tokens is still in file order.
+            begin = left_by.starts_in_file_order(parent)
+            whole = parent < left_by.shuffled
+            begin[whole] = left_by.starts(parent[whole])
+            return begin + piece % parts * length
+
+        more, rest = divmod(left_by.rest, length)
+        return EpochSequences(first, length, unread + more, rest, key, starts)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tst_study.data.integrity import recorded_fingerprint
-from tst_study.data.manifest import manifest_of
+from tst_study.data.manifest import Split
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.loss_kinds import IGNORE
@@ -60,7 +60,7 @@ class HeldOut:
 
 
 def held_out(
-    file: TokenFile,
+    split: Split,
     sequence_length: int,
     tokens: int | None = None,
     name: str = "validation",
@@ -73,13 +73,13 @@ def held_out(
     `tokens` tokens are predicted. `beginning`: the first tokens, cut as if they were one text.
 
     Raises `UserError` for a file that is too short for one prediction or is not what its manifest
-    describes, and for a damaged manifest.
+    describes.
     """
+    file = split.file
     count = file.token_count if tokens is None else min(tokens, file.token_count)
     if count < 2:
         raise UserError(f"{file.prefix}: {count} tokens are too few to evaluate on")
-    split = manifest_of(file.prefix).splits[file.prefix.name]
-    about = f"{recorded_fingerprint(file.prefix, split)},{count},{sequence_length}"
+    about = f"{recorded_fingerprint(split)},{count},{sequence_length}"
     documents = None
     if taken == "beginning":
         starts = np.arange(0, count, sequence_length)
@@ -95,7 +95,7 @@ def held_out(
         labels=labels,
         documents=documents,
         fingerprint=hashlib.sha256(about.encode()).hexdigest(),
-        bytes_per_token=split.bytes_per_token,
+        bytes_per_token=split.record.bytes_per_token,
     )
 
 

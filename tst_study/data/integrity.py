@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tst_study.data.manifest import MANIFEST, TOKENIZER, Manifest, SplitRecord, read_manifest
+from tst_study.data.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    Split,
+    SplitRecord,
+    read_manifest,
+)
 from tst_study.data.token_file import TokenFile, bin_path, idx_path
 from tst_study.errors import UserError
 
@@ -46,12 +53,11 @@ def fingerprint(prefix: str | Path) -> str:
     return digest.hexdigest()
 
 
-def recorded_fingerprint(prefix: Path, record: SplitRecord) -> str:
-    """`fingerprint`. Raises `UserError` where the record says another one."""
-    found = fingerprint(prefix)
-    if record.fingerprint != found:
-        raise _changed(prefix)
-    return found
+def recorded_fingerprint(split: Split) -> str:
+    """`fingerprint`. Raises `UserError` where the manifest says another one."""
+    if fingerprint(split.file.prefix) != split.record.fingerprint:
+        raise _changed(split.file.prefix)
+    return split.record.fingerprint
 
 
 def file_sha256(path: Path) -> str:
@@ -61,17 +67,22 @@ def file_sha256(path: Path) -> str:
 
 
 def record_of(
-    prefix: Path, vocabulary_size: int, text_bytes: int | None = None, **known: Any
+    prefix: Path,
+    vocabulary_size: int,
+    text_bytes: int | None = None,
+    before: SplitRecord | None = None,
+    **known: Any,
 ) -> SplitRecord:
     """What a manifest says of a token file as it lies on disk.
 
-    Raises `UserError` where the file is damaged, or has ids outside the vocabulary.
+    Raises `UserError` where the file is damaged, has ids outside the vocabulary, or a block of
+    another checksum than `before` has.
     """
     file = TokenFile(prefix)
     file.check_index()
     whole, crcs = hashlib.sha256(), []
     for number in _blocks(file):
-        ids = _check_block(file, number, vocabulary_size)
+        ids = _check_block(file, number, vocabulary_size, before)
         whole.update(ids.data)
         crcs.append(f"{zlib.crc32(ids.data):08x}")
     return SplitRecord(
@@ -86,20 +97,17 @@ def record_of(
     )
 
 
-def check_sample(file: TokenFile, record: SplitRecord, vocabulary_size: int, sample: str) -> None:
-    """Compare some 64 MiB of a token file, so all of a small one, with its record.
+def check_sample(split: Split, sample: str) -> None:
+    """Compare some 64 MiB of a token file, so all of a small one, with its manifest.
 
-    Args:
-        vocabulary_size: ids must be smaller.
-        sample: which blocks; different texts pick different ones.
+    `sample`: which blocks; different texts pick different ones.
 
-    Raises:
-        UserError: bytes have changed, or an id lies outside the vocabulary.
+    Raises `UserError` where bytes have changed, or an id lies outside the vocabulary.
     """
-    blocks = _blocks(file)
+    blocks, words = _blocks(split.file), split.manifest.tokenizer.vocabulary_size
     chosen = random.Random(sample).sample(blocks, min(len(blocks), BLOCKS_AT_A_START))
     for number in sorted(chosen):
-        _check_block(file, number, vocabulary_size, record)
+        _check_block(split.file, number, words, split.record)
 
 
 def verify(folder: str | Path) -> Manifest:
@@ -113,10 +121,7 @@ def verify(folder: str | Path) -> Manifest:
     if not manifest.splits:
         raise UserError(f"{folder / MANIFEST}: describes no token files; restore it")
     for split, record in manifest.splits.items():
-        file = TokenFile(folder / split)
-        for number in _blocks(file):
-            _check_block(file, number, manifest.tokenizer.vocabulary_size, record)
-        found = record_of(folder / split, manifest.tokenizer.vocabulary_size)
+        found = record_of(folder / split, manifest.tokenizer.vocabulary_size, before=record)
         for name in ("sha256", "blocks", "fingerprint", "tokens", "documents", "dtype"):
             if getattr(found, name) != getattr(record, name):
                 raise _changed(folder / split, f"its {name} ")

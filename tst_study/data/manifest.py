@@ -1,13 +1,14 @@
 """What a prepared folder says about itself."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json, written_atomically
-from tst_study.data.token_file import idx_path
+from tst_study.data.token_file import TokenFile, idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
 SCHEMA_VERSION = 1
@@ -198,12 +199,31 @@ def folder_manifest(folder: Path) -> Manifest | None:
     return None
 
 
-def manifest_of(prefix: str | Path) -> Manifest:
-    """The manifest beside a token file.
+@dataclass(frozen=True)
+class Split:
+    """A token file, and the manifest beside it."""
 
-    Raises `UserError` where there is none that describes the file, or it is damaged, or the
-    folder's preparation has not ended: nothing would tell whether the ids are what they were.
+    file: TokenFile
+    manifest: Manifest
+
+    @property
+    def record(self) -> SplitRecord:
+        return self.manifest.splits[self.file.prefix.name]
+
+
+def open_split(prefix: str | Path) -> Split:
+    """A token file that its manifest describes; whether it is as described, `integrity` says.
+
+    Raises `UserError` where the file cannot be read (see `TokenFile`), its manifest is missing,
+    damaged or of other files, or the folder's preparation has not ended: nothing would tell whether
+    the ids are what they were.
     """
+    file = TokenFile(prefix)
+    return Split(file, manifest_of(file.prefix))
+
+
+def manifest_of(prefix: str | Path) -> Manifest:
+    """The manifest beside a token file. Raises `UserError` as `open_split` does."""
     prefix = Path(prefix)
     manifest = folder_manifest(prefix.parent)
     if manifest is None or prefix.name not in manifest.splits:

@@ -1,6 +1,5 @@
 """The data of a run: its stream, its held-out tokens, and what identifies them."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,33 +7,9 @@ from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut, held_out
 from tst_study.data.integrity import check_sample, recorded_fingerprint
-from tst_study.data.manifest import (
-    TOKENIZER,
-    Manifest,
-    SplitRecord,
-    held_out_prefix,
-    manifest_of,
-    token_prefix,
-)
-from tst_study.data.token_file import TokenFile
+from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
-
-
-@dataclass(frozen=True)
-class _Split:
-    """A token file, and the manifest beside it."""
-
-    file: TokenFile
-    manifest: Manifest
-
-    @property
-    def record(self) -> SplitRecord:
-        return self.manifest.splits[self.file.prefix.name]
-
-    @property
-    def tokenizer(self) -> str | None:
-        return self.manifest.tokenizer.fingerprint
 
 
 def open_stream(config: Config) -> TokenStream:
@@ -46,11 +21,10 @@ def open_stream(config: Config) -> TokenStream:
     corpora = []
     for corpus in config.data.corpora:
         split = _open(config, token_prefix(corpus.path))
-        tokenizer = split.manifest.tokenizer
         # Runs look at different parts, so that together they look at all.
-        sample = f"{config.study}/{config.name}/{config.seed}"
-        check_sample(split.file, split.record, tokenizer.vocabulary_size, sample)
-        corpora.append(Corpus(split.file, corpus.weight, tokenizer.end_of_document))
+        check_sample(split, f"{config.study}/{config.name}/{config.seed}")
+        end = split.manifest.tokenizer.end_of_document
+        corpora.append(Corpus(split.file, corpus.weight, end))
     return TokenStream(
         corpora,
         sequences_per_step=plan.sequences,
@@ -78,72 +52,52 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
     """
-    corpora = [
-        (corpus.weight, _open(config, token_prefix(corpus.path))) for corpus in config.data.corpora
-    ]
-    validation = _open_validation(config)
-    tokenizer = _tokenizer_of([*(split for _, split in corpora), validation])
-    held = _held_out(config, validation)
-    found = {
-        "corpora": [
-            {
-                "fingerprint": recorded_fingerprint(split.file.prefix, split.record),
-                "weight": weight,
-                "tokens": split.file.token_count,
-            }
-            for weight, split in corpora
-        ],
-        "validation": {
-            "fingerprint": held.fingerprint,
-            "tokens": held.predicted_tokens,
-            **_known_optimum(validation.manifest),
-        },
-        "tokenizer": tokenizer,
-    }
-    return found, held
-
-
-def _held_out(config: Config, split: _Split) -> HeldOut:
-    data = config.data
-    held = held_out(
-        split.file, config.batch.sequence_length, data.held_out_tokens, taken=data.held_out
-    )
+    data, length = config.data, config.batch.sequence_length
+    splits = [_open(config, token_prefix(corpus.path)) for corpus in data.corpora]
+    if data.validation is not None:
+        prefix = token_prefix(data.validation, "validation")
+    else:
+        prefix = held_out_prefix(data.corpora[0].path)
+    validation = _open(config, prefix)
+    tokenizer = _tokenizer_of([*splits, validation])
+    held = held_out(validation, length, data.held_out_tokens, taken=data.held_out)
     held.check_vocabulary(config.model.vocabulary_size)
-    return held
+    of_held_out: dict[str, Any] = {"fingerprint": held.fingerprint, "tokens": held.predicted_tokens}
+    if validation.manifest.generated is not None:  # the loss that nothing can beat is known
+        optimum = validation.manifest.generated.entropies.optimal_validation_loss
+        of_held_out["optimal_nats_per_token"] = optimum
+    corpora = [
+        {
+            "fingerprint": recorded_fingerprint(split),
+            "weight": corpus.weight,
+            "tokens": split.file.token_count,
+        }
+        for corpus, split in zip(data.corpora, splits, strict=True)
+    ]
+    return {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}, held
 
 
-def _tokenizer_of(splits: list[_Split]) -> str | None:
+def _tokenizer_of(splits: list[Split]) -> str | None:
     """The fingerprint that all have in common; None where no manifest knows one."""
-    ones = {s.tokenizer: s.manifest for s in splits if s.tokenizer}
+    ones: dict[str, Split] = {}
+    for split in splits:
+        if split.manifest.tokenizer.fingerprint:
+            ones.setdefault(split.manifest.tokenizer.fingerprint, split)
     if len(ones) < 2:
         return next(iter(ones), None)
-    names = {mark: manifest.tokenizer_name for mark, manifest in ones.items()}
-    alike = len(set(names.values())) < len(names)
-    folders = {s.tokenizer: s.file.prefix.parent for s in reversed(splits) if s.tokenizer}
-    said = [f"{folders[mark]}: {names[mark]}{f' ({mark[:8]})' * alike}" for mark in names]
-    first = folders[next(iter(ones))] / TOKENIZER
+    names = [split.manifest.tokenizer_name for split in ones.values()]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({mark[:8]})" for name, mark in zip(names, ones, strict=True)]
+    folders = [split.file.prefix.parent for split in ones.values()]
+    said = [f"{folder}: {name}" for folder, name in zip(folders, names, strict=True)]
     raise UserError(
         f"data: corpora and validation were prepared with different tokenizers ({', '.join(said)});"
-        f" prepare them with one, such as --tokenizer {first}"
+        f" prepare them with one, such as --tokenizer {folders[0] / TOKENIZER}"
     )
 
 
-def _known_optimum(manifest: Manifest) -> dict[str, float]:
-    """The loss that nothing can beat, where the language was generated and so is known."""
-    if manifest.generated is None:
-        return {}
-    return {"optimal_nats_per_token": manifest.generated.entropies.optimal_validation_loss}
-
-
-def _open_validation(config: Config) -> _Split:
-    data = config.data
-    if data.validation is not None:
-        return _open(config, token_prefix(data.validation, "validation"))
-    return _open(config, held_out_prefix(data.corpora[0].path))
-
-
-def _open(config: Config, prefix: Path) -> _Split:
-    split = _Split(TokenFile(prefix), manifest_of(prefix))
+def _open(config: Config, prefix: Path) -> Split:
+    split = open_split(prefix)
     words, known = config.model.vocabulary_size, split.manifest.tokenizer.vocabulary_size
     if known > words:
         raise UserError(

@@ -1,10 +1,10 @@
 """The addresses that a token stream deals out: a corpus's tokens, or its tokens and pads.
 
-Both classes answer the same two questions: how many addresses there are, and what the ids and
-next-token labels of a stretch of them are.
+Both classes answer the same two questions: `count`, how many addresses there are, and `fill`, which
+writes ids and next-token labels of the addresses from `start` on into arrays of equal length.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,6 @@ from tst_study.data.token_file import TokenFile
 from tst_study.superposition.loss_kinds import IGNORE
 
 DOCUMENTS_PER_MARK = 1024
-
-
-class TokenAddresses(Protocol):
-    """A line of ids with their next-token labels."""
-
-    count: int
-
-    def fill(self, start: int, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-        """Write ids and labels of the addresses from `start` on into arrays of equal length."""
 
 
 class PackedDocuments:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tst_study.data.blend import Blend
 from tst_study.data.corpus_order import CorpusOrder
-from tst_study.data.token_addresses import AlignedDocuments, PackedDocuments, TokenAddresses
+from tst_study.data.token_addresses import AlignedDocuments, PackedDocuments
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 
@@ -160,7 +160,7 @@ class TokenStream:
             )
 
 
-def _addresses(corpus: Corpus, aligned_to: int) -> TokenAddresses:
+def _addresses(corpus: Corpus, aligned_to: int) -> PackedDocuments | AlignedDocuments:
     if aligned_to == 1:
         return PackedDocuments(corpus.file)
     if corpus.end_of_document is None:

@@ -14,8 +14,7 @@ import torch
 
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.data.held_out import held_out
-from tst_study.data.manifest import held_out_prefix, manifest_of, token_prefix
-from tst_study.data.token_file import TokenFile
+from tst_study.data.manifest import Manifest, held_out_prefix, open_split, token_prefix
 from tst_study.errors import UserError
 from tst_study.evaluation.evaluate import error_of_mean, evaluate
 from tst_study.model.model import SuperposedGPT
@@ -68,9 +67,9 @@ def evaluate_domains(
     """
     for name, path in domains.items():
         began = time.perf_counter()
-        file = TokenFile(token_prefix(path, "validation"))
-        _check_tokenizer(run, name, file)
-        held = held_out(file, run.sequence_length, tokens, name)
+        split = open_split(token_prefix(path, "validation"))
+        _check_tokenizer(run, name, split.manifest)
+        held = held_out(split, run.sequence_length, tokens, name)
         held.check_vocabulary(run.model.vocabulary_size)
         loss = evaluate(model, held, ranks, 1)
         assert loss.document_losses is not None
@@ -94,9 +93,9 @@ def evaluate_domains(
         }
 
 
-def _check_tokenizer(run: TrainedRun, name: str, file: TokenFile) -> None:
+def _check_tokenizer(run: TrainedRun, name: str, manifest: Manifest) -> None:
     """Where both are known: ids of another tokenizer may all lie in the run's vocabulary."""
-    manifest, ours = manifest_of(file.prefix), run.header["data"]["tokenizer"]
+    ours = run.header["data"]["tokenizer"]
     theirs = manifest.tokenizer.fingerprint
     if ours and theirs and theirs != ours:
         raise UserError(

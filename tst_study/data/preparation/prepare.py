@@ -60,7 +60,7 @@ def _prepare(
 ) -> Manifest:
     share = _share_held_out(request, sources)
     tokenizer = _make_tokenizer(request, sources, share)
-    read: list[Source] = []
+    read: list[SourceRecord] = []
     shards: list[Path] = []
     seen = 0
     columns = TextColumn("tokenising, {task.fields[seen]} MB"), BarColumn(), TimeRemainingColumn()
@@ -73,32 +73,23 @@ def _prepare(
                 name = f"{tokenizer.fingerprint}-{SHARD_BYTES}-{len(shards):06d}.npz"
                 shards.append(unfinished / name)
                 if not shards[-1].exists():
-                    rows, ids = _make_shard(texts, source.split, share, tokenizer)
+                    rows, ids = _make_shard(texts, source.record.split, share, tokenizer)
                     with written_atomically(shards[-1]) as file:
                         np.savez(file, documents=rows, ids=ids)
                 seen += size
                 bar.update(task, seen=seen >> 20)
             bar.advance(task)
-            read.append(source)
+            sha256 = file_sha256(source.path) if source.path else None
+            read.append(source.record.model_copy(update={"sha256": sha256}))
     manifest = Manifest(
         request=asked,
-        sources=tuple(map(_record_of, read)),
+        sources=tuple(read),
         tokenizer=tokenizer.as_recorded(),
         splits=_join(unfinished, shards, tokenizer),
         licence=request.licence,
         notes=request.notes,
     )
     return manifest.write(unfinished.parent, tokenizer.json)
-
-
-def _record_of(source: Source) -> SourceRecord:
-    return SourceRecord(
-        name=source.name,
-        split=source.split,
-        bytes=source.bytes,
-        sha256=file_sha256(source.path) if source.path else None,
-        modified_ns=source.modified_ns,
-    )
 
 
 def _within_limit(
@@ -117,7 +108,7 @@ def _within_limit(
                 break
 
     for source in sources:
-        if source.split == "validation":
+        if source.record.split == "validation":
             left = math.inf
         if left > 0:
             yield source, limited(source)
@@ -125,7 +116,7 @@ def _within_limit(
 
 def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str]:
     for source, found in _within_limit(request, sources):
-        if source.split == "train":
+        if source.record.split == "train":
             yield from (text for _, text in found)
 
 
@@ -256,5 +247,5 @@ def _join_split(folder: Path, shards: list[Path], split: str, tokenizer: Tokeniz
 
     words = tokenizer.vocabulary_size
     write_tokens(folder / split, dtype_for_vocabulary(words), documents_of_split())
-    of_the_text = {"text_sha256": texts.hexdigest(), "empty_documents": empty}
-    return record_of(folder / split, words, text_bytes, **of_the_text)
+    digest = texts.hexdigest()
+    return record_of(folder / split, words, text_bytes, text_sha256=digest, empty_documents=empty)

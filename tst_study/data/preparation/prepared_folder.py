@@ -16,6 +16,7 @@ from tst_study.data.manifest import (
     TOKENIZER,
     UNFINISHED,
     Manifest,
+    open_split,
     read_manifest,
 )
 from tst_study.data.preparation.text_sources import Source
@@ -67,10 +68,11 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
     # In their order: files of several folders may have one name.
     recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
     for source in sources:
-        record = next(recorded[source.split], None)
+        record = next(recorded[source.record.split], None)
         if source.path is None or record is None:  # a stream, or beyond the limit
             continue
-        if record.modified_ns != source.modified_ns and record.sha256 != file_sha256(source.path):
+        touched = record.modified_ns != source.record.modified_ns
+        if touched and record.sha256 != file_sha256(source.path):
             raise UserError(
                 f"{folder}: was prepared from another version of {source.path}; choose another"
                 " folder, or delete this one to prepare it again"
@@ -78,8 +80,8 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
     if manifest.tokenizer.fingerprint is not None and not (folder / TOKENIZER).exists():
         return None
     try:
-        for split, of_split in manifest.splits.items():
-            recorded_fingerprint(folder / split, of_split)
+        for split in manifest.splits:
+            recorded_fingerprint(open_split(folder / split))
     except UserError:
         return None
     return manifest
@@ -88,7 +90,7 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
 def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
     """The folder of what is finished, new or from an interrupted call."""
     unfinished = folder / UNFINISHED
-    asked = {**asked, "modified_ns": [source.modified_ns for source in sources]}
+    asked = {**asked, "modified_ns": [source.record.modified_ns for source in sources]}
     path = unfinished / "request.json"
     with disk_errors_named(folder):
         if unfinished.exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tst_study.data.integrity import file_sha256
-from tst_study.data.manifest import SPLITS, TOKENIZER
+from tst_study.data.manifest import TOKENIZER
 from tst_study.data.preparation.text_sources import Source, find_sources
 from tst_study.errors import UserError
 
@@ -83,23 +83,22 @@ class Request:
 
         Raises `UserError` for a source that is none, or is both training and held-out text.
         """
-        sources = [
-            [one for one in find_sources(names, split) if not one.lies_in(to)]
-            for names, split in zip((self.sources, self.validation), SPLITS, strict=True)
-        ]
-        train, held = ({source.place for source in of_split} for of_split in sources)
-        if train & held:
+        train = find_sources(self.sources, "train", besides=to)
+        held = find_sources(self.validation, "validation", besides=to)
+        both = {source.place for source in train} & {source.place for source in held}
+        if both:
             raise UserError(
-                f"source {min(train & held)}: is both training and held-out text; name files that"
-                " are one of the two"
+                f"source {min(both)}: is both training and held-out text; name files that are one"
+                " of the two"
             )
-        return [*sources[0], *sources[1]]
+        return [*train, *held]
 
     def as_recorded(self, sources: Sequence[Source]) -> dict[str, Any]:
         """Plain JSON values for the manifest: files by their names and sizes, a tokenizer's file
         by its content."""
+        records = [source.record for source in sources]
         return {
-            "sources": [[source.split, source.name, source.bytes] for source in sources],
+            "sources": [[record.split, record.name, record.bytes] for record in records],
             "tokenizer": _stable_name(self.tokenizer),
             "validation_share": self.validation_share,
             "text_field": self.text_field,

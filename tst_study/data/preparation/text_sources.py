@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import zstandard
 
-from tst_study.errors import UserError, first_line
+from tst_study.data.manifest import SourceRecord
+from tst_study.errors import UserError, first_line, one_of
 from tst_study.text import is_whole
 
 HUGGING_FACE = "hf://"
-
-
 PACKED: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
     ".xz": lzma.LZMADecompressor,
@@ -28,51 +27,38 @@ PACKED: dict[str, Callable[[], Any]] = {
 BYTES_AT_ONCE = 1 << 14
 """Packed, a few bytes can stand for a thousand times as many."""
 Kind = Literal["text", "jsonl", "parquet", "arrow", "mds", "huggingface"]
-KINDS: dict[str, Kind] = {
+TEXTS: dict[str, Kind] = {
     **dict.fromkeys((".txt", ".md", ".text"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+}
+KINDS: dict[str, Kind] = {
+    **TEXTS,
     ".parquet": "parquet",
     ".arrow": "arrow",
+    **{f"{end}{packed}": kind for end, kind in TEXTS.items() for packed in PACKED},
 }
 BESIDE_ARROW = ("dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one dataset of the Hugging Face hub.
+    """One file, or one dataset of the Hugging Face hub, which has no path; that of an MDS dataset
+    is its `index.json`."""
 
-    `name` is what manifests and errors call it: the file's name, or `hf://…` in full. The file of
-    an MDS dataset is its `index.json`.
-    """
-
-    split: str
-    name: str
+    record: SourceRecord
+    """As it was found, without the sha256."""
     kind: Kind
     path: Path | None = None
 
     @property
-    def bytes(self) -> int | None:
-        """Bytes on disk; None of a stream."""
-        return None if self.path is None else self.path.stat().st_size
-
-    @property
-    def modified_ns(self) -> int | None:
-        """When the file was last written; None of a stream."""
-        return None if self.path is None else self.path.stat().st_mtime_ns
-
-    @property
     def place(self) -> str:
         """The same for the same file or dataset, however it was named."""
-        return self.name if self.path is None else str(self.path.resolve())
-
-    def lies_in(self, folder: Path) -> bool:
-        """Whether it is a file at or below a folder."""
-        return self.path is not None and self.path.resolve().is_relative_to(folder.resolve())
+        return self.record.name if self.path is None else str(self.path.resolve())
 
 
-def find_sources(names: Sequence[str], split: str) -> list[Source]:
+def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source]:
     """The sources of a split that some names stand for, in the order given; globs and folders
-    sorted.
+    sorted, without what lies in the folder `besides`.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
     also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
@@ -86,12 +72,20 @@ def find_sources(names: Sequence[str], split: str) -> list[Source]:
     for name in names:
         path = Path(name).expanduser()
         if name.startswith(HUGGING_FACE):
-            found.append(Source(split, name, "huggingface"))
+            found.append(Source(SourceRecord(name=name, split=split), "huggingface"))
         elif name and path.is_dir() and (path / "index.json").is_file():
-            found.append(Source(split, path.name, "mds", path / "index.json"))
+            found.append(_on_disk(path / "index.json", path.name, "mds", split))
         else:
-            found += [Source(split, one.name, _kind_of(one), one) for one in _files(name, path)]
-    return found
+            found += [_on_disk(one, one.name, _kind(one), split) for one in _files(name, path)]
+    return [one for one in found if not Path(one.place).is_relative_to(besides.resolve())]
+
+
+def _on_disk(path: Path, name: str, kind: Kind, split: str) -> Source:
+    there = path.stat()
+    record = SourceRecord(
+        name=name, split=split, bytes=there.st_size, modified_ns=there.st_mtime_ns
+    )
+    return Source(record, kind, path)
 
 
 def _files(name: str, path: Path) -> list[Path]:
@@ -101,7 +95,7 @@ def _files(name: str, path: Path) -> list[Path]:
             raise UserError(f"source {path}: holds several splits; name one, such as {path}/train")
         of_arrow = BESIDE_ARROW if (path / "state.json").exists() else ()
         inside = (p for p in path.rglob("*") if p.is_file() and p.name not in of_arrow)
-        paths = sorted(p for p in inside if _kind(p) is not None)
+        paths = [p for p in inside if _ending(p) in KINDS]
     elif name:
         paths = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
     if not paths:
@@ -112,8 +106,11 @@ def _files(name: str, path: Path) -> list[Path]:
     return sorted(paths)
 
 
-def _kind_of(path: Path) -> Kind:
-    kind = _kind(path)
+def _ending(path: Path) -> str:
+    return "".join(path.suffixes[-2:]) if path.suffix in PACKED else path.suffix
+
+
+def _kind(path: Path) -> Kind:
     if not is_whole(str(path)):
         raise UserError(f"source {path}: its name is not UTF-8; rename it")
     if not path.is_file():
@@ -123,18 +120,7 @@ def _kind_of(path: Path) -> Kind:
             f"source {path}: holds token ids, which need no preparation: `tst-study data adopt"
             f" {path} --dtype uint16 --vocabulary-size V` makes them a corpus where they lie"
         )
-    if kind is None:
-        raise UserError(
-            f"source {path}: its ending is none of {', '.join(KINDS)} (the text ones also"
-            f" {', '.join(PACKED)}); rename it"
-        )
-    return kind
-
-
-def _kind(path: Path) -> Kind | None:
-    packed = path.suffix in PACKED
-    kind = KINDS.get(path.with_suffix("").suffix if packed else path.suffix)
-    return None if packed and kind not in ("text", "jsonl") else kind
+    return KINDS[one_of(_ending(path), KINDS, f"source {path}: the ending")]
 
 
 def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
@@ -146,7 +132,7 @@ def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
     Raises `UserError` where the source cannot be read or unpacked, or a record is not UTF-8, not
     JSON or lacks the field.
     """
-    place = f"{source.path or source.name}"
+    place = f"{source.path or source.record.name}"
     try:
         if source.kind not in ("text", "jsonl"):
             for row in _mds(source) if source.kind == "mds" else _dataset(source):
@@ -197,7 +183,7 @@ def _dataset(source: Source) -> Iterator[dict[str, Any]]:
 
     split, configuration = "train", None
     if source.kind == "huggingface":
-        where, _, named = source.name.removeprefix(HUGGING_FACE).partition(":")
+        where, _, named = source.record.name.removeprefix(HUGGING_FACE).partition(":")
         split, parts = named or split, where.split("/")
         if not where.startswith("/") and len(parts) > 2:
             where, configuration = "/".join(parts[:2]), "/".join(parts[2:])
