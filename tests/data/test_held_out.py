@@ -97,5 +97,6 @@ def test_bits_per_byte_follow_from_the_manifest(tmp_path, prefix):
 
 def test_too_short_a_file_is_an_error(tmp_path):
     write_token_file(tmp_path / "validation", [np.array([1])], np.dtype(np.uint16))
+    describe(tmp_path / "validation")
     with pytest.raises(UserError, match="too few"):
         held_out(open_split(tmp_path / "validation"), 10)

@@ -122,16 +122,8 @@ def test_ids_that_no_sample_saw_are_named_where_they_are_read(
     monkeypatch.setattr(integrity, "BLOCKS_AT_A_START", 0)
     config = tiny(tmp_path / "megatron", f"data.validation={words}")
     stream = open_stream(config)
-    said = {}
-    for step in range(config.schedule.steps):
-        try:
-            stream.batch(step)
-        except UserError as error:
-            said[step] = str(error)
-    assert 1 <= len(said) <= 2  # as an id, and maybe as the label of the sequence before
-    for step, message in said.items():
-        assert f"step {step} has ids" in message
-        assert "vocabulary of 64" in message
+    with pytest.raises(UserError, match=r"step \d+ has ids .*vocabulary of 64"):
+        list(map(stream.batch, range(config.schedule.steps)))
 
 
 def test_a_vocabulary_that_the_manifest_does_not_tell_is_found(corpus: Path) -> None:
@@ -167,17 +159,13 @@ def test_a_corpus_without_a_word_about_its_ids_is_refused(corpus: Path, splits) 
         verify(corpus)
 
 
-def test_files_made_elsewhere_are_described_where_they_lie(words: Path, tmp_path: Path) -> None:
+def test_files_made_elsewhere_are_described_where_they_lie(tmp_path: Path) -> None:
     """nanoGPT's have no index."""
     ids = np.random.default_rng(0).integers(0, 64, size=9_000).astype(np.uint16)
     ids[[99, 5_000, 8_999]] = 63
     ids.tofile(tmp_path / "train.bin")
     ids[:5_200].tofile(tmp_path / "val.bin")
     files = [tmp_path / "train.bin", tmp_path / "val.bin"]
-    with pytest.raises(UserError, match=r"train\.idx: is missing; .*--dtype"):
-        adopt(files, 64)
-    with pytest.raises(UserError, match="--vocabulary-size"):
-        adopt(files, dtype="uint16")
     manifest = adopt(files, 64, dtype="uint16", end_of_document=63)
     assert verify(tmp_path) == manifest == adopt(files, 64, end_of_document=63)
     ends = np.flatnonzero(ids == 63) + 1
@@ -189,8 +177,6 @@ def test_files_made_elsewhere_are_described_where_they_lie(words: Path, tmp_path
     flip(tmp_path / "train.bin", 7_000)
     with pytest.raises(UserError, match=r"train\.bin: "):
         open_stream(config)
-    with pytest.raises(UserError, match=r"manifest\.json: is of a prepared folder"):
-        adopt([words / "train"], 64)
 
 
 def test_a_tokenizer_that_is_named_is_taken_along(documents: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.token_files import write_token_file
+from tst_study.data import token_addresses
 from tst_study.data.token_file import HEADER, MAGIC, TokenFile
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
@@ -23,6 +24,13 @@ def token_file(folder: Path, lengths: list[int], name: str = "train") -> TokenFi
     return TokenFile(folder / name)
 
 
+@pytest.fixture(scope="module")
+def few_documents_per_mark():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_addresses, "DOCUMENTS_PER_MARK", 3)
+        yield
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
@@ -34,7 +42,15 @@ def token_file(folder: Path, lengths: list[int], name: str = "train") -> TokenFi
     seed=st.integers(0, 9),
 )
 def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
-    tmp_path_factory, lengths, batch, length, bag_size, superposed_steps, align, seed
+    tmp_path_factory,
+    few_documents_per_mark,
+    lengths,
+    batch,
+    length,
+    bag_size,
+    superposed_steps,
+    align,
+    seed,
 ):
     """Across the switch and the joints of epochs, whichever rank reads a sequence."""
     file = token_file(tmp_path_factory.mktemp("corpus"), lengths)
@@ -51,9 +67,11 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
         align_bags_to_documents=align,
         seed=seed,
     )
-    read_so_far: list[int] = []
-    step = 0
+    document_of = np.repeat(np.arange(len(lengths)), lengths)
     total = stream._addresses[0].count
+    read_so_far: list[int] = []
+    labelled: list[int] = []
+    step = 0
     while stream.epochs(step) < 3:
         ids, labels = stream.batch(step)
         for place in range(batch):
@@ -62,10 +80,22 @@ def test_a_stream_reads_each_token_once_per_epoch_in_any_slices(
             np.testing.assert_array_equal(its_labels[0], labels[place])
         assert stream.epochs(step) == len(read_so_far) / total
         read_so_far += ids.ravel().tolist()
+        labelled += labels.ravel().tolist()
+        # The next token, also beyond the end of a sequence; none beyond the corpus or before a pad.
+        following = np.where(ids == file.token_count - 1, -100, ids + 1)
+        if align:
+            following = np.where((ids == end) | (labels == -100), labels, following)
+        for bag in ids.reshape(-1, bag_size).tolist() if align and step < superposed_steps else ():
+            tokens = [token for token in bag if token != end]
+            assert bag[: len(tokens)] == tokens  # pads follow, they never lead
+            assert len({document_of[token] for token in tokens}) == 1
+        np.testing.assert_array_equal(labels, following)
         step += 1
     for epoch in range(3):
         real = [t for t in read_so_far[epoch * total : (epoch + 1) * total] if t != end]
         assert sorted(real) == list(range(file.token_count))
+    known = [label for label in labelled[:total] if label != -100]
+    assert sorted(known) == list(range(1, file.token_count))  # each is predicted once
 
 
 def test_every_id_outside_the_vocabulary_is_refused_as_an_input_and_as_a_last_label(tmp_path):
@@ -93,18 +123,6 @@ def test_a_recovery_phase_that_begins_with_an_epoch_reads_it_as_a_baseline_does(
     for step in range(60):
         for one, other in zip(superposed.batch(15 + step), baseline.batch(60 + step), strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_labels_are_the_next_tokens_also_beyond_the_end_of_a_sequence(tmp_path):
-    file = token_file(tmp_path, [103, 50])
-    stream = TokenStream([Corpus(file)], sequences_per_step=4, sequence_length=7)
-    ends = 0
-    for step in range(30):
-        ids, labels = stream.batch(step)
-        at_end = ids == file.token_count - 1
-        ends += at_end.sum()
-        np.testing.assert_array_equal(labels, np.where(at_end, -100, ids + 1))
-    assert ends == 5  # 30 · 4 · 7 tokens are five epochs and a half
 
 
 def test_a_batch_is_not_one_book(tmp_path):
@@ -158,35 +176,6 @@ def test_a_weight_that_would_never_be_read_is_an_error(tmp_path):
         TokenStream(
             [Corpus(file, 1.0), Corpus(file, 1e-9)], sequences_per_step=2, sequence_length=4
         )
-
-
-def test_aligned_bags_hold_one_document_each(tmp_path):
-    lengths = [int(n) for n in np.random.default_rng(0).integers(1, 40, size=3000)]
-    file = token_file(tmp_path, lengths)
-    document_of = np.repeat(np.arange(len(lengths)), lengths)
-    end = 10**7
-    stream = TokenStream(
-        [Corpus(file, end_of_document=end)],
-        sequences_per_step=8,
-        sequence_length=16,
-        superposed_steps=200,
-        superposed_length=64,
-        bag_size=4,
-        align_bags_to_documents=True,
-    )
-    assert 1 < stream._addresses[0].count / file.token_count < 1.25
-    assert stream.epochs(200) > 1  # the joint of two epochs is in it
-    labelled = Counter()
-    for step in range(200):
-        ids, labels = stream.batch(step)
-        for bag in ids.reshape(-1, 4).tolist():
-            tokens = [t for t in bag if t != end]
-            assert len({int(document_of[t]) for t in tokens}) == 1
-            assert bag[: len(tokens)] == tokens  # pads follow, they never lead
-        if stream.epochs(step + 1) <= 1:
-            labelled.update(labels[labels != -100].tolist())
-    assert max(labelled.values()) == 1
-    assert end not in labelled
 
 
 def test_aligning_needs_an_end_of_document_and_does_nothing_to_a_baseline(tmp_path):

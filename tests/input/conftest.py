@@ -9,7 +9,6 @@ import pytest
 
 from tests.examples import example
 from tst_study.config.schema import to_toml
-from tst_study.data.preparation.generated_language import LanguageParameters, generate
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,18 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.input)
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared") / "words"
-    generate(folder, 20_000, 500, LanguageParameters(words=64, classes=8, topics=4))
-    return folder
-
-
 @pytest.fixture(scope="module")
-def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`run.toml`, `file`, `folder`, `loop` (a link to itself) and `fifo`."""
     folder = tmp_path_factory.mktemp("place")
-    config = example(f"data.corpora=[{{path='{corpus}'}}]", "model.preset='laptop-32'")
+    config = example(f"data.corpora=[{{path='{words}'}}]", "model.preset='laptop-32'")
     (folder / "run.toml").write_text(to_toml(config))
     (folder / "file").write_text("x")
     (folder / "folder").mkdir()

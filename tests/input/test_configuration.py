@@ -179,14 +179,3 @@ def test_whatever_is_given_to_set_is_a_configuration_or_a_line(text: str) -> Non
     with contextlib.suppress(UserError):
         config.apply_override(values, text)
         config.from_dict(values)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_configuration_or_a_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.toml"
-    path.write_bytes(content)
-    with pytest.raises(UserError):  # a whole configuration is not found by chance
-        config.load(path)

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.tiny_runs import last_tensors, run
-from tst_study.checkpoints.pickles import read_description
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.errors import UserError
 
@@ -26,10 +23,10 @@ TRIALS = 96
 
 
 @pytest.fixture(scope="module")
-def stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has two checkpoints and two more steps before it; `whole` beside it had them."""
     folder = tmp_path_factory.mktemp("damage")
-    shutil.copytree(corpus, folder / "words")
+    shutil.copytree(words, folder / "words")
     run(folder / "words", folder / "whole", *SETTINGS)
     shutil.copytree(folder / "whole", folder / "run")
     shutil.rmtree(checkpoint_place(folder / "run", 6))
@@ -73,17 +70,3 @@ def test_a_damaged_file_is_named_or_changes_nothing(
     expected, found = last_tensors(stopped / "whole"), last_tensors(folder / "run")
     assert expected.keys() == found.keys(), what
     assert all(torch.equal(expected[name], found[name]) for name in expected), what
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_are_no_description_of_a_checkpoint(
-    stopped: Path, tmp_path: Path, content: bytes, behind: bool
-) -> None:
-    whole = (checkpoint_place(stopped / "run", 4) / ".metadata").read_bytes()
-    middle = len(whole) // 2
-    (tmp_path / ".metadata").write_bytes(whole[:middle] + content if behind else content)
-    with pytest.raises(UserError, match=r"\.metadata: "):
-        read_description(tmp_path)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.slurm.batch_script import script_text
-from experiments.slurm.profile import load_profile
 from tests.input.answers import refusal
 from tst_study.errors import UserError
 from tst_study.process.rank_environment import adopt_slurm_ranks, first_host
@@ -112,16 +111,3 @@ def test_whatever_slurm_says_there_are_ranks_or_a_line(said: dict[str, str]) -> 
 @given(st.text(max_size=40))
 def test_any_list_of_hosts_has_a_first_one(nodes: str) -> None:
     assert isinstance(first_host(nodes), str)
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_profile_or_a_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "any.toml").write_bytes(content)
-    try:
-        load_profile(tmp_path / "any.toml")
-    except UserError as error:
-        said = str(error)
-        assert "any.toml" in said

@@ -11,38 +11,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.input.answers import answer, refusal
+from experiments.slurm.profile import load_profile
+from tests.input.answers import UNKNOWN, answer, refusal
 from tests.tiny_runs import run, tiny
+from tst_study.checkpoints.pickles import read_description
+from tst_study.config import schema as config
 from tst_study.config.schema import to_toml
 from tst_study.data.integrity import verify
-from tst_study.data.manifest import read_manifest
+from tst_study.data.manifest import MANIFEST, read_manifest
 from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")
 AS_TRAINED = ("schedule.steps=4", "execution.checkpoint_every=2")
-UNKNOWN = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 @pytest.fixture(scope="module")
-def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "trained"
-    run(corpus, folder, *AS_TRAINED)
+    run(words, folder, *AS_TRAINED)
     return folder
 
 
 @pytest.fixture
-def copy(trained: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(trained, tmp_path / "run")
+def copy(trained: Path, words: Path, tmp_path: Path) -> Path:
+    """A run, with the manifest of its corpus."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    shutil.copy(words / MANIFEST, folder)
+    return folder
+
+
+def read(folder: Path, name: str) -> None:
+    """By what reads the file of this name."""
+    if name == MANIFEST:
+        read_manifest(folder)
+    else:
+        run_record.read(folder)
 
 
 WHOLE = {
+    "a folder": None,
     "a line of nothing": b"\n\n",
     "null": b"null\n",
     "an empty object": b"{}\n",
@@ -55,25 +67,21 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("content", WHOLE)
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", [*LOGS, MANIFEST])
 def test_a_file_of_a_run_that_holds_something_else_is_named(
     copy: Path, name: str, content: str
 ) -> None:
-    (copy / name).write_bytes(WHOLE[content])
+    (copy / name).unlink()
+    if (whole := WHOLE[content]) is None:
+        (copy / name).mkdir()
+    else:
+        (copy / name).write_bytes(whole)
     with pytest.raises(UserError) as raised:
-        run_record.read(copy)
+        read(copy, name)
     said = str(raised.value)
     assert said.startswith(str(copy / name))
     assert len(said.splitlines()) == 1
     assert len(said) < 500 + len(str(copy))
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_folder_in_the_place_of_a_file_is_named(copy: Path, name: str) -> None:
-    (copy / name).unlink()
-    (copy / name).mkdir()
-    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
-        run_record.read(copy)
 
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
@@ -94,6 +102,12 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("metrics.jsonl", lambda row: row.update(phase="third"), "phase: "),
     ("evals.jsonl", lambda row: row.update(nats_per_token=None), "nats_per_token: "),
     ("evals.jsonl", lambda row: row.update(task=3), "task"),
+    (MANIFEST, lambda all: all.update(schema_version=99), "schema_version: Input should be 1"),
+    (MANIFEST, lambda all: all.pop("tokenizer"), "tokenizer: Field required"),
+    (MANIFEST, lambda all: all["tokenizer"].update(vocabulary_size="x"), "r.vocabulary_size"),
+    (MANIFEST, lambda all: all["splits"]["train"].update(tokens=-1), "splits.train.tokens"),
+    (MANIFEST, lambda all: all["splits"]["train"].update(blocks="xyz"), "splits.train.blocks"),
+    (MANIFEST, lambda all: all.update(more=1), "more"),
 ]  # fmt: skip
 
 
@@ -106,7 +120,7 @@ def test_a_changed_key_of_a_run_is_named(
     change(row)
     (copy / name).write_bytes(json.dumps(row).encode() + b"\n" + rest)
     with pytest.raises(UserError) as raised:
-        run_record.read(copy)
+        read(copy, name)
     assert expected in str(raised.value)
     assert name in str(raised.value)
 
@@ -121,31 +135,28 @@ VERBS = (
 )
 
 
-@pytest.mark.parametrize("verb", VERBS[:3], ids=lambda words: words[0])
-def test_every_verb_names_a_damaged_config_of_a_run(
-    copy: Path, corpus: Path, verb: list[str]
-) -> None:
-    _changed(copy, lambda row: row["config"]["batch"].update(sequences="x"))
-    (copy.parent / "run.toml").write_text(to_toml(tiny(corpus, *AS_TRAINED)))
-    assert "run.json: config: batch.sequences: 'x'" in refusal([*verb, "run"], copy.parent)
+REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str, int]] = [
+    (lambda row: row.update(schema_version=2, something="new"), "schema_version = 2", 6),
+    (lambda row: row["config"]["batch"].update(sequences="x"), "config: batch.sequences: 'x'", 3),
+]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda words: words[0])
-def test_every_verb_refuses_a_run_of_a_later_schema(
-    copy: Path, corpus: Path, verb: list[str]
+@pytest.mark.parametrize(
+    ("verb", "change", "expected"),
+    [(verb, change, said) for change, said, verbs in REFUSED for verb in VERBS[:verbs]],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_every_verb_refuses_a_run_that_it_cannot_read(
+    copy: Path, words: Path, verb: list[str], change: Callable[[dict[str, Any]], Any], expected: str
 ) -> None:
-    _changed(copy, lambda row: row.update(schema_version=2, something="new"))
-    (copy.parent / "run.toml").write_text(to_toml(tiny(corpus, *AS_TRAINED)))
+    header = json.loads((copy / "run.json").read_bytes())
+    change(header)
+    (copy / "run.json").write_text(json.dumps(header, indent=1))
+    (copy.parent / "run.toml").write_text(to_toml(tiny(words, *AS_TRAINED)))
     given = answer([*verb, "run"], copy.parent)
-    assert "run.json: schema_version = 2" in given.out + given.err
+    assert f"run.json: {expected}" in given.out + given.err
     assert "Traceback" not in given.err
     assert given.status == 2
-
-
-def _changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    header = json.loads((folder / "run.json").read_bytes())
-    change(header)
-    (folder / "run.json").write_text(json.dumps(header, indent=1))
 
 
 @UNKNOWN
@@ -175,42 +186,28 @@ def test_what_a_run_says_is_never_markup_for_a_terminal(copy: Path) -> None:
     assert "\x07" not in shown.out
 
 
-MANIFEST: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda all: all.update(schema_version=99), "schema version 99"),
-    (lambda all: all.pop("tokenizer"), "tokenizer: Field required"),
-    (lambda all: all["tokenizer"].update(vocabulary_size="x"), "tokenizer.vocabulary_size"),
-    (lambda all: all["splits"]["train"].update(tokens=-1), "splits.train.tokens"),
-    (lambda all: all["splits"]["train"].update(blocks="xyz"), "splits.train.blocks"),
-    (lambda all: all.update(more=1), "more"),
-]  # fmt: skip
+READERS: dict[str, Callable[[Path], Any]] = {
+    "run.toml": config.load,
+    "slurm.toml": load_profile,
+    MANIFEST: lambda path: read_manifest(path.parent),
+    ".metadata": lambda path: read_description(path.parent),
+}
 
 
-@pytest.mark.parametrize(("change", "expected"), MANIFEST, ids=range(len(MANIFEST)))
-def test_a_changed_manifest_is_named(
-    corpus: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], expected: str
-) -> None:
-    folder = shutil.copytree(corpus, tmp_path / "words")
-    values = json.loads((folder / "manifest.json").read_bytes())
-    change(values)
-    (folder / "manifest.json").write_text(json.dumps(values))
-    said = refusal(["data", "verify", "words"], tmp_path)
-    assert said.startswith("words/manifest.json: ")
-    assert expected in said
-
-
-@pytest.mark.parametrize("content", WHOLE)
-def test_a_manifest_that_holds_something_else_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "manifest.json").write_bytes(WHOLE[content])
-    said = refusal(["data", "verify", "."], tmp_path)
-    assert said.startswith("manifest.json: ")
-
-
+@pytest.mark.parametrize("name", READERS)
 @UNKNOWN
-@given(st.binary(max_size=120))
-def test_any_bytes_are_a_manifest_or_a_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(UserError):
-        read_manifest(tmp_path)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_file_or_a_line_that_names_it(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    said = name
+    try:
+        READERS[name](tmp_path / name)
+    except UserError as error:
+        said = str(error)
+    assert name in said
+    assert len(said.splitlines()) == 1
 
 
 @UNKNOWN
@@ -221,11 +218,11 @@ def test_any_bytes_are_a_manifest_or_a_line(tmp_path: Path, content: bytes) -> N
     cuts=st.booleans(),
 )
 def test_any_bytes_in_a_corpus_are_found(
-    corpus: Path, tmp_path: Path, file: str, content: bytes, place: float, cuts: bool
+    words: Path, tmp_path: Path, file: str, content: bytes, place: float, cuts: bool
 ) -> None:
     folder = tmp_path / "words"
     if not folder.exists():
-        shutil.copytree(corpus, folder)
+        shutil.copytree(words, folder)
     before = (folder / file).read_bytes()
     at = int(place * len(before))
     after = before[:at] + content + (b"" if cuts else before[at + len(content) :])
@@ -258,15 +255,6 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_text_that_is_none_is_named(tmp_path: Path, name: str) -> None:
-    content, expected = TEXTS[name]
-    (tmp_path / name).write_bytes(content)
-    command = ["data", "prepare", "--source", name, "--to", "out", "--tokenizer", "bytes"]
-    assert expected in refusal(command, tmp_path)
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
 REQUESTS = [
     (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
@@ -287,6 +275,7 @@ REQUESTS = [
     (["--source", "odd"], "its name is not UTF-8; rename it"),
     (["--source", "good.txt", "--to", "good.txt"], "good.txt: is a file; choose a folder"),
     (["--source", "good.txt", "--to", "full"], "full: holds files that are"),
+    *((["--source", name], expected) for name, (_, expected) in TEXTS.items()),
 ]  # fmt: skip
 
 
@@ -295,6 +284,8 @@ def test_a_request_that_makes_no_sense_is_named(
     tmp_path: Path, words: list[str], expected: str
 ) -> None:
     os.mkfifo(tmp_path / "fifo.txt")
+    for name, (content, _) in TEXTS.items():
+        (tmp_path / name).write_bytes(content)
     (tmp_path / "good.txt").write_text("a good text " * 20)
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).write_text("x")
@@ -305,6 +296,7 @@ def test_a_request_that_makes_no_sense_is_named(
     usual = {"--to": "out", "--tokenizer": "bytes"}
     more = [word for key, value in usual.items() if key not in words for word in (key, value)]
     assert expected in refusal(["data", "prepare", *words, *more], tmp_path)
+    assert not (tmp_path / "out" / MANIFEST).exists()
 
 
 ADOPTIONS = [
@@ -320,11 +312,11 @@ ADOPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "expected"), ADOPTIONS, ids=range(len(ADOPTIONS)))
+@pytest.mark.parametrize(("arguments", "expected"), ADOPTIONS, ids=range(len(ADOPTIONS)))
 def test_token_files_that_are_none_are_not_adopted(
-    corpus: Path, tmp_path: Path, words: list[str], expected: str
+    words: Path, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
-    shutil.copytree(corpus, tmp_path / "words")
+    shutil.copytree(words, tmp_path / "words")
     (tmp_path / "ids.bin").write_bytes(b"\1\2BC\3")
-    assert expected in refusal(["data", "adopt", *words], tmp_path)
+    assert expected in refusal(["data", "adopt", *arguments], tmp_path)
     assert not (tmp_path / "manifest.json").exists()

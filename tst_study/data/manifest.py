@@ -1,9 +1,8 @@
 """What a prepared folder says about itself."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,7 +10,6 @@ from tst_study.atomic_files import write_json, written_atomically
 from tst_study.data.token_file import TokenFile, idx_path
 from tst_study.errors import UserError, first_line, first_problem
 
-SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 UNFINISHED = ".unfinished"
@@ -94,7 +92,7 @@ class GeneratedRecord(Strict):
 class Manifest(Strict):
     """`manifest.json` of a prepared folder."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     request: dict[str, Any]
     """What was asked for: a second call with the same request has nothing to do."""
     sources: tuple[SourceRecord, ...] = ()
@@ -131,23 +129,14 @@ def read_manifest(folder: str | Path) -> Manifest:
     if Path(folder).is_file():
         raise UserError(f"{folder}: is a file; give the folder that {MANIFEST} lies in")
     try:
-        content = json.loads(path.read_bytes())
-        version = content.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: schema version {version}, this program reads {SCHEMA_VERSION};"
-                " prepare the folder again"
-            )
-        return Manifest.model_validate(content)
+        return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; `tst-study data prepare` makes prepared folders"
         ) from error
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        reason = first_line(error)
-        if isinstance(error, ValidationError):
-            reason = first_problem(error)
-        raise UserError(f"{path}: is damaged ({reason}); prepare the folder again") from error
+    except (OSError, ValidationError) as error:
+        reason = first_problem(error) if isinstance(error, ValidationError) else first_line(error)
+        raise UserError(f"{path}: cannot be used ({reason}); prepare the folder again") from error
 
 
 def token_prefix(path: str | Path, split: str = "train") -> Path:

@@ -77,11 +77,6 @@ class TokenStream:
         self._vocabulary_size = vocabulary_size
         self._blend = Blend([corpus.weight for corpus in corpora])
         aligned_to = bag_size if align_bags_to_documents else 1
-        if superposed_length % aligned_to:
-            raise UserError(
-                f"superposed sequences of {superposed_length} tokens: not whole bags of {bag_size};"
-                " choose a sequence length that the bag size divides"
-            )
         self._addresses = [_addresses(corpus, aligned_to) for corpus in corpora]
         for number, corpus in enumerate(corpora):
             self._check_length(number, corpus)

@@ -60,6 +60,7 @@ def _prepare(
 ) -> Manifest:
     share = _share_held_out(request, sources)
     tokenizer = _make_tokenizer(request, sources, share)
+    of_a_kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{SHARD_BYTES}"
     read: list[SourceRecord] = []
     shards: list[Path] = []
     seen = 0
@@ -68,10 +69,8 @@ def _prepare(
         task = bar.add_task("", total=len(sources), seen=0)
         for source, found in _within_limit(request, sources):
             for size, texts in _batches(found):
-                # Another tokenizer makes other shards; whatever else is asked for makes another
-                # `unfinished`.
-                name = f"{tokenizer.fingerprint}-{SHARD_BYTES}-{len(shards):06d}.npz"
-                shards.append(unfinished / name)
+                # Another tokenizer makes other shards; another request has another `unfinished`.
+                shards.append(unfinished / f"{of_a_kind}-{len(shards):06d}.npz")
                 if not shards[-1].exists():
                     rows, ids = _make_shard(texts, source.record.split, share, tokenizer)
                     with written_atomically(shards[-1]) as file:

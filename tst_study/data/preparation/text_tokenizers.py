@@ -79,14 +79,13 @@ class Tokenizer:
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
         ends = KNOWN_ENDS if end_of_document is None else (end_of_document,)
-        known = [vocabulary[token] for token in ends if token in vocabulary]
-        if not known:
+        end = next((token for token in ends if token in vocabulary), None)
+        if end is None:
             raise UserError(
                 f"{source}: the vocabulary has no token {' or '.join(ends)};"
                 " name the one that ends a document with --end-of-document"
             )
-        self.end_of_document = known[0]
-        self.end_of_document_token = next(t for t in ends if t in vocabulary)
+        self.end_of_document, self.end_of_document_token = vocabulary[end], end
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self._remembers = cores() <= FEW_CORES and _splits_at_spaces(content)
         self._segments: dict[str, bytes] = {}
