@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,15 @@ from tests.input.answers import refusal
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 
-LEAVES = {
+OTHERWISE = {
     # What is a word, a list or nothing is asked below, with its own lines.
     "superposition.weighting", "data.corpora", "execution.parallel", "execution.keep_steps",
+    "model.experts",
 }  # fmt: skip
-
-
-def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, dict) and path not in LEAVES:
-            yield from leaves(value, f"{path}.")
-        elif path not in LEAVES and path != "model.experts":
-            yield path
-
-
-KEYS = sorted(set(leaves(config.to_dict(example()))))
-
-
+TOP = config.to_dict(example())
+SECTIONS = [key for key, value in TOP.items() if isinstance(value, dict)]
+INNER = {f"{section}.{key}" for section in SECTIONS for key in TOP[section]}
+KEYS = sorted({*TOP, *INNER} - {*SECTIONS, *OTHERWISE})
 OF_NO_KIND = ["[[]]", "{x = 1}", "1979-05-27", "12:00:00", "-1", "nan", "1e400"]
 BEYOND = {
     "0": "model.layers model.rope_theta superposition.bag_size data.validation_tokens "

@@ -273,7 +273,7 @@ REQUESTS = [
     (["--source", "good.txt", "--validation-share", "0.1", "--validation", "good.txt"], "one of"),
     (["--source", "good.txt", "--end-of-document", "x"], "x: has no meaning with the tokenizer b"),
     (["--source", "odd"], "its name is not UTF-8; rename it"),
-    (["--source", "good.txt", "--to", "good.txt"], "good.txt: is a file; choose a folder"),
+    (["--source", "good.txt", "--to", "good.txt"], "good.txt: cannot be written (File exists)"),
     (["--source", "good.txt", "--to", "full"], "full: holds files that are"),
     *((["--source", name], expected) for name, (_, expected) in TEXTS.items()),
 ]  # fmt: skip

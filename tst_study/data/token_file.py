@@ -158,24 +158,19 @@ def write_tokens(
     """Write a token file; both its files appear at the end, or neither.
 
     Args:
+        dtype: which all ids fit.
         documents: some documents at a time: their ids one after the other, and how many each has.
 
-    Raises:
-        UserError: the disk is full, or there was nothing to write.
-        ValueError: an id does not fit the type.
+    Raises `UserError` where the disk is full.
     """
-    binary, limits = bin_path(prefix), np.iinfo(dtype)
+    binary = bin_path(prefix)
     lengths: list[NDArray[np.int32]] = []
     with disk_errors_named(binary):
         binary.parent.mkdir(parents=True, exist_ok=True)
     with written_atomically(binary) as file:
         for ids, of_documents in documents:
-            if ids.size and not limits.min <= ids.min() <= ids.max() <= limits.max:
-                raise ValueError(f"an id up to {ids.max()} does not fit {dtype}")
             file.write(np.ascontiguousarray(ids, dtype=dtype).data)
             lengths.append(np.asarray(of_documents, dtype=np.int32))
-        if file.tell() == 0:
-            raise UserError(f"{prefix}: nothing to write; the source is empty")
         file.flush()
         os.fsync(file.fileno())
         # A stale index must not vouch for the new ids if we die between the two renames: the index

@@ -46,18 +46,12 @@ class LanguageParameters:
     """How many times likelier a favoured class is to come next than it would be otherwise."""
     seed: int = 0
 
-    def check(self) -> None:
-        """Raises UserError unless words split evenly into classes and all is positive."""
-        if min(self.words, self.classes, self.topics) < 1 or self.words % self.classes:
+    def __post_init__(self) -> None:
+        """Raises `UserError` unless words split evenly into classes."""
+        if self.words % self.classes:
             raise UserError(
-                f"words {self.words}, classes {self.classes}: must be positive, and the words"
-                " must divide evenly among the classes"
-            )
-        if self.document_tokens < 1 or min(self.transition_concentration, self.favour) <= 0:
-            raise UserError(
-                f"document_tokens {self.document_tokens}, transition_concentration"
-                f" {self.transition_concentration}, favour {self.favour}: the first must be at"
-                " least 1, the others positive"
+                f"words {self.words}, classes {self.classes}: the words must divide evenly among"
+                " the classes"
             )
 
 
@@ -65,7 +59,6 @@ class Language:
     """A language, its texts and the least loss on them."""
 
     def __init__(self, parameters: LanguageParameters) -> None:
-        parameters.check()
         self.parameters = parameters
         words, classes, topics = parameters.words, parameters.classes, parameters.topics
         per_class = words // classes
@@ -175,13 +168,9 @@ def generate(
     A second call with the same request does nothing; one at the same time waits for this one, and
     one after a kill begins anew.
 
-    Raises `UserError` where parameters are out of range, the folder holds something else, the disk
-    is full.
+    Raises `UserError` where the folder holds something else or the disk is full.
     """
     folder = Path(to)
-    parameters.check()
-    if min(tokens_train, tokens_validation) < 2:
-        raise UserError(f"tokens {tokens_train}, {tokens_validation}: at least 2 are needed")
     sizes = {"train": tokens_train, "validation": tokens_validation}
     request: dict[str, Any] = {"language": asdict(parameters), "tokens": sizes}
     return prepared(folder, request, lambda _: _generate(folder, request, sizes, parameters))

@@ -33,7 +33,8 @@ from tst_study.errors import UserError
 
 SHARD_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
-MOST_WORDS = 1_000_000
+LEAST_WORDS, MOST_WORDS = 257, 1_000_000
+"""Of a vocabulary: the bytes and the end of a document at least."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
 """What a shard knows of a document; `tokens` is 0 where it is empty, which leaves it out."""
 
@@ -184,10 +185,10 @@ def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | 
         return text_tokenizers.byte_tokenizer()
     if name.startswith("bpe:"):
         size = name.removeprefix("bpe:")
-        if not re.fullmatch("[0-9]{1,9}", size) or int(size) > MOST_WORDS:
+        if not re.fullmatch("[0-9]{1,9}", size) or not LEAST_WORDS <= int(size) <= MOST_WORDS:
             raise UserError(
-                f"tokenizer {name}: the size of the vocabulary, 257 to {MOST_WORDS:,}, belongs "
-                "after 'bpe:'"
+                f"tokenizer {name}: the size of the vocabulary, {LEAST_WORDS} to {MOST_WORDS:,}, "
+                "belongs after 'bpe:'"
             )
         sample = _training_sample(request, sources, share, int(size) * TRAINING_BYTES_PER_WORD)
         return text_tokenizers.train_byte_pair_tokenizer(sample, int(size))

@@ -43,9 +43,7 @@ def prepared(
     that has changed since, or cannot be written or locked.
     """
     with disk_errors_named(folder):
-        if not folder.is_dir():
-            _refuse_other_files(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not take(descriptor, folder, EXCLUSIVE):
@@ -102,25 +100,17 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
                 return unfinished
             if any(unfinished.glob("*.npz")):
                 raise _other_request(unfinished, begun, asked)
-        _refuse_other_files(folder)
+        there = {path.name for path in folder.iterdir()}
+        if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
+            raise UserError(
+                f"{folder}: holds files that are not a prepared corpus"
+                f" ({min(there - OURS or there)}, …); choose an empty or new folder"
+            )
         if unfinished.exists():  # it failed before anything was finished, or was being deleted
             shutil.rmtree(unfinished)
         unfinished.mkdir(parents=True)
     write_json(path, asked)
     return unfinished
-
-
-def _refuse_other_files(folder: Path) -> None:
-    """Raises `UserError` unless the folder is new, empty, or of a preparation."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file; choose a folder to prepare into")
-    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if there - OURS or (there and not {UNFINISHED, MANIFEST} & there):
-        one = min(there - OURS or there)
-        raise UserError(
-            f"{folder}: holds files that are not a prepared corpus ({one}, …); choose an empty or"
-            " new folder"
-        )
 
 
 def _other_request(folder: Path, had: dict[str, Any], wants: dict[str, Any]) -> UserError:

@@ -134,14 +134,8 @@ def train_byte_pair_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tok
     The same texts give the same tokenizer, whatever the number of threads. Id 0 is
     `<|endoftext|>`, 1 … 256 are the bytes, the rest merges.
 
-    Raises `UserError` where the vocabulary cannot hold the bytes, or the texts are too few to fill
-    it.
+    Raises `UserError` where the texts are too few to fill the vocabulary.
     """
-    if vocabulary_size < 257:
-        raise UserError(
-            f"bpe:{vocabulary_size}: the vocabulary must hold 256 bytes and {END_OF_DOCUMENT};"
-            " ask for 257 or more, or use the byte tokenizer"
-        )
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
