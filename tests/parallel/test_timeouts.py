@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import tiny
-from tst_study.config.schema import Config
 from tst_study.errors import OtherRankError, UserError
 from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.process_groups import process_groups
@@ -41,22 +38,6 @@ def test_every_group_waits_long_for_the_first_step_and_then_less(words: Path) ->
             return [one.total_seconds() for one in (*before, *after, world)]
 
     assert run_ranks(4, work) == [[1234.0, 2.0, 2.0]] * 4
-
-
-def test_a_rank_that_hangs_in_its_tensor_group_is_given_up(words: Path) -> None:
-    def work(config: Config) -> str:
-        with process_groups(config) as ranks:
-            ranks.wait_at_most(config.execution.timeout_seconds)
-            if ranks.rank == 1:
-                time.sleep(15)
-            elif ranks.rank == 0:
-                group = parallel_state.get_tensor_model_parallel_group()
-                with pytest.raises(RuntimeError, match="2000ms"):
-                    dist.all_reduce(torch.ones(1), group=group)
-            return "gave up" if ranks.rank == 0 else ""
-
-    config = tiny(words, *TIMEOUTS, "execution.parallel.tensor=2")
-    assert run_ranks(4, work, config)[0] == "gave up"
 
 
 def test_a_file_whose_name_says_gloo_is_no_collective() -> None:
