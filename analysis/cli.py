@@ -52,10 +52,10 @@ def import_(
         print(f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts")
     if to is not None:
         found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
-        for line in found.messages:
+        for line in found.problems:
             print(line)
         there = list(read_archive(to).runs["run_id"]) if (to / "runs.parquet").is_file() else []
-        written = add_to_archive(to, found.tables)
+        written = add_to_archive(to, found)
         kept = set(there).difference(written)
         print(
             f"{to}: {number(len(written), 'run')} written"

@@ -236,7 +236,7 @@ def test_the_law_of_the_published_tables(law: Law) -> None:
 )
 def test_what_the_law_predicts_between_sizes_and_lengths(split: str, pattern: str) -> None:
     rows = published_rows()
-    table, _ = predictions(rows, {one.name: one for one in splits(rows)}[split])
+    table, _ = predictions(rows, splits(rows)[split])
     square = table[["law", "copied"]].sub(table["observed"], axis=0) ** 2
     stated = said(pattern, ANALYSIS)
     assert stated == [

@@ -55,7 +55,7 @@ def imported(log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Curves and evaluations of what a real trainer has written, as it lies there."""
     facts = {"arm": "baseline", "corpus": "books", "eval_set": "books", "annealed": "true"}
     numbers = {"parameters": 1, "tokens_per_step": 32, "steps": 4, "seed": 0, "learning_rate": 0}
-    tables = import_logs([str(log)], {**{k: str(v) for k, v in numbers.items()}, **facts}).tables
+    tables = import_logs([str(log)], {**{k: str(v) for k, v in numbers.items()}, **facts})
     return tables.curves, tables.evaluations
 
 

@@ -132,21 +132,15 @@ class Run:
     """Steps that were written again with another value."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    tables: Tables
-    messages: tuple[str, ...]
-    """What a person should know: steps written twice, losses not found."""
-
-
 def import_logs(
     sources: Iterable[str],
     given: Mapping[str, str],
     facts: Path | None = None,
     columns: Mapping[str, str] | None = None,
     unit: str = "nats",
-) -> Imported:
-    """Runs of `sources` (`read_logs`) as tables.
+) -> Tables:
+    """Runs of `sources` (`read_logs`) as tables; their `problems` are what a person should know:
+    steps written twice, losses not found.
 
     Args:
         given: facts of all runs; `facts`: a CSV with a row for each run.
@@ -162,7 +156,7 @@ def import_logs(
     runs = runs_of_logs(read_logs(sources), columns or {})
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
-    rows, curves, evaluations, messages = [], [], [], []
+    rows, curves, evaluations, problems = [], [], [], []
     without, early = [], []
     for run in runs:
         known = _facts(run, {**run.facts, **given, **own.get(run.name, {})})
@@ -171,26 +165,24 @@ def import_logs(
         evaluations.append(placed.dropna(subset="nats_per_token"))
         rows.append(_run_row(run, curves[-1], evaluations[-1], known))
         if run.twice:
-            messages.append(f"{run.name}: {run.twice} steps written twice; the later counts")
+            problems.append(f"{run.name}: {run.twice} steps written twice; the later counts")
         if evaluations[-1].empty:
             without.append(run.name)
         if rows[-1]["step"] == rows[-1]["steps"] - 1:
             early.append(run.name)
     if without:
-        messages.append(
+        problems.append(
             f"no held-out loss in {listed(without, FEW)}: nothing can be compared without one at "
             "the last step; name it with --column nats_per_token=…"
         )
     if early:
-        messages.append(
+        problems.append(
             f"one step is missing at the end of {listed(early, FEW)}: where steps are counted from "
             "0, log step + 1"
         )
     if BASELINE not in {row["arm"] for row in rows}:
-        messages.append("no run is of the arm 'baseline', which the others are held against")
-    return Imported(
-        Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS)), tuple(messages)
-    )
+        problems.append("no run is of the arm 'baseline', which the others are held against")
+    return Tables.of(rows, _frame(curves, CURVES), _frame(evaluations, EVALUATIONS), problems)
 
 
 def write_template(path: Path, sources: Iterable[str], columns: Mapping[str, str]) -> int:

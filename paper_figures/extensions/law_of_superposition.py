@@ -63,10 +63,10 @@ def law_of_superposition(_sources: Sources) -> Picture:
 def _fits() -> tuple[Law, pd.DataFrame, pd.DataFrame]:
     """The law, its held-out errors, and what is drawn: gains that it was fitted to, gains that a
     law fitted to the others predicts, errors of such predictions."""
-    law, errors, rows = published_law(), held_out(), published_rows()
+    law, rows = published_law(), published_rows()
+    errors = held_out(rows)
     gains = law.rows.assign(observed=observed_gains(law.rows), predicted=law.of_rows(law.rows))
-    split = next(split for split in splits(rows) if split.name == SHOWN)
-    others, _ = predictions(rows, split)
+    others, _ = predictions(rows, splits(rows)[SHOWN])
     others = others.drop(columns="mean").rename(columns={"law": "predicted"})
     parts = [gains[gains["bag_size"] > 1].assign(panel="fitted"), others.assign(panel="held out")]
     parts = [part.assign(group=part["table"].map(TABLES)) for part in parts]

@@ -209,5 +209,5 @@ def imported(folder: Path, runs: pd.DataFrame) -> Path:
     rows = rows.rename(columns={"loss": "nats_per_token"}).assign(annealed=True, learning_rate=1e-3)
     folder.mkdir(parents=True, exist_ok=True)
     rows.assign(corpus="text", eval_set="held out").to_csv(folder / "table.csv", index=False)
-    add_to_archive(folder / "archive", import_logs([str(folder / "table.csv")], {}).tables)
+    add_to_archive(folder / "archive", import_logs([str(folder / "table.csv")], {}))
     return folder / "archive"

@@ -16,11 +16,6 @@ from analysis.fits.solver.problem import HUBER, Columns, Formula, Problem
 
 SCALING = Path(__file__).parent / "scaling"
 
-CHINCHILLA_GRID = {
-    "log_E": (-0.5, 0.0, 0.5, 1.0),
-    "alpha": (0.1, 0.3, 0.5, 0.8),
-    "beta": (0.1, 0.3, 0.5, 0.8),
-}
 REPETITION_BASE = Base(0.6254804, 6.255414, 7.3049974, 0.3526596, 0.3526596)
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from analysis.fits.scaling.laws import chinchilla, power_law
+from analysis.fits.scaling.laws import GRID, chinchilla, power_law
 from analysis.fits.solver.problem import HUBER, Formula, Problem
 from analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
 from analysis.fits.solver.uncertainty import bootstrap
 from tests.analysis.published_fits import (
-    CHINCHILLA_GRID,
     chinchilla_problem,
     repetition_problem,
 )
@@ -36,7 +35,7 @@ def made_runs(noise: float = 0.0, seed: int = 0) -> Problem:
 )
 def test_without_noise_every_objective_recovers_the_law(objective: dict[str, Any]) -> None:
     problem = Problem(made_runs().model, made_runs().observed, **objective)
-    found = fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=4)
+    found = fit(problem, grid_of_starts(problem.model, GRID), refine=4)
     assert found.theta == pytest.approx(TRUTH, rel=1e-5)
 
 
@@ -93,7 +92,7 @@ def test_bootstrap_over_clusters_sees_what_rows_share() -> None:
 
 def chinchilla_fit() -> Fit:
     problem = chinchilla_problem(delta=HUBER)
-    return fit(problem, grid_of_starts(problem.model, CHINCHILLA_GRID), refine=6)
+    return fit(problem, grid_of_starts(problem.model, GRID), refine=6)
 
 
 def test_chinchilla_by_huber_is_the_notebooks_first_fit() -> None:

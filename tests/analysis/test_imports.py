@@ -47,7 +47,7 @@ def held_out(step: int) -> float:
 
 
 def tables(source: Path, **changed: str) -> Tables:
-    return import_logs([str(source)], FACTS | changed).tables
+    return import_logs([str(source)], FACTS | changed)
 
 
 def events(folder: Path, *names: str) -> Path:
@@ -190,7 +190,7 @@ FORMATS += (nanogpt, modded_nanogpt, lingua, json_lines, long_parquet, wide_csv)
 @pytest.mark.parametrize("write", FORMATS)
 def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_path) -> None:
     extra = {} if write is not lingua else {"nats_per_token": "books/nll_per_token"}
-    found = import_logs([str(write(tmp_path / "run"))], FACTS, columns=extra).tables
+    found = import_logs([str(write(tmp_path / "run"))], FACTS, columns=extra)
     assert len(found.runs) == 1
     assert found.curves["step"].tolist() == list(STEPS)
     np.testing.assert_allclose(found.curves["loss"], [loss(step) for step in STEPS], rtol=1e-4)
@@ -223,7 +223,7 @@ def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path
 def test_losses_in_another_unit_are_converted_when_asked(unit, of_nats, tmp_path: Path) -> None:
     rows = [{"step": s, "loss": of_nats(loss(s)), "val_loss": of_nats(3.0)} for s in STEPS]
     log = written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows)))
-    found = import_logs([str(log)], FACTS | {"bytes_per_token": "4"}, unit=unit).tables
+    found = import_logs([str(log)], FACTS | {"bytes_per_token": "4"}, unit=unit)
     np.testing.assert_allclose(found.curves["loss"], [loss(s) for s in STEPS])
     np.testing.assert_allclose(found.evaluations["nats_per_token"], 3.0)
     with pytest.raises(UserError, match="--unit 'hartleys'"):
@@ -243,14 +243,14 @@ def test_of_a_step_written_twice_the_later_counts_and_how_many_is_said(tmp_path:
     found = import_logs(
         [str(written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows))))], FACTS
     )
-    assert found.tables.curves["loss"].tolist() == [loss(step) for step in STEPS]
-    assert any("run: 2 steps" in line for line in found.messages)
+    assert found.curves["loss"].tolist() == [loss(step) for step in STEPS]
+    assert any("run: 2 steps" in line for line in found.problems)
 
 
 def test_counters_follow_from_bags_and_the_switch(tmp_path: Path) -> None:
     known = {k: v for k, v in FACTS.items() if k != "arm"}
     log = json_lines(tmp_path / "run")
-    found = import_logs([str(log)], known | {"bag_size": "4", "step_ratio": "0.5"}).tables
+    found = import_logs([str(log)], known | {"bag_size": "4", "step_ratio": "0.5"})
     assert found.runs["arm"].item() == "s = 4, r = 0.5"
     assert found.curves["phase"].tolist() == ["superposition", "recovery", "recovery"]
     assert found.curves["raw_tokens"].tolist() == [512 * n for n in (40, 65, 75)]
@@ -275,7 +275,7 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
     filled["seed"] = [*range(4), *range(4)]
     filled.to_csv(template, index=False)
     known = {k: v for k, v in FACTS.items() if k not in ("arm", "seed")}
-    add_to_archive(tmp_path / "archive", import_logs(sources, known, template).tables)
+    add_to_archive(tmp_path / "archive", import_logs(sources, known, template))
     said = "\n".join(ask("comparison", tmp_path / "archive").lines())
     assert "muon" in said
     assert "better" in said
@@ -327,7 +327,7 @@ def test_superposed_runs_of_a_foreign_trainer_get_a_report(
             rows = [{"step": s} | dict.fromkeys(keys, loss(s) - gain) for s in STEPS]
             log = written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
             found = import_logs([str(log)], known | facts | {"seed": str(seed)})
-            add_to_archive(archive, found.tables)
+            add_to_archive(archive, found)
     build(archive, tmp_path / "report", only=["report"])
     page = (tmp_path / "report" / "report.html").read_text()
     assert "s = 4, r = 0.5" in page
@@ -337,7 +337,7 @@ def test_superposed_runs_of_a_foreign_trainer_get_a_report(
 def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": loss(step)} for step in range(30)]
     log = written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows)))
-    said = import_logs([str(log)], FACTS).messages
+    said = import_logs([str(log)], FACTS).problems
     assert any("no held-out loss in run" in line and "--column" in line for line in said)
     assert any("at the end of run" in line and "step + 1" in line for line in said)
 
@@ -372,7 +372,7 @@ def test_runs_of_one_name_from_two_places_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'run'.*NAME=PATH"):
         import_logs([str(tmp_path / place / "run") for place in "ab"], FACTS)
     named = [f"{place}={tmp_path / place / 'run'}" for place in "ab"]
-    assert import_logs(named, FACTS).tables.runs["run_id"].tolist() == ["a", "b"]
+    assert import_logs(named, FACTS).runs["run_id"].tolist() == ["a", "b"]
 
 
 def test_a_wrong_fact_or_column_is_named(tmp_path: Path) -> None:

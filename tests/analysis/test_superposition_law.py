@@ -19,7 +19,7 @@ from analysis.fits.law.data_constrained import (
     shares_of_full,
     win_map,
 )
-from analysis.fits.law.held_out import Split, held_out, predictions, splits
+from analysis.fits.law.held_out import held_out, predictions, splits
 from analysis.fits.law.rows import effective_targets, published_rows
 from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from analysis.questions import ask
@@ -34,10 +34,6 @@ SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21
 @pytest.fixture(scope="module")
 def law() -> Law:
     return published_law()
-
-
-def split(name: str) -> Split:
-    return next(one for one in splits(published_rows()) if one.name == name)
 
 
 def made(law: Law, noise: float, seed: int = 0, **kept: list[float]) -> pd.DataFrame:
@@ -84,7 +80,8 @@ def test_thirteen_numbers_fit_all_four_tables_and_are_all_determined(law: Law) -
 
 
 def test_of_one_size_and_one_length_what_they_cannot_tell_is_held_and_named() -> None:
-    table, note = predictions(published_rows(), split("600M → 270M"))
+    rows = published_rows()
+    table, note = predictions(rows, splits(rows)["600M → 270M"])
     assert table["law"].notna().all()
     for held in ("size held: one model size", "length held: one length: 0.366, Chinchilla's β"):
         assert held in note
@@ -219,7 +216,7 @@ def test_where_the_law_means_nothing_it_says_so(
 
 @pytest.mark.slow
 def test_every_split_stands_beside_both_nulls() -> None:
-    table = held_out()
+    table = held_out(published_rows())
     assert len(table) == 10
     assert table[["law", "copied", "mean"]].notna().all().all()
 

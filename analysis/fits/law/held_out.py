@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.checks import Floats
-from analysis.fits.law.rows import published_rows
 from analysis.fits.law.superposition_law import fit_law
 from analysis.tables.columns import rows_of
 from tst_study.errors import UserError
@@ -21,19 +19,16 @@ CHOSEN_FROM = 0.5
 it, so that an error over all r says little of the choice."""
 
 
-@dataclass(frozen=True)
-class Split:
-    """What is fitted and what is predicted; several pairs (leave one out) count as one split."""
-
-    name: str
-    parts: tuple[tuple[pd.Series, pd.Series], ...]
-    """Masks over the rows: fitted, predicted."""
+WAYS = ("law", "copied", "mean")
+"""To predict a gain: the law, and two nulls."""
+Parts = tuple[tuple[pd.Series, pd.Series], ...]
+"""Masks over the rows: fitted, predicted; several pairs (leave one out) count as one split."""
 
 
-def splits(rows: pd.DataFrame) -> list[Split]:
-    """Every way of leaving out that these rows allow: sizes, lengths and weightings from each
-    other, one s, one r, large r from small ones, large s from small ones."""
-    found = []
+def splits(rows: pd.DataFrame) -> dict[str, Parts]:
+    """By name every way of leaving out that these rows allow: sizes, lengths and weightings from
+    each other, one s, one r, large r from small ones, large s from small ones."""
+    found: dict[str, Parts] = {}
     factors: dict[str, Callable[[Any], str]] = {
         "size": str,
         "tokens": lambda tokens: f"{big(tokens)} tokens",
@@ -48,16 +43,15 @@ def splits(rows: pd.DataFrame) -> list[Split]:
             alike = out & rest.isin(rest[~out])
             if (alike & _superposed(rows)).any():
                 others = ", ".join(label(other) for other in values if other != value)
-                found.append(Split(f"{others} → {label(value)}", ((~out, alike),)))
+                found[f"{others} → {label(value)}"] = ((~out, alike),)
     for name, symbol in (("bag_size", "s"), ("step_ratio", "r")):
         masks = [rows[name] == value for value in sorted(rows[name][_superposed(rows)].unique())]
         if len(masks) > 3:
-            parts = tuple((~out, out) for out in masks)
-            found.append(Split(f"leave one {symbol} out", parts))
+            found[f"leave one {symbol} out"] = tuple((~out, out) for out in masks)
     for name, symbol, limit in (("step_ratio", "r", CHOSEN_FROM), ("bag_size", "s", 6)):
         near = rows[name] <= limit
         if (~near).any() and rows[name][near & _superposed(rows)].nunique() > 3:
-            found.append(Split(f"{symbol} ≤ {limit:g} → larger {symbol}", ((near, ~near),)))
+            found[f"{symbol} ≤ {limit:g} → larger {symbol}"] = ((near, ~near),)
     return found
 
 
@@ -107,26 +101,10 @@ def copied(known: pd.DataFrame, gains: pd.Series, out: pd.DataFrame) -> Floats:
     return found
 
 
-def held_out(rows: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Errors of predicted gains, nats (root mean square), of the law and of both nulls.
-
-    Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
-    the fitted gains), the three again for r ≤ 0.5, bias (mean of law − observed), note (what was
-    held, or why the law was refused). Gains, not losses, because whoever asks knows the baseline of
-    what is predicted; its own noise is in all errors alike.
-    """
-    rows = published_rows() if rows is None else rows
-    return pd.DataFrame([_judged(rows, split) for split in splits(rows)], columns=_COLUMNS)
-
-
-_COLUMNS = ["split", "fitted", "predicted", "law", "copied", "mean"]
-_COLUMNS += ["law_r≤0.5", "copied_r≤0.5", "mean_r≤0.5", "bias", "note"]
-
-
-def predictions(rows: pd.DataFrame, split: Split) -> tuple[pd.DataFrame, str]:
+def predictions(rows: pd.DataFrame, parts: Parts) -> tuple[pd.DataFrame, str]:
     """Rows left out, with observed, law (NaN where refused), copied and mean; and what to know."""
     gains, found, notes = observed_gains(rows), [], []
-    for fitted, left in split.parts:
+    for fitted, left in parts:
         known, out = rows[fitted], rows[left & _superposed(rows)]
         own = gains[known.index[_superposed(known)]]
         table = out.assign(
@@ -145,17 +123,26 @@ def predictions(rows: pd.DataFrame, split: Split) -> tuple[pd.DataFrame, str]:
     return pd.concat(found), "; ".join(dict.fromkeys(notes))
 
 
-def _judged(rows: pd.DataFrame, split: Split) -> dict[str, Any]:
-    table, note = predictions(rows, split)
-    row: dict[str, Any] = {
-        "split": split.name,
-        "fitted": min(int(fitted.sum()) for fitted, _ in split.parts),
-        "predicted": len(table),
-        "bias": float((table["law"] - table["observed"]).mean()),
-        "note": note,
-    }
-    for suffix, part in (("", table), ("_r≤0.5", table[table["step_ratio"] <= CHOSEN_FROM])):
-        for name in ("law", "copied", "mean"):
-            square = ((part[name] - part["observed"]) ** 2).mean(skipna=False)
-            row[name + suffix] = float(np.sqrt(square)) if len(part) else None
-    return row
+def held_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """Errors of predicted gains, nats (root mean square), of the law and of both nulls.
+
+    Columns: split, fitted, predicted (numbers of runs), law, copied (`copied`), mean (the mean of
+    the fitted gains), the three again for r ≤ 0.5, bias (mean of law − observed), note (what was
+    held, or why the law was refused). Gains, not losses, because whoever asks knows the baseline of
+    what is predicted; its own noise is in all errors alike.
+    """
+    judged: list[dict[str, Any]] = []
+    for name, parts in splits(rows).items():
+        table, note = predictions(rows, parts)
+        row = {"split": name, "fitted": min(int(fitted.sum()) for fitted, _ in parts)}
+        row |= {"predicted": len(table), "note": note}
+        row["bias"] = float((table["law"] - table["observed"]).mean())
+        near = table[table["step_ratio"] <= CHOSEN_FROM]
+        for suffix, part in (("", table), ("_r≤0.5", near)):
+            for way in WAYS:
+                square = ((part[way] - part["observed"]) ** 2).mean(skipna=False)
+                row[way + suffix] = float(np.sqrt(square)) if len(part) else None
+        judged.append(row)
+    near_ways = [f"{way}_r≤0.5" for way in WAYS]
+    columns = ["split", "fitted", "predicted", *WAYS, *near_ways, "bias", "note"]
+    return pd.DataFrame(judged, columns=columns)

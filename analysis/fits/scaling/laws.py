@@ -33,7 +33,7 @@ _NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "b
 """Printed name of each fitted parameter; a `log_…` is printed as its exponential."""
 LEAST_RUNS = 10
 """For the five parameters of the parametric law, with something left to judge it by."""
-_GRID = {
+GRID = {
     "log_E": (-0.5, 0.0, 0.5, 1.0),
     "alpha": (0.1, 0.3, 0.5, 0.8),
     "beta": (0.1, 0.3, 0.5, 0.8),
@@ -134,7 +134,7 @@ class ChinchillaFit:
         tokens).
         """
         problem = self.found.problem
-        starts = grid_of_starts(problem.model, _GRID)
+        starts = grid_of_starts(problem.model, GRID)
         rows = []
         for size in pd.unique(self.points["size"]):
             out = (self.points["size"] == size).to_numpy()
@@ -195,7 +195,7 @@ def fit_chinchilla(frame: pd.DataFrame, draws: int = 1000) -> ChinchillaFit:
     law = chinchilla(points["params"], points["tokens"])
     models = pd.factorize(points["model" if "model" in points else "size"])[0]
     problem = Problem(law, points["loss"].to_numpy(dtype=float), HUBER, models=models)
-    found = fit(problem, grid_of_starts(law, _GRID))
+    found = fit(problem, grid_of_starts(law, GRID))
     return ChinchillaFit(found, bootstrap(found, draws), points)
 
 
