@@ -9,7 +9,6 @@ import lzma
 import multiprocessing
 import os
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -162,23 +161,6 @@ def test_rows_of_a_library_are_read_and_gone_on_with(tmp_path, monkeypatch, make
     assert leaves_as_it_is([source], tmp_path / "out", **settings)
     with pytest.raises(UserError, match=r"'body' \(it has: .*text.*--text-field"):
         quietly([source], tmp_path / "other", text_field="body", **settings)
-
-
-def test_a_library_without_the_rows_is_a_user_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    saved(tmp_path / "splits", ["a", "b", "c"])
-    (tmp_path / "mds").mkdir()
-    (tmp_path / "mds" / "index.json").write_text('{"shards": [], "version": 2}')
-    monkeypatch.setitem(sys.modules, "streaming", None)
-    for name, message in {
-        f"hf://{tmp_path}/nowhere": "cannot be read",
-        f"{tmp_path}/a.parquet": r"a\.parquet: cannot be read",
-        f"{tmp_path}/splits": "name one, such as .*splits/train",
-        f"{tmp_path}/mds": "pip install mosaicml-streaming",
-    }.items():
-        with pytest.raises(UserError, match=message):
-            quietly([name], tmp_path / "out")
 
 
 def test_held_out_documents_are_picked_by_their_text_alone(tmp_path):

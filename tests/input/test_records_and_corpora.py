@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,11 +252,15 @@ TEXTS = {
     "no.xz.jsonl.xz": (b"plain", "no.xz.jsonl.xz: cannot be unpacked"),
     "no.zst.jsonl.zst": (b"plain", "no.zst.jsonl.zst: cannot be unpacked"),
     "no.bz2.jsonl.bz2": (b"plain", "no.bz2.jsonl.bz2: cannot be unpacked"),
+    "a.parquet": (b"PAR1", "a.parquet: cannot be read"),
     "words.pdf": (b"x", "the ending '.pdf' is not known; there are: .txt"),
 }
 
 
 REQUESTS = [
+    (["--source", "hf:///nowhere"], "source hf:///nowhere: cannot be read"),
+    (["--source", "splits"], "source splits: holds several splits; name one, such as splits/train"),
+    (["--source", "mds"], "pip install mosaicml-streaming"),
     (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
     (["--source", "nowhere.txt"], "nowhere.txt: no such file"),
@@ -279,26 +284,6 @@ REQUESTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "expected"), REQUESTS, ids=range(len(REQUESTS)))
-def test_a_request_that_makes_no_sense_is_named(
-    tmp_path: Path, words: list[str], expected: str
-) -> None:
-    os.mkfifo(tmp_path / "fifo.txt")
-    for name, (content, _) in TEXTS.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "good.txt").write_text("a good text " * 20)
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).write_text("x")
-    (tmp_path / "ids.bin").write_text("x")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("x")
-    usual = {"--to": "out", "--tokenizer": "bytes"}
-    more = [word for key, value in usual.items() if key not in words for word in (key, value)]
-    assert expected in refusal(["data", "prepare", *words, *more], tmp_path)
-    assert not (tmp_path / "out" / MANIFEST).exists()
-
-
 ADOPTIONS = [
     (["none.bin"], "none.bin: is no file"),
     (["ids.bin"], "--vocabulary-size: missing"),
@@ -310,13 +295,37 @@ ADOPTIONS = [
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
 ]  # fmt: skip
+USUAL = {"--to": "out", "--tokenizer": "bytes"}
 
 
-@pytest.mark.parametrize(("arguments", "expected"), ADOPTIONS, ids=range(len(ADOPTIONS)))
-def test_token_files_that_are_none_are_not_adopted(
-    words: Path, tmp_path: Path, arguments: list[str], expected: str
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        *((["adopt", *given], expected) for given, expected in ADOPTIONS),
+        *((["prepare", *given], expected) for given, expected in REQUESTS),
+    ],
+    ids=range(len(ADOPTIONS) + len(REQUESTS)),
+)
+def test_what_no_corpus_can_be_made_of_is_named(
+    words: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    expected: str,
 ) -> None:
-    shutil.copytree(words, tmp_path / "words")
+    monkeypatch.setitem(sys.modules, "streaming", None)
+    for folder in ("odd", "empty", "full", "splits", "mds"):
+        (tmp_path / folder).mkdir()
+    for name, (content, _) in TEXTS.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "good.txt").write_text("a good text " * 20)
+    (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).touch()
     (tmp_path / "ids.bin").write_bytes(b"\1\2BC\3")
-    assert expected in refusal(["data", "adopt", *arguments], tmp_path)
-    assert not (tmp_path / "manifest.json").exists()
+    for file in ("full/thesis.tex", "splits/dataset_dict.json", "mds/index.json"):
+        (tmp_path / file).touch()
+    os.mkfifo(tmp_path / "fifo.txt")
+    (tmp_path / "words").symlink_to(words)
+    more = [word for key in USUAL if key not in arguments for word in (key, USUAL[key])]
+    more = more if arguments[0] == "prepare" else []
+    assert expected in refusal(["data", *arguments, *more], tmp_path)
+    assert not list(tmp_path.glob("**/" + MANIFEST))
