@@ -269,8 +269,8 @@ def retry(
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options
-    from experiments.state.status import stopped
-    from experiments.studies.catalogue import STUDIES, load, of_folder
+    from experiments.state.status import of_folder, stopped
+    from experiments.studies.catalogue import STUDIES, load
 
     if study in STUDIES:
         chosen = load(study, scale, runs, device, not no_share)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
-from experiments.plan.planned_run import PlannedRun
+from experiments.plan.planned_run import PlannedRun, is_over
 from experiments.plan.planner import Planner
 from experiments.study import Study
 from tst_study.errors import UserError, one_of
@@ -118,10 +118,12 @@ def launchers() -> list[Launcher]:
     return [launcher_of(name) for name in LAUNCHERS]
 
 
-def check_before_preparing(study: Study, allocation: AllocationOf) -> None:
-    """Raises `UserError` where a study that is yet to be prepared, for hours, cannot be trained."""
-    if not all(folder.is_dir() for folder in study.corpora):
-        check_layouts(Planner(study, unprepared=True).decided(), allocation)
+def check_can_be_trained(
+    study: Study, wanted: Callable[[PlannedRun], bool], allocation: AllocationOf
+) -> None:
+    """Raises `UserError`, before hours of preparing text, where a run's layout cannot work."""
+    planned = Planner(study, unprepared=True).decided()
+    check_layouts((run for run in planned if wanted(run) and not is_over(run)), allocation)
 
 
 @contextmanager

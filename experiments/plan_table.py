@@ -85,8 +85,22 @@ def table(
     hours = _Hours(prices, measured, source, at_once)
     rows = []
     for run in (run for run in runs if matches(run.run_id, pattern)):
-        state = states[run.fingerprint].state if run.fingerprint in states else "rate not chosen"
-        rows.append(_row(run, hours, allocation(run), state))
+        plan, given, said = plan_phases(run.config), allocation(run), states.get(run.fingerprint)
+        walls = hours.wall_seconds(run, given)
+        launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
+        rows.append(
+            {
+                "run_id": run.run_id,
+                "first_step": run.first_step,
+                "steps": run.steps,
+                "flops": total_flops([run]),
+                "raw_tokens": plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step),
+                "gpu_hours": hours.of(run) if prices.device else None,
+                "wall_seconds": walls,
+                "launches": launches or None,
+                "state": said.state if said else "rate not chosen",
+            }
+        )
     if not rows:
         raise UserError(f"{study.folder}: no run of {study.name} has {pattern!r} in its name")
     text = [study.title, study.claims, "", f"{len(runs)} runs: {totals(states.values())}"]
@@ -104,23 +118,6 @@ def table(
         unseen = f" and runs on it in {study.folder} not recognised" if runs_there else ""
         text.append(f"Not prepared yet, so that ids are provisional{unseen}: {', '.join(missing)}")
     return PlanTable(text, rows)
-
-
-def _row(run: PlannedRun, hours: _Hours, given: Allocation, state: str) -> dict[str, Any]:
-    plan = plan_phases(run.config)
-    walls = hours.wall_seconds(run, given)
-    launches = walls and given.seconds and [ceil(wall / given.seconds) for wall in walls]
-    return {
-        "run_id": run.run_id,
-        "first_step": run.first_step,
-        "steps": run.steps,
-        "flops": total_flops([run]),
-        "raw_tokens": plan.raw_tokens(run.steps) - plan.raw_tokens(run.first_step),
-        "gpu_hours": hours.of(run) if hours.prices.device else None,
-        "wall_seconds": walls,
-        "launches": launches or None,
-        "state": state,
-    }
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.launcher import Job, Options, check_before_preparing
-from experiments.local.progress import Progress
-from experiments.local.queue import Queue, StoppedError, launch
+from experiments.launcher import Job, Options, check_can_be_trained
+from experiments.local import progress
+from experiments.local.queue import StoppedError, launch
 from experiments.plan.layouts import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import cancel_mark, log_path
@@ -38,13 +38,13 @@ class Local:
         options = self._options
         if options.dry:
             raise UserError("--dry-run: is what Slurm would be asked; `tst-study plan` lists runs")
-        check_before_preparing(study, self.allocation)
+        check_can_be_trained(study, wanted, self.allocation)
         began = time.monotonic()
         print(study.title, study.claims, sep="\n", flush=True)
         study.prepare()
         try:
-            with Progress(Console(highlight=False), str(study.folder)) as progress:
-                queue = launch(study, options, progress, wanted)
+            with progress.shown(Console(highlight=False), str(study.folder)) as look:
+                queue = launch(study, options, look, wanted)
         except StoppedError as stopped:
             again = shlex.join(options.again(study))
             print(f"Stopped ({stopped}); nothing is lost. To go on: tst-study {again}")
@@ -52,7 +52,14 @@ class Local:
         print("Drawing figures and report.", flush=True)
         _conclude(study)
         print(f"\nTotal time {duration(time.monotonic() - began)}.")
-        return _failures(queue)
+        if queue.failed:
+            said = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
+            for run, why in queue.failed.values():
+                said.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
+            if len(queue.decided) < len(queue.whole):
+                said.append("  More runs depend on them and were not started.")
+            print(*said, sep="\n", file=sys.stderr)
+        return int(bool(queue.failed))
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """None: a run that is trained here is held by its process (`record.lock`)."""
@@ -95,14 +102,3 @@ def _conclude(study: Study) -> None:
 
     said = collect(study.folder, rows_of(study))
     print("", f"What {study.name} at scale {study.scale} says", study.claims, "", *said, sep="\n")
-
-
-def _failures(queue: Queue) -> int:
-    if queue.failed:
-        lines = [f"error: {len(queue.failed)} runs did not finish; submit again to retry them:"]
-        for run, why in queue.failed.values():
-            lines.append(f"  {run.run_id}: {why} (log: {log_path(run.folder)})")
-        if len(queue.decided) < len(queue.whole):
-            lines.append("  More runs depend on them and were not started.")
-        print(*lines, sep="\n", file=sys.stderr)
-    return 1 if queue.failed else 0

@@ -1,7 +1,8 @@
 """Progress of a study here: a live table in a terminal, a line every ten seconds elsewhere."""
 
 import time
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
@@ -14,45 +15,34 @@ from tst_study.text import duration
 
 SHOWN = 24
 """Runs in the live table at most; those that train and those that failed come first."""
-SECONDS = 10.0
 
 
-class Progress:
-    """Called with the queue a few times a second; a context manager, so that the terminal is left
-    in order."""
+@contextmanager
+def shown(console: Console, title: str, every: float = 10.0) -> Iterator[Callable[[Queue], None]]:
+    """Yields what is called with the queue a few times a second; leaves the terminal in order."""
+    started, last = time.monotonic(), float("-inf")
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __init__(self, console: Console, title: str, *, every: float = SECONDS) -> None:
-        self._console, self._title, self._every = console, title, every
-        self._started = time.monotonic()
-        self._shown = float("-inf")
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def __call__(self, queue: Queue) -> None:
+    def look(queue: Queue) -> None:
+        nonlocal last
         now, is_over = time.monotonic(), not (queue.running or queue.waiting)
-        if not is_over and now - self._shown < (0.5 if self._live else self._every):
+        if not is_over and now - last < (0.5 if live else every):
             return
-        self._shown = now
-        headline = f"{duration(now - self._started)} | {_headline(queue)}"
-        if self._live:
-            table = lines(_rows(queue), self._console.width)
-            text = Text("\n".join([self._title, *table, headline]), no_wrap=True)
-            self._live.update(text, refresh=True)
-        else:
-            said = [headline]
-            for one in (row(run.folder) for run in queue.running.values()):
-                loss = "" if one.loss is None else f"loss {one.loss:.3f}"
-                words = (one.run_id, one.phase, f"{one.step}/{one.steps}", loss)
-                said.append(" ".join(filter(None, words)))
-            self._console.print(Text(" | ".join(said)), soft_wrap=True)
+        last = now
+        headline = f"{duration(now - started)} | {_headline(queue)}"
+        if live:
+            text = "\n".join([title, *lines(_rows(queue), console.width), headline])
+            live.update(Text(text, no_wrap=True), refresh=True)
+            return
+        said = [headline]
+        for one in (row(run.folder) for run in queue.running.values()):
+            loss = "" if one.loss is None else f"loss {one.loss:.3f}"
+            words = (one.run_id, one.phase, f"{one.step}/{one.steps}", loss)
+            said.append(" ".join(filter(None, words)))
+        console.print(Text(" | ".join(said)), soft_wrap=True)
+
+    with live or nullcontext():
+        yield look
 
 
 def _headline(queue: Queue) -> str:

@@ -18,7 +18,6 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from experiments.launcher import RETRIES, Options
-from experiments.plan.layouts import Allocation, check_layouts
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import Exit, Rank, cancel_mark, run, write_config
@@ -85,9 +84,8 @@ def launch(
     # Inherited by every run; a run that asks for more threads sets them itself.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     planning, processes = Planner(study), options.processes
-    open_ = [run for run in planning.decided() if wanted(run) and not is_over(run)]
-    check_layouts(open_, lambda run: Allocation(processes))
-    queue = Queue(slots=options.parallel or fitting(open_, processes), processes=processes)
+    slots = options.parallel or fitting(planning.decided(), processes)
+    queue = Queue(slots=slots, processes=processes)
     _plan(planning, queue, wanted)
     for one in queue.decided:
         cancel_mark(one.folder).unlink(missing_ok=True)

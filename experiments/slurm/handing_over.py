@@ -13,8 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.launcher import Options, the_only_submitter
-from experiments.plan.layouts import Allocation, check_layouts
+from experiments.launcher import Job, Options, the_only_submitter
 from experiments.plan.planned_run import PlannedRun, is_over, state
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, submitted_anew
@@ -22,7 +21,6 @@ from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import FOLDER, keep_code
 from experiments.slurm.commands import SlurmError, call, setting
-from experiments.slurm.jobs import SlurmJob
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from experiments.studies.catalogue import STUDIES
@@ -41,7 +39,7 @@ class Submitted:
 
     root: Path
     profile: Profile
-    known: dict[str, SlurmJob]
+    known: dict[str, Job]
     """Jobs by their runs."""
     lock: int
     """Descriptor of the study's."""
@@ -163,7 +161,7 @@ class Submitted:
         self.jobs[job] = f"{len(runs)} runs, each on {resources}{waits}"
         self.new += runs
         for place, run in enumerate(runs):
-            self.known[run.run_id] = SlurmJob(f"{job}_{place}", "PENDING")
+            self.known[run.run_id] = Job(f"{job}_{place}", "queued")
 
 
 def submit_to_slurm(
@@ -183,7 +181,12 @@ def submit_to_slurm(
     with nullcontext(-1) if options.dry else the_only_submitter(root) as lock:
         decided, open_ = planning.decided(), []
         runs = [run for run in decided if wanted(run)]
-        result = Submitted(root, profile, _jobs_looked_for_twice(root, runs), lock, options.dry)
+        jobs = known_jobs(root)
+        had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
+        if not all(map(is_over, had)):  # a second look: they are about to get another job
+            time.sleep(SECOND_LOOK)
+            jobs = known_jobs(root)
+        result = Submitted(root, profile, jobs, lock, options.dry)
         result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
             job = result.known.get(run.run_id)
@@ -196,7 +199,6 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
-        check_layouts(open_, lambda run: Allocation(profile.resources_of(*run.names).ranks))
         result.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
@@ -206,13 +208,3 @@ def submit_to_slurm(
             named = [study.name, "--scale", study.scale, "--runs", place]
             result.follow_up(rest, [COLLECT, *(named if study.name in STUDIES else [place])])
     return result
-
-
-def _jobs_looked_for_twice(root: Path, runs: Sequence[PlannedRun]) -> dict[str, SlurmJob]:
-    """A second look, where a run that had a job is about to get another."""
-    jobs = known_jobs(root)
-    had = [run for run in runs if run.run_id in jobs and not jobs[run.run_id].is_active]
-    if not all(map(is_over, had)):
-        time.sleep(SECOND_LOOK)
-        return known_jobs(root)
-    return jobs

@@ -6,6 +6,7 @@ Never by job id alone: ids begin anew when a controller loses its state.
 
 import getpass
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +29,14 @@ Key = tuple[str, int]
 """Submission and place in its array."""
 
 
-@dataclass(frozen=True)
-class SlurmJob:
-    id: str
-    """`123_4`."""
-    state: str
-    """Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
-    reason: str = ""
-
-    def seen(self, remark: str) -> Job:
-        """As any launcher says it, with a remark on its launches so far."""
-        if self.is_active:
-            if self.state == "RUNNING":
-                return Job(self.id, "running", remark)
-            return Job(self.id, "queued", "; ".join(filter(None, (self.reason, remark))))
-        if not self.state:  # the controller has forgotten it
-            return Job(self.id, "ended", remark)
-        cancelled = self.state == "CANCELLED" or self.reason == NEVER
-        kind: Any = "failed" if self.state in FAILED else "cancelled" if cancelled else "ended"
-        ended = f"job {self.id}: {self.state}"
-        return Job(self.id, kind, "; ".join(filter(None, (ended, remark))))
-
-    @property
-    def is_active(self) -> bool:
-        is_known = bool(self.state) and self.state not in ENDED
-        return is_known and self.reason != NEVER
-
-
-def in_the_queue() -> dict[Key, SlurmJob]:
+def in_the_queue() -> dict[Key, Job]:
     """All of this user's jobs that the controller remembers, also those that ended lately.
 
     Raises `SlurmError` where it cannot be asked.
     """
     out = call("squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}",
                "--format=%F|%K|%T|%r|%k")  # fmt: skip
-    jobs: dict[Key, SlurmJob] = {}
+    jobs: dict[Key, Job] = {}
     for line in out.splitlines():
         array, place, state, reason, comment = (*line.split("|", 4), "", "", "", "")[:5]
         if not comment.startswith(MARK) or not place.isdigit():
@@ -70,8 +44,17 @@ def in_the_queue() -> dict[Key, SlurmJob]:
         key = (comment.removeprefix(MARK), int(place))
         # A requeued task can be listed twice for a moment: what is alive counts.
         if key not in jobs or not jobs[key].is_active:
-            jobs[key] = SlurmJob(f"{array}_{place}", state, reason)
+            jobs[key] = _job(f"{array}_{place}", state, reason)
     return jobs
+
+
+def _job(id: str, state: str, reason: str) -> Job:
+    """As any launcher says it. `state` is Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
+    if state not in ENDED and reason != NEVER:
+        return Job(id, "running") if state == "RUNNING" else Job(id, "queued", reason)
+    cancelled = state == "CANCELLED" or reason == NEVER
+    kind: Any = "failed" if state in FAILED else "cancelled" if cancelled else "ended"
+    return Job(id, kind, f"job {id}: {state}")
 
 
 @dataclass(frozen=True)
@@ -103,23 +86,18 @@ def remark(folder: Path) -> str:
     """What of it a person should know; nothing where all went well."""
     launches = [one for one in launches_of(folder) if one.outcome != str(Exit.HELD.value)]
     crashes = [one for one in launches if one.outcome == "crash"]
-    said = []
-    if launches and launches[-1].outcome == "set-up":
-        said.append(f"set-up failed: {launches[-1].words}")
-    elif launches and launches[-1].outcome == "early":
-        said.append(
-            f"no time left after a start-up of {launches[-1].words}: more time in [resources]"
-        )
-    elif launches and launches[-1].outcome == "limit":
-        said.append(f"stopped by the limit, resumed from step {launches[-1].checkpoint}")
-    elif crashes:
-        said.append(f"crashed {len(crashes)} times, last {crashes[-1].words}")
-    idle = 0
-    for one in launches:
-        idle = 0 if one.brought else idle + 1
-    if idle and not said:
-        said.append(f"launches in a row without a new checkpoint: {idle}")
+    idle = len([*takewhile(lambda one: not one.brought, reversed(launches))])
+    said = f"launches in a row without a new checkpoint: {idle}" if idle else ""
+    if crashes:
+        said = f"crashed {len(crashes)} times, last {crashes[-1].words}"
+    if launches:
+        words, step = launches[-1].words, launches[-1].checkpoint
+        of_the_last = {
+            "set-up": f"set-up failed: {words}",
+            "early": f"no time left after a start-up of {words}: more time in [resources]",
+            "limit": f"stopped by the limit, resumed from step {step}",
+        }
+        said = of_the_last.get(launches[-1].outcome, said)
     avoided = folder / "job" / "avoided"
-    if avoided.exists():
-        said.append(f"avoids {avoided.read_text().strip()}")
-    return "; ".join(said)
+    avoids = f"avoids {avoided.read_text().strip()}" if avoided.exists() else ""
+    return "; ".join(filter(None, (said, avoids)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from experiments.launcher import Job, Options, check_before_preparing
+from experiments.launcher import Job, Options, check_can_be_trained
 from experiments.plan.layouts import Allocation, Prices
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import cancel_mark
@@ -15,13 +15,7 @@ from experiments.slurm.code_copy import copies
 from experiments.slurm.commands import call
 from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
 from experiments.slurm.jobs import remark
-from experiments.slurm.profile import (
-    PLACES,
-    Profile,
-    found,
-    load_profile,
-    template,
-)
+from experiments.slurm.profile import PLACES, Profile, found, load_profile, template
 from experiments.slurm.submission import SMALL
 from experiments.study import Study
 from tst_study.errors import UserError
@@ -53,7 +47,7 @@ class Slurm:
                 "for, or name another by --profile"
             )
         profile = self.profile
-        check_before_preparing(study, self.allocation)
+        check_can_be_trained(study, wanted, self.allocation)
         if not self._options.dry:
             study.prepare()
         # Submits what the results of this call's runs decide.
@@ -66,7 +60,7 @@ class Slurm:
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""
         return {
-            run: job.seen(remark(root / run))
+            run: replace(job, remark="; ".join(filter(None, (job.remark, remark(root / run)))))
             for run, job in submission.known_jobs(root).items()
             if run not in SMALL
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,8 +18,9 @@ from tst_study.errors import UserError
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""
-WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")]
-"""In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`."""
+WallTime = Annotated[str, Field(pattern=r"^(\d{1,3}-)?\d{1,6}(:\d{1,6}){0,2}$")]
+"""In Slurm's format: minutes, `minutes:seconds`, `hours:minutes:seconds`, `days-hours[:…]`. What
+Slurm cannot count, it takes for a job without an end."""
 TAKEN = {
     "array": "holds the runs; say max_array and parallel",
     "chdir": "is where the study was submitted; submit from the folder that you mean",
@@ -61,8 +63,6 @@ SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken
 """Options of sbatch by their long names."""
 
 
-MOST_SECONDS = 366 * 86400
-"""Of a launch. Slurm takes what it cannot count for a job without an end."""
 LEAST_SECONDS = 60
 """Of a launch, before it is told to stop; Slurm may tell it so up to a minute early."""
 
@@ -239,21 +239,18 @@ def load_profile(path: Path | None = None) -> Profile:
     path = path or found()
     if path is None:
         return Profile()
-    values = _as_tuples(read_toml(path))
     try:
-        profile = Profile.model_validate(values)
+        # Through JSON mode, so that TOML's arrays become tuples while types stay strict.
+        profile = Profile.model_validate_json(json.dumps(read_toml(path), default=str))
     except ValidationError as error:
         raise UserError(f"{path}: {problem_of(Profile, error)}") from None
-    every = [profile.resources]
-    for number, one in enumerate(profile.runs):
+    usual = profile.resources.model_dump()
+    for number, given in enumerate([{}, *(one.resources for one in profile.runs)]):
         try:
-            every.append(Resources.model_validate(profile.resources.model_dump() | one.resources))
+            resources = Resources.model_validate(usual | given)
         except ValidationError as error:
             problem = problem_of(Resources, error)
-            raise UserError(f"{path}: runs.{number}.resources.{problem}") from None
-    for resources in every:
-        if resources.seconds > MOST_SECONDS:
-            raise UserError(f"{path}: time = {resources.time!r}: is more than a year; say less")
+            raise UserError(f"{path}: runs.{number - 1}.resources.{problem}") from None
         if 0 < resources.seconds <= profile.signal_seconds + LEAST_SECONDS:
             raise UserError(
                 f"{path}: time = {resources.time!r} leaves nothing to train in: runs are told to "
@@ -261,10 +258,3 @@ def load_profile(path: Path | None = None) -> Profile:
                 "fewer signal_seconds"
             )
     return profile
-
-
-def _as_tuples(value: Any) -> Any:
-    """TOML's arrays; types stay strict."""
-    if isinstance(value, dict):
-        return {key: _as_tuples(inner) for key, inner in value.items()}
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

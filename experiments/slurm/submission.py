@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from experiments.launcher import Job
 from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.jobs import MARK, Key, SlurmJob, in_the_queue
+from experiments.slurm.jobs import MARK, Key, in_the_queue
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
 
@@ -103,9 +104,9 @@ def all_of(root: Path) -> list[Submission]:
     return sorted(found, key=lambda one: one.created)
 
 
-def tasks(root: Path) -> Iterator[tuple[Submission, str, SlurmJob]]:
+def tasks(root: Path) -> Iterator[tuple[Submission, str, Job]]:
     """Every submission of a study, oldest first, with each of its runs and the job of that. Slurm
-    is asked only where there is any; a job that it no longer knows has no state.
+    is asked only where there is any; a job that it no longer knows has ended.
 
     Those whose submitter died after `sbatch` are adopted: their answer is written down. Raises
     `SlurmError` where nobody answers.
@@ -119,20 +120,20 @@ def tasks(root: Path) -> Iterator[tuple[Submission, str, SlurmJob]]:
         for place, run in enumerate(one.runs):
             job = known.get((one.id, place))
             if job is not None or id:
-                yield one, run, job or SlurmJob(f"{id}_{place}", "")
+                yield one, run, job or Job(f"{id}_{place}", "ended")
 
 
-def known_jobs(root: Path) -> dict[str, SlurmJob]:
+def known_jobs(root: Path) -> dict[str, Job]:
     """The job of each run that ever had one: an active one, else that of its last submission.
     Raises `SlurmError` where nobody answers."""
-    jobs: dict[str, SlurmJob] = {}
+    jobs: dict[str, Job] = {}
     for _, run, job in tasks(root):
         if run not in jobs or job.is_active or not jobs[run].is_active:
             jobs[run] = job
     return jobs
 
 
-def _array_of(one: Submission, known: dict[Key, SlurmJob]) -> str:
+def _array_of(one: Submission, known: dict[Key, Job]) -> str:
     """The id of its array as the queue has it; empty where it is not there."""
     there = (job.id for (name, _), job in known.items() if name == one.id)
     return next(there, "").partition("_")[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.launcher import UnreachableError, launchers, the_only_submitter
 from experiments.plan.planner import Planner, trunks_of
-from experiments.state.status import check_is_there, say_once
+from experiments.state.status import check_is_one_study, folders_below, say_once
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
@@ -35,14 +35,14 @@ def not_needed(root: Path, planner: Planner | None = None) -> list[NotNeeded]:
     `planner`: of the study; without it trunks are kept, as a branch that has not been started has
     left nothing in the folder.
     """
-    check_is_there(root)
+    check_is_one_study(root)
     found = [*_checkpoints(root, planner)]
     for one in launchers():
         try:
             found += one.leftovers(root)
         except UnreachableError as error:
             say_once(f"without what jobs left: {error}")
-    if not found and not _runs(root) and not any(root.glob("*/job/config.toml")):
+    if not found and not folders_below(root):
         raise UserError(f"{root}: holds neither a run nor a job of this package; name a study")
     return [
         NotNeeded(path, why, sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
@@ -63,11 +63,6 @@ def delete(
     return gone
 
 
-def _runs(root: Path) -> list[Path]:
-    """Of this study alone: which trunks are needed is not known of a folder full of studies."""
-    return sorted(path.parent for path in root.glob("*/run.json"))
-
-
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
     """But those from which a run forks that was handed to a launcher and is not over."""
     needed = {
@@ -76,8 +71,14 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
         if (fork := config.load(path).execution.fork_from)
         if not run_record.is_over(path.parent.parent)
     }
-    given_up = _given_up(planner) if planner else set()
-    for folder in _runs(root):
+    given_up = set()
+    if planner:
+        # A trunk that it does not plan may be another scale's, whose branches are not known here.
+        trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner)}
+        planned = (*planner.decided(), *planner.whole())
+        given_up = trunks - {run.trunk.run_id for run in planned if run.trunk}
+    # Of this study alone: which trunks are needed is not known of a folder full of studies.
+    for folder in sorted(path.parent for path in root.glob("*/run.json")):
         if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
             continue
         header, steps = run_record.read_header(folder), checkpoint_steps(folder)
@@ -90,11 +91,3 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
         elif folder.name in given_up:
             why = "nothing forks from this trunk any more"
             yield from ((checkpoint_place(folder, step), why) for step in steps)
-
-
-def _given_up(planner: Planner) -> set[str]:
-    """The study's trunks without those that a branch has yet to fork from. A trunk that it does not
-    plan may be another scale's, whose branches are not known here."""
-    trunks = {one.run.run_id for one in trunks_of(planner.asked_for(), planner)}
-    planned = (*planner.decided(), *planner.whole())
-    return trunks - {run.trunk.run_id for run in planned if run.trunk}

@@ -18,7 +18,9 @@ from experiments.launcher import Job, launchers
 from experiments.plan.planned_run import PlannedRun, matches
 from experiments.plan.planner import Planner
 from experiments.run_process import cancel_mark, config_path
+from experiments.studies.catalogue import on_device
 from experiments.study import Study
+from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.record import lock as run_lock
@@ -141,7 +143,7 @@ def _rows(root: Path, planned: Iterable[PlannedRun]) -> list[StatusRow]:
     """With their jobs; without any, which is said, where nobody answers for those."""
     runs = {run.folder: run for run in planned}
     known = {folder.name for folder in runs}
-    folders = [*runs, *(path for path in _folders_below(root) if path.name not in known)]
+    folders = [*runs, *(path for path in folders_below(root) if path.name not in known)]
     try:
         jobs = {run: job for one in launchers() for run, job in one.jobs(root).items()}
     except UserError as error:
@@ -189,6 +191,27 @@ def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[Status
     return found
 
 
+def of_folder(root: Path, device: str | None = None) -> Study:
+    """The runs of a folder as a study: each as it was handed to its launcher last, and nothing
+    more. Raises `UserError`."""
+    execution = on_device(device)
+    check_is_one_study(root)
+    configs = []
+    for folder in folders_below(root):
+        there = [path for path in (config_path(folder), folder / "run.json") if path.exists()]
+        if not there:  # it failed before it wrote either
+            continue
+        asked = config.load(there[0])
+        fork = asked.execution.fork_from
+        # What waits for its trunk's checkpoint comes when that is there.
+        if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
+            configs.append(asked.executed(**execution))
+    if not configs:
+        raise UserError(f"{root}: holds no runs")
+    runs = f"Runs of {root}"
+    return Study(str(root), "", runs, "", {}, lambda results: configs, root, share=False)
+
+
 def stopped(study: Study, pattern: str) -> Callable[[PlannedRun], bool]:
     """Says whether a run failed or was stopped, or its trunk did, or it is the trunk of such."""
     rows = matching(rows_of(study), pattern, study.folder)
@@ -212,7 +235,7 @@ def check_is_there(root: Path) -> None:
 def check_is_one_study(root: Path) -> None:
     """Raises `UserError`, also for a folder whose studies have folders of their own."""
     check_is_there(root)
-    below = {path.parent for path in _folders_below(root)}
+    below = {path.parent for path in folders_below(root)}
     if below and root not in below:
         raise UserError(f"{root}: holds studies; name one of them, such as {min(below)}")
 
@@ -223,13 +246,14 @@ def say_once(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _folders_below(root: Path) -> list[Path]:
+def folders_below(root: Path) -> list[Path]:
     """Folders of runs; those of a study, that is, at the first level, else wherever they lie."""
     if not root.is_dir():
         return []
-    names = ("status.json", "run.json", "job/config.toml")
-    with os.scandir(root) as entries:
-        paths = [entry.path for entry in entries if entry.is_dir()]
-    exists = os.path.exists
-    found = [Path(path) for path in paths if any(exists(f"{path}/{name}") for name in names)]
+    names, exists = ("status.json", "run.json", "job/config.toml"), os.path.exists
+    found = [
+        root / folder
+        for folder in os.listdir(root)
+        if any(exists(f"{root}/{folder}/{name}") for name in names)
+    ]
     return sorted(found) or run_record.find_run_folders(root)

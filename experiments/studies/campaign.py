@@ -51,6 +51,7 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
     at_length, main = setting.with_steps(STEPS), SMALL_MAIN
     bag_sizes = grid(BAG_SIZES, (main.step_ratio,))
     step_ratios = grid((main.bag_size,), STEP_RATIOS)
+    little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
     rates = [at_length.in_grid("rates").with_rate(rate) for rate in (*RATES, LOWEST_RATE)]
     return [
         _lengths(setting, LENGTHS, (BASELINE, main), eight),
@@ -62,7 +63,7 @@ def campaign(setting: Setting, first_seed: int) -> list[Part | Choice]:
         _lengths(setting, (EQUAL_DATA_STEPS,), (BASELINE,), eight),
         _size(setting, LARGER, four),
         Part((at_length.in_grid("ablations"),), tuple(_ablations()), four),
-        _little_text(setting, four),
+        against_baseline(little, (main, OUTPUT_ONLY), four),
         Part((rates[-1],), (BASELINE, main), four),
         Part((at_length.in_grid("output-only"),), (OUTPUT_ONLY,), other_four),
     ]
@@ -95,11 +96,6 @@ def _size(setting: Setting, model: str, seeds: range) -> Choice:
         return [against_baseline(best.with_steps(SIZES_STEPS), (SMALL_MAIN,), seeds)]
 
     return Choice(rates, compared, seeds=seeds[:2])
-
-
-def _little_text(setting: Setting, seeds: range) -> Part:
-    little = setting.in_grid("little-text").with_steps(STEPS).with_corpus(LITTLE_TEXT, "9MB")
-    return against_baseline(little, (SMALL_MAIN, OUTPUT_ONLY), seeds)
 
 
 PLAN = "cc7af1a583962df88561e0f838538f2eae78915b"

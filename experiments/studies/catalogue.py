@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import get_args
 
 from experiments.corpora import PREPARED, place
-from experiments.run_process import config_path
 from experiments.studies import (
     comparisons,
     data_constrained,
@@ -17,9 +16,7 @@ from experiments.studies.grid import Declared
 from experiments.studies.scales import scale_of
 from experiments.studies.setting import BASELINE, Setting
 from experiments.study import Study
-from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config.schema import Config, DeviceName, Superposition
-from tst_study.config.schema import load as load_config
 from tst_study.errors import UserError, one_of
 from tst_study.record.reader import find_run_folders
 
@@ -50,7 +47,7 @@ def load(
     made_in = runs / PREPARED if runs is not None and elsewhere else PREPARED
     parts = declared.parts(chosen)
     recipes = {recipe.name: recipe for part in parts for recipe in part.corpora()}
-    execution = _on(device)
+    execution = on_device(device)
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
@@ -77,30 +74,7 @@ def load(
     )
 
 
-def of_folder(root: Path, device: str | None = None) -> Study:
-    """The runs of a folder as a study: each as it was handed to its launcher last, and nothing
-    more. Raises `UserError`."""
-    execution = _on(device)
-    found = sorted(
-        path.parent.parent if path.name == "config.toml" else path.parent
-        for pattern in ("*/run.json", "*/job/config.toml")
-        for path in root.glob(pattern)
-    )
-    configs = []
-    for folder in dict.fromkeys(found):
-        asked = config_path(folder)
-        config = load_config(asked if asked.exists() else folder / "run.json")
-        fork = config.execution.fork_from
-        # What waits for its trunk's checkpoint comes when that is there.
-        if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():
-            configs.append(config.executed(**execution))
-    if not configs:
-        raise UserError(f"{root}: holds no runs")
-    runs = f"Runs of {root}"
-    return Study(str(root), "", runs, "", {}, lambda results: configs, root, share=False)
-
-
-def _on(device: str | None) -> dict[str, str]:
+def on_device(device: str | None) -> dict[str, str]:
     return {} if device is None else {"device": one_of(device, get_args(DeviceName), "--device")}
 
 

@@ -15,7 +15,6 @@ from experiments.studies import catalogue, laptop
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, from_dict, of_record, to_dict
-from tst_study.errors import UserError
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
 
@@ -76,10 +75,3 @@ def test_desktop_goes_on_from_what_laptop_has_trained() -> None:
         for load in (catalogue.load("laptop", scale) for scale in ("laptop", "desktop"))
     )
     assert small < large
-
-
-def test_unknown_names_are_refused_with_what_there_is() -> None:
-    with pytest.raises(UserError, match="did you mean 'laptop'"):
-        catalogue.load("labtop", "quick")
-    with pytest.raises(UserError, match="there are: smoke, quick, laptop, desktop"):
-        catalogue.load("laptop", "paper")

@@ -26,7 +26,7 @@ from experiments.plan.planner import Planner
 from experiments.plan_table import table
 from experiments.run_process import Exit, train_rank
 from experiments.state.jobs import cancel_runs
-from experiments.state.status import stopped
+from experiments.state.status import of_folder, stopped
 from experiments.studies import catalogue
 from experiments.studies.catalogue import load
 from experiments.studies.grid import Choice, Declared, against_baseline
@@ -34,7 +34,7 @@ from experiments.studies.scales import SMALL_MAIN
 from experiments.studies.setting import Setting
 from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
-from tests.experiments.fake_training import config
+from tests.experiments.fake_training import at, config, launches, study_of
 from tests.experiments.test_studies import NoResults
 from tests.record.test_record import DATA
 from tst_study.config.schema import Config, to_toml
@@ -56,28 +56,8 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_queue, "_context", lambda config: context)
 
 
-def study_of(*configs: Config) -> Study:
-    return planned_study(lambda results: list(configs))
-
-
-def planned_study(runs: Callable[[Results], list[Config]]) -> Study:
-    return Study("fake", "test", "A fake study", "Shows nothing.", {}, runs)
-
-
-def at(study: Study, folder: Path) -> Study:
-    return replace(study, folder=folder)
-
-
 def submit(study: Study, root: Path, parallel: int = 2) -> Queue:
     return launch(at(study, root), Options(parallel=parallel), target=fake_training.run)
-
-
-def launches(root: Path) -> dict[str, int]:
-    """How often each run was started, by its name."""
-    return {
-        path.parent.name.rsplit("-", 1)[0]: len(path.read_text())
-        for path in root.glob("*/launches")
-    }
 
 
 def status(root: Path, name: str) -> run_record.Status:
@@ -132,7 +112,7 @@ def test_study_is_planned_again_when_results_come(tmp_path: Path) -> None:
         pairs = [config(f"pair_{best}", "seed=9")] if best else []
         return [*(run for runs in sweep.values() for run in runs), *pairs]
 
-    study = planned_study(runs)
+    study = replace(study_of(), runs=runs)
     assert len(Planner(at(study, tmp_path)).decided()) == 4
     assert len(Planner(at(study, tmp_path)).whole()) == 5
     submit(study, tmp_path)
@@ -394,7 +374,7 @@ def test_retry_takes_a_folder_of_runs(tmp_path: Path) -> None:
     """As `train` leaves them, of no study that has a name; what is done stays as it is."""
     submit(study_of(config("a", "seed=1"), config("fail", "seed=2")), tmp_path)
     (tmp_path / "healed").touch()
-    again = catalogue.of_folder(tmp_path)
+    again = of_folder(tmp_path)
     wanted = stopped(again, "")
     assert not launch(again, Options(), wanted=wanted, target=fake_training.run).failed
     assert launches(tmp_path) == {"a": 1, "fail": 2}

@@ -163,12 +163,6 @@ def test_hours_on_a_device_without_published_trainings_are_not_known(tmp_path: P
     assert any("hours not known" in line and "--mfu" in line for line in text)
 
 
-def test_a_device_of_unknown_speed_is_named(tmp_path: Path) -> None:
-    planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)
-    with pytest.raises(UserError, match="--device Voodoo2: its speeds are not known"):
-        lines(planner, prices=Prices("Voodoo2"))
-
-
 def test_a_layout_that_cannot_work_is_named_in_the_plan(tmp_path: Path) -> None:
     """More ranks than sequences used to end the plan with a ZeroDivisionError."""
     planner = Planner(study_of(seeded(1), tmp_path), unprepared=True)

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from experiments.launcher import Job, the_only_submitter
-from experiments.local.progress import Progress, time_left
+from experiments.local.progress import shown, time_left
 from experiments.local.queue import Queue
 from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import Exit, train_rank
@@ -171,11 +171,6 @@ def test_a_folder_of_another_owner_is_named_with_its_remedy() -> None:
     assert "--runs" in message
 
 
-def test_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        status.rows_below(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (187, "3.1 min"), (7387, "2.1 h"), (-1, "0 s"), (None, "–")],
@@ -214,8 +209,8 @@ def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
     open_run(run.folder, "name=a", "schedule.steps=1000").status("running", 7, loss=3.25)
     text = io.StringIO()
     queue = Queue(decided=[run], whole=[run], running={run.fingerprint: run})
-    with Progress(Console(file=text, width=40), "study", every=0.0) as progress:
-        progress(queue)
+    with shown(Console(file=text, width=40), "study", every=0.0) as look:
+        look(queue)
     said = "0 of 1 runs over | 1 running | time left: measuring | a 7/1000 loss 3.250"
     assert text.getvalue().endswith(f"{said}\n")
 
@@ -224,7 +219,7 @@ def test_in_a_terminal_progress_is_a_table(tmp_path: Path) -> None:
     runs = [planned(tmp_path, f"run{n}", 1000) for n in range(3)]
     text = io.StringIO()
     console = Console(file=text, width=100, force_terminal=True)
-    with Progress(console, "[study]") as progress:
-        progress(Queue(decided=runs, whole=runs))
+    with shown(console, "[study]") as look:
+        look(Queue(decided=runs, whole=runs))
     for part in ("[study]", "run0", "run2", "waiting", "0 of 3 runs over"):
         assert part in text.getvalue()

@@ -20,7 +20,7 @@ from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner
 from tests.input.answers import answer, refusal
 from tests.record.test_record import DATA, evaluation, metrics, open_run
-from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
+from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.schema import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
@@ -91,42 +91,25 @@ def test_collect_misses_runs_of_the_study_that_never_began(
     assert not capsys.readouterr().err
 
 
-def assert_same(one: pd.DataFrame, other: pd.DataFrame) -> None:
-    """But for where the runs lie."""
-    tables = [table.drop(columns="folder").reset_index(drop=True) for table in (one, other)]
-    pd.testing.assert_frame_equal(*tables)
-
-
-def test_a_record_of_what_is_over_reads_like_the_runs_and_is_small(tmp_path: Path) -> None:
+def test_what_is_over_is_kept_with_about_a_hundred_rows_of_its_curve(tmp_path: Path) -> None:
+    """Also what diverged before its first evaluation."""
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     writer = open_run(runs / "a")
-    segment = writer.start_segment(None, {"code": {"commit": "a" * 40, "dirty": False}})
+    segment = writer.start_segment(None, {})
     for step in range(1, 501):
         writer.metrics(metrics(segment, step, 4.0))
     for step in (77, 500):
         writer.evaluation({**evaluation(segment, step, 3.0), "annealed": step == 500})
     writer.status("done", 500)
-    writer.close()
-    checkpoint_place(runs / "a", 500).mkdir(parents=True)
-    open_run(runs / "b", "seed=1").status("failed", 3, "disk full")
+    diverged = open_run(runs / "b", "seed=1")
+    diverged.metrics(metrics(diverged.start_segment(None, {}), 1, 99.0))
+    diverged.status("diverged", 1, "loss nan")
+    open_run(runs / "c", "seed=2").status("failed", 3, "disk full")
     assert keep(runs, kept) == keep(runs, kept)
-    whole, archive = source.read_tables(runs / "a"), source.read_tables(kept)
-    assert_same(archive.runs, whole.runs)
-    assert_same(archive.evaluations, whole.evaluations)
-    assert 100 <= len(archive.curves) <= 104
+    archive = source.read_tables(kept)
+    assert sorted(archive.runs["state"]) == ["diverged", "done"]
+    assert 100 <= len(archive.curves) <= 105
     assert {1, 77, 500} <= {*archive.curves["step"]}
-    assert_same(archive.curves, whole.curves[whole.curves["step"].isin(archive.curves["step"])])
-
-
-def test_a_run_that_diverged_before_its_first_evaluation_has_a_record(tmp_path: Path) -> None:
-    writer = open_run(tmp_path / "runs" / "a")
-    writer.metrics(metrics(writer.start_segment(None, {}), 1, 99.0))
-    writer.status("diverged", 1, "loss nan")
-    writer.close()
-    finished(tmp_path / "runs" / "b", "seed=1")
-    kept = tmp_path / "kept"
-    assert len(keep(tmp_path / "runs", kept)) == 2
-    assert set(source.load(kept)["state"]) == {"diverged", "done"}
 
 
 def test_logs_show_what_failed_unless_runs_are_named(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ PROFILES = [
     ("x = [", "not valid TOML: "),
     (f"parallel = {'[' * 20_000}", "not valid TOML: "),
     ('setup = ["module load cuda\\nsource env"]', "give each as a string of its own"),
-    ("[resources]\ntime = '99999999999999999999'", "is more than a year"),
+    ("[resources]\ntime = '99999999999999999999'", "resources.time: "),
 ]  # fmt: skip
 
 

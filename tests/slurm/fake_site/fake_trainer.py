@@ -35,6 +35,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     `slow-start`, whose first launch does not come to its first step, and `deaf-start`, which does
     not even listen; `stuck`, stopped before its first; `crash_N`, killed N times before its first;
     `bad-node`, killed wherever it was killed first."""
+    import tst_study
     from tst_study.errors import UserError
     from tst_study.process.stop_request import listening
     from tst_study.record.launch_facts import launch_facts
@@ -47,7 +48,7 @@ def train(config: Any, folder: Path, *, progress: bool) -> str:
     writer = RunWriter(folder, header_of(config, DATA))
     checkpoint = folder / "checkpoints" / "fake"
     start = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    seen = {"path": os.environ.get("PYTHONPATH"), "scontrol": shutil.which("scontrol")}
+    seen = {"package": tst_study.__file__, "scontrol": shutil.which("scontrol")}
     writer.start_segment(start or None, {**launch_facts(), **seen})
     with open(folder / "launches", "a") as file:
         file.write("x")
