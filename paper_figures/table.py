@@ -93,28 +93,30 @@ def gain_entry(row: Row, column: str = "gain", digits: int = 4, best: bool = Fal
     return Entry(gain({"gain": row[column], **bounds}, digits), best, float(row[column]))
 
 
-def grid_over_s_and_r(
-    title: str,
-    data: pd.DataFrame,
-    column: str,
-    *,
-    digits: int,
-    best: Literal["min", "max", ""] = "",
-    sign: bool = False,
-) -> Grid:
-    """Rows s, columns r; the best of each r in bold, but for r = 1, which was never recovered."""
-    cells = data[(data["bag_size"] > 1) & data[column].notna()]
-    wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
-    wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
-    tops = {name: wide[name].agg(best) for name in wide if best and name != "r = 1"}
-    columns: dict[str, Callable[[Row], Entry | str]] = {
-        "s": lambda row: number_entry(row["bag_size"])
-    }
-    for name in wide:
-        columns[str(name)] = lambda row, name=name: number_entry(  # type: ignore[misc]
-            row[name], digits, row[name] == tops.get(name), sign
-        )
-    return Grid.of(rows_of(wide.reset_index()), columns, title)
+def grids_over_s_and_r(
+    data: pd.DataFrame, titles: Mapping[str, str], digits: int, best: Literal["min", "max"]
+) -> list[Grid]:
+    """A grid for each of these columns: rows s, columns r, the baseline in its title; the best of
+    each r in bold, but for r = 1, which was never recovered. Of differences none is the best."""
+    grids = []
+    for column, title in titles.items():
+        sign = "difference" in column
+        base = data[data["bag_size"] == 1][column].dropna()
+        if len(base):
+            title += f"; baseline {number_entry(base.iloc[0], digits, sign=sign).text}"
+        cells = data[(data["bag_size"] > 1) & data[column].notna()]
+        wide = cells.pivot(index="bag_size", columns="step_ratio", values=column)
+        wide.columns = pd.Index([f"r = {ratio:.3g}" for ratio in wide.columns])
+        tops = {name: wide[name].agg(best) for name in wide if not sign and name != "r = 1"}
+        columns: dict[str, Callable[[Row], Entry | str]] = {
+            "s": lambda row: number_entry(row["bag_size"])
+        }
+        for name in wide:
+            columns[str(name)] = lambda row, name=name, tops=tops, sign=sign: number_entry(  # type: ignore[misc]
+                row[name], digits, row[name] == tops.get(name), sign
+            )
+        grids.append(Grid.of(rows_of(wide.reset_index()), columns, title))
+    return grids
 
 
 def markdown(table: Table) -> str:

@@ -17,7 +17,7 @@ from paper_figures.catalogue import figure, submit
 from paper_figures.groups import Group, is_at_scale
 from paper_figures.item import Finding, judged
 from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, gain_entry, grid_over_s_and_r, number_as, number_entry
+from paper_figures.table import Grid, Table, gain_entry, grids_over_s_and_r, number_as, number_entry
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
     cells = ["step_ratio", "bag_size"]
     grid = published.loss_grid(which.table, unrecovered=True)
     data = grid[[*cells, "loss"]].rename(columns={"loss": "published_loss"})
-    gain = _baseline(data, "published_loss") - data["published_loss"]
+    gain = data["published_loss"][data["bag_size"] == 1].iloc[0] - data["published_loss"]
     data["published_gain"] = gain.where(data["step_ratio"] < 1)
     measured = pd.DataFrame(columns=[*cells, *_MEASURED]).astype({"bag_size": "int64"})
     if group is not None:
@@ -112,21 +112,15 @@ def grid_data(which: PublishedGrid, group: Group | None) -> pd.DataFrame:
     return data.sort_values(cells, ignore_index=True)
 
 
-def _baseline(table: pd.DataFrame, column: str) -> float:
-    return float(table[table["bag_size"] == 1][column].iloc[0])
-
-
 def _grids(which: PublishedGrid, data: pd.DataFrame, group: Group | None) -> tuple[Grid, ...]:
-    title = f"Published: final training loss; baseline {_baseline(data, 'published_loss'):.4f}"
-    grids = [grid_over_s_and_r(title, data, "published_loss", digits=4, best="min")]
+    titles = {"published_loss": "Published: final training loss"}
+    if group is not None:
+        titles["measured_loss"] = f"Measured ({group.scale}): final held-out loss"
+        if which.is_scale_of(group):
+            titles["loss_difference"] = "Measured − published"
+    grids = grids_over_s_and_r(data, titles, 4, "min")
     if group is None:
         return tuple(grids)
-    level = _baseline(data, "measured_loss")
-    title = f"Measured ({group.scale}): final held-out loss; baseline {level:.4f}"
-    grids.append(grid_over_s_and_r(title, data, "measured_loss", digits=4, best="min"))
-    if which.is_scale_of(group):
-        title = "Measured − published"
-        grids.append(grid_over_s_and_r(title, data, "loss_difference", digits=4, sign=True))
     there = data[data["measured_gain"].notna()]
     top = there["measured_gain"].max()
     columns = {

@@ -1,7 +1,5 @@
 """Tables 3 and 8 to 28: zero-shot accuracy of the headline runs, and of one task over r and s."""
 
-from typing import Literal
-
 import numpy as np
 import pandas as pd
 
@@ -13,7 +11,7 @@ from paper_figures.catalogue import figure, submit
 from paper_figures.groups import is_at_scale
 from paper_figures.item import Finding
 from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, grid_over_s_and_r, number_entry
+from paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -144,15 +142,7 @@ def _over_s_and_r(task: str, data: pd.DataFrame) -> tuple[Grid, ...]:
         columns["measured"] = f"Measured: {task} accuracy (%)"
         columns["difference"] = "Measured − published (points)"
     percent = data.assign(**{column: 100 * data[column] for column in columns})
-    grids = []
-    for column, title in columns.items():
-        sign = column == "difference"
-        base = percent[percent["bag_size"] == 1][column].dropna()
-        if len(base):
-            title += f"; baseline {number_entry(base.iloc[0], 2, sign=sign).text}"
-        best: Literal["max", ""] = "" if sign else "max"
-        grids.append(grid_over_s_and_r(title, percent, column, digits=2, best=best, sign=sign))
-    return tuple(grids)
+    return tuple(grids_over_s_and_r(percent, columns, 2, "max"))
 
 
 def _above_baseline(data: pd.DataFrame, column: str) -> str:
