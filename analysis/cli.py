@@ -68,7 +68,7 @@ def import_(
     verbs,
     RESULTS,
     "tst-study analyse --runs runs/laptop-quick",
-    "tst-study analyse law --published --at 1e9,2e10",
+    "tst-study analyse law --published --at 5e8,1e11",
 )
 def analyse(
     question: Annotated[
@@ -78,7 +78,9 @@ def analyse(
             "or mutual-information."
         ),
     ] = "comparison",
-    runs: Annotated[Path | None, typer.Option(help="Folder of runs.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option(help="Folder of runs, or archive (repeatable).")
+    ] = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's numbers in place of runs.")
     ] = False,
@@ -99,7 +101,7 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from analysis.questions import ask
 
-    answer = ask(question, runs, of_published=published, at=at, tokens=tokens, form=form)
+    answer = ask(question, runs or None, of_published=published, at=at, tokens=tokens, form=form)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
     else:

@@ -21,7 +21,7 @@ from analysis.fits.scaling.points import points_of
 from analysis.summary import summarise
 from analysis.tables.columns import Tables
 from analysis.tables.eligible import eligible
-from analysis.tables.source import read_tables
+from analysis.tables.source import Folders, read_tables
 from analysis.verdict.comparison import compare
 from analysis.verdict.matched import matched_answer
 from tst_study.errors import UserError, one_of
@@ -31,7 +31,7 @@ Inputs = dict[str, str]
 
 def ask(
     question: str,
-    runs: Path | None = None,
+    runs: Folders | None = None,
     *,
     of_published: bool = False,
     at: str | None = None,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from analysis.tables.source import Folders
 from paper_figures.catalogue import Entry, catalogue, find
 from paper_figures.item import Item, Missing, write_bytes
 from paper_figures.report import page, reproduction
@@ -40,12 +41,12 @@ class Built:
         return [*said, f"Report: {self.report}"] if self.report else said
 
 
-def build(runs: Path | str | None, to: Path | str, only: Sequence[str] | None = None) -> Built:
+def build(runs: Folders | None, to: Path | str, only: Sequence[str] | None = None) -> Built:
     """Write tables (Markdown, LaTeX, CSV), figures (PDF, SVG, PNG, CSV), a trace beside each, and
     the pages `report.html` and `reproduction.md`.
 
-    `runs`: a folder of run folders, or None for the published numbers alone. `only`: names as
-    `catalogue.find` takes them. Raises `UserError` where the folder of runs does not exist, or
+    `runs`: folders of runs or archives, or None for the published numbers alone. `only`: names as
+    `catalogue.find` takes them. Raises `UserError` where a folder of runs does not exist, or
     `only` names nothing known.
     """
     began = time.perf_counter()
@@ -86,8 +87,8 @@ def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list
     """What is asked for, and what a page tells of: the reproduction of everything, a report of
     what runs can have a part in, and of runs that no entry asks for their own pictures alone."""
     every = catalogue().values()
-    told = [entry for entry in every if pages and (entry.group != "study" or sources.folder)]
-    if pages == {"report"} and sources.folder:
+    told = [entry for entry in every if pages and (entry.group != "study" or sources.folders)]
+    if pages == {"report"} and sources.folders:
         known = any(set(sources.runs["study"]) & entry.studies for entry in every)
         told = [entry for entry in told if entry.from_runs and (known or entry.group == "study")]
     return [entry for entry in every if entry in wanted or entry in told]

@@ -18,7 +18,8 @@ verbs = typer.Typer()
 )
 def figures(
     runs: Annotated[
-        Path | None, typer.Option(help="Folder of runs; none: published numbers alone.")
+        list[Path] | None,
+        typer.Option(help="Folder of runs (repeatable); none: published numbers alone."),
     ] = None,
     to: Annotated[
         Path, typer.Option(help="Folder to write figures, tables and report into.")

@@ -1,17 +1,15 @@
-"""What items are made from: the runs of a folder, read once and only where an item asks."""
+"""What items are made from: the runs of folders, read once and only where an item asks."""
 
 import functools
 import json
-from pathlib import Path
 
 import pandas as pd
 
 from analysis.published import TASKS
 from analysis.summary import Summary, summarise
-from analysis.tables.source import read_tables
+from analysis.tables.source import Folders, read_tables, roots
 from analysis.verdict.comparison import SAME
 from paper_figures.groups import Group
-from tst_study.errors import UserError
 
 METRICS = ("acc_norm", "acc")
 """The first that a task reports. (The paper does not say which of them it prints.)"""
@@ -21,15 +19,13 @@ COLUMNS = ("folder", "task", "accuracy", "metric")
 class Sources:
     """Published numbers are read where they are needed (`analysis.published`); runs from here."""
 
-    def __init__(self, runs: Path | str | None) -> None:
-        if runs is not None and not Path(runs).is_dir():
-            raise UserError(f"{runs}: no such folder; name a study's folder or a run's folder")
-        self.folder = None if runs is None else Path(runs)
+    def __init__(self, runs: Folders | None) -> None:
+        self.folders = roots(runs or ())
 
     @functools.cached_property
     def summary(self) -> Summary:
         """Of no runs at all, where no folder was named."""
-        return summarise(read_tables(self.folder or []))
+        return summarise(read_tables(self.folders))
 
     @property
     def runs(self) -> pd.DataFrame:

@@ -58,7 +58,7 @@ def test_the_lines_of_python_in_the_readme_run(
     monkeypatch.setattr(plt, "show", lambda: None)
     runpy.run_path("lines.py")
     assert "s = 4, r = 0.25" in capsys.readouterr().out
-    assert (tmp_path / "gains.png").stat().st_size > 1000
+    assert (tmp_path / "losses.png").stat().st_size > 1000
 
 
 def test_the_run_in_the_readme_is_a_whole_one() -> None:

@@ -15,8 +15,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+try:
+    import typer
+    from typer.core import TyperCommand, TyperGroup
+except ModuleNotFoundError as missing:  # pip install --no-deps, which is enough for superposition
+    sys.exit(
+        f"error: {missing.name} is not installed: the command needs all dependencies (make setup)"
+    )
 
 import tst_study
 from tst_study.errors import OtherRankError, UserError
@@ -99,7 +104,7 @@ def program() -> typer.Typer:
 def _every_verb(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass

@@ -17,10 +17,10 @@ from tst_study.record.reader import find_run_folders
 
 EXCLUSIONS = "exclusions.csv"
 _SHORTEST = 8
-Sources = str | Path | Iterable[str | Path]
+Folders = str | Path | Iterable[str | Path]
 
 
-def read_tables(sources: Sources) -> Tables:
+def read_tables(sources: Folders) -> Tables:
     """Read every run folder and every archive at or below the given folders, once.
 
     Runs that an `exclusions.csv` names, in a given folder or beside runs below it, stay in the
@@ -29,19 +29,19 @@ def read_tables(sources: Sources) -> Tables:
     Raises `UserError` where a given folder does not exist, or for a wrong `exclusions.csv`;
     anything wrong inside a run becomes a problem instead.
     """
-    roots = _roots(sources)
-    found = _distinct(roots, find_run_folders)
-    archives = _distinct(roots, find_archives)
+    places = roots(sources)
+    found = _distinct(places, find_run_folders)
+    archives = _distinct(places, find_archives)
     tables = merged([read_folders(found), *map(read_archive, archives)])
     problems = list(tables.problems)
     if tables.runs.empty and not problems:
         problems.append(
-            f"{', '.join(map(str, roots))}: no run folder there; name the folder that holds the "
+            f"{', '.join(map(str, places))}: no run folder there; name the folder that holds the "
             "runs"
         )
-    beside = [folder.parent for folder in found if folder not in roots]
-    tables = replace(tables, roots=tuple(roots))
-    return _with_exclusions(tables, list(dict.fromkeys([*roots, *beside, *archives])), problems)
+    beside = [folder.parent for folder in found if folder not in places]
+    tables = replace(tables, roots=places)
+    return _with_exclusions(tables, list(dict.fromkeys([*places, *beside, *archives])), problems)
 
 
 def _with_exclusions(tables: Tables, roots: Sequence[Path], problems: list[str]) -> Tables:
@@ -84,7 +84,7 @@ def _read_exclusions(roots: Iterable[Path]) -> dict[str, str]:
     return found
 
 
-def load(sources: Sources) -> pd.DataFrame:
+def load(sources: Folders) -> pd.DataFrame:
     """One tidy row per run that could be read (`read_tables` says what could not).
 
     Losses are in nats per token, times in seconds, sizes in tokens. The final loss is that of the
@@ -93,15 +93,17 @@ def load(sources: Sources) -> pd.DataFrame:
     return read_tables(sources).runs
 
 
-def _distinct(roots: Sequence[Path], find: Callable[[Path], list[Path]]) -> list[Path]:
-    found: dict[Path, Path] = {}
-    for root in roots:
+def roots(sources: Folders) -> tuple[Path, ...]:
+    """One or several given folders. Raises `UserError` where one does not exist."""
+    given = [sources] if isinstance(sources, str | Path) else sources
+    for root in (found := tuple(map(Path, given))):
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name a study's folder or a run's folder")
-        for folder in find(root):
-            found.setdefault(folder.resolve(), folder)
+    return found
+
+
+def _distinct(places: Sequence[Path], find: Callable[[Path], list[Path]]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for folder in (folder for place in places for folder in find(place)):
+        found.setdefault(folder.resolve(), folder)
     return sorted(found.values(), key=str)  # as a table's column of folders sorts
-
-
-def _roots(sources: Sources) -> list[Path]:
-    return [Path(root) for root in ([sources] if isinstance(sources, str | Path) else sources)]

@@ -5,6 +5,7 @@ with FILE named `mutual_information*.json` beside the runs.
 """
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +43,7 @@ PRINTED = (3.63, 1.35, -1.25)
     needs=NEEDS,
 )
 def mutual_information(sources: Sources) -> Picture:
-    own = _measured(sources.folder)
+    own = _measured(sources.folders)
     curves = {"published": published.mutual_information(), **own}
     fits = {source: _fitted(curve) for source, curve in curves.items()}
     rows = [
@@ -65,10 +66,10 @@ def mutual_information(sources: Sources) -> Picture:
     )
 
 
-def _measured(folder: Path | None) -> dict[str, pd.DataFrame]:
+def _measured(folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
     """Curve by the file it lies in. Raises `UserError` for a file that holds something else."""
     found = {}
-    for path in sorted(folder.rglob(PATTERN)) if folder else []:
+    for folder, path in ((one, path) for one in folders for path in sorted(one.rglob(PATTERN))):
         try:
             rows = json.loads(path.read_text("utf8"))["tables"]["Mutual information by distance"]
             curve = pd.DataFrame(rows)[COLUMNS]
@@ -76,7 +77,7 @@ def _measured(folder: Path | None) -> dict[str, pd.DataFrame]:
             raise UserError(
                 f"{path}: holds no mutual information by distance; write it with {NEEDS}"
             ) from None
-        found[path.relative_to(folder).with_suffix("").as_posix()] = curve  # type: ignore[arg-type]
+        found[path.relative_to(folder).with_suffix("").as_posix()] = curve
     return found
 
 

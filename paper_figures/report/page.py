@@ -41,7 +41,7 @@ class Section:
 
 def is_shown(item: Item, sources: Sources) -> bool:
     """Whether runs have a part in it; without runs, always."""
-    return sources.folder is None or bool(item.folders)
+    return not sources.folders or bool(item.folders)
 
 
 def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
@@ -73,8 +73,8 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
     )
     pages.filters["marked"] = marked
     return pages.get_template("report.html").render(
-        subject=subject if sources.folder else "the published numbers",
-        lead=lead(sources) if sources.folder else [("lead", "", published)],
+        subject=subject if sources.folders else "the published numbers",
+        lead=lead(sources) if sources.folders else [("lead", "", published)],
         sections=[section for section in every if not section.is_empty],
     )
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from analysis.answer import Answer, table_lines
 from analysis.questions import QUESTIONS, ask
 from tests.analysis.made_runs import config, write_run, write_study
+from tst_study.command_line import program
 from tst_study.errors import UserError
 
 
@@ -140,6 +142,18 @@ def test_the_command_prints_and_writes_without_torch(tmp_path: Path) -> None:
     assert "C0 = 3.625, a = 1.355, k = -1.246" in done.stdout
     written = tmp_path / "answer.json"
     assert json.loads(written.read_text())["question"] == "mutual-information"
+
+
+def test_folders_named_one_after_the_other_are_read_together(tmp_path: Path) -> None:
+    named = []
+    for bag_size, loss in ((1, 3.5), (4, 3.4)):
+        named += ["--runs", str(tmp_path / f"s{bag_size}")]
+        write_run(tmp_path / f"s{bag_size}", config(bag_size=bag_size, step_ratio=0.25), loss)
+    said = CliRunner().invoke(program(), ["analyse", *named])
+    assert "1 setting against the baseline" in said.output
+    drawn = ["--only", "overview", "--to", str(tmp_path / "drawn")]
+    CliRunner().invoke(program(), ["figures", *named, *drawn], catch_exceptions=False)
+    assert list((tmp_path / "drawn").rglob("overview*.png"))
 
 
 def test_a_folder_without_runs_is_refused_and_nothing_written_there(tmp_path: Path) -> None:

@@ -83,13 +83,35 @@ def test_micro_batches_add_up_with_the_counts_of_the_step() -> None:
     torch.testing.assert_close(sum(parts), method.loss(logits, labels, 0))
 
 
-def test_labels_that_are_not_shifted_are_refused() -> None:
-    """Hugging Face's convention: labels are the inputs, and the model shifts them."""
-    tokens = text(POSITIONS * 4)[:, :-1]
-    method = tst()
-    hidden = method.embed(nn.Embedding(WORDS, WORDS), tokens, 0)
-    with pytest.raises(ValueError, match=r"labels .*: shift them"):
-        method.loss(hidden, tokens.clone(), 0)
+@pytest.mark.parametrize(("by", "line"), [(0, "tokens themselves: shift"), (4, "shifted by 4: ")])
+@pytest.mark.parametrize("without_a_target", [0, 9])
+def test_labels_that_are_not_shifted_by_one_are_refused(
+    by: int, line: str, without_a_target: int
+) -> None:
+    """Hugging Face's convention, where the model shifts its inputs; and the next bag by hand."""
+    tokens = text(POSITIONS * 4 + 4)
+    method, table = tst(), nn.Embedding(WORDS, WORDS)
+    for right in (1, by):
+        hidden = method.embed(table, tokens[:, : POSITIONS * 4], 0)
+        labels = tokens[:, right : right + POSITIONS * 4].clone()
+        labels[:, :without_a_target] = -100
+        if right == 1:
+            method.loss(hidden, labels, 0)
+            continue
+        with pytest.raises(ValueError, match=line):
+            method.loss(hidden, labels, 0)
+
+
+@pytest.mark.parametrize("length", [POSITIONS, POSITIONS * 4])
+def test_a_loader_that_reads_the_same_in_both_phases_is_refused_at_the_switch(length: int) -> None:
+    method, table = tst(), nn.Embedding(WORDS, 8)
+    tokens = text(4 * length)[:, : 4 * length]
+    for step in range(5):
+        method.embed(table, tokens, step)
+    with pytest.raises(
+        ValueError, match=r"before the switch .* raw_length\(step, L\) ids, 4 times"
+    ):
+        method.embed(table, tokens, 5)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +119,7 @@ def test_labels_that_are_not_shifted_are_refused() -> None:
     [
         (lambda m, e, t: m.embed(e.weight, t, 0), "pass the module, not its weight"),
         (lambda m, e, t: m.embed(e, t[:, :-1], 0), r"must be \(batch, l · 4\)"),
+        (lambda m, e, t: m.embed(e, t[:, :0], 0), r"must be \(batch, l · 4\)"),
         (lambda m, e, t: m.embed(e, t.to(torch.uint16), 0), r"tokens are torch\.uint16"),
         (lambda m, e, t: m.embed(e, t, STEPS), "step = 10 lies outside 0 … 9"),
         (lambda m, e, t: m.loss(m.embed(e, t, 0), t.where(t > 3, -1), 0), "mark positions without"),

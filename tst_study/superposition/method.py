@@ -93,6 +93,8 @@ class Superposition:
     """Weights of the s targets: a name, s numbers, rows of s numbers that lie evenly over the
     superposed steps, or a function of the step that returns a name or s numbers."""
     _last: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _bags: int | None = field(default=None, init=False, repr=False, compare=False)
+    """Positions of the last sequence of bags."""
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -112,7 +114,7 @@ class Superposition:
         mode = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
         return (
             f"Token superposition{mode}: bags of s = {self.bag_size} tokens in steps 1 to "
-            f"{self.superposed_steps:,}, next-token training to step {self.steps:,}; "
+            f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; "
             f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
         )
 
@@ -165,8 +167,9 @@ class Superposition:
             (B, l, d).
 
         Raises:
-            ValueError: a length that is no multiple of s, ids of another type, a step beyond the
-                end; TypeError for a weight in place of its module.
+            ValueError: a length that is no multiple of s, or that a loader did not change at the
+                switch, ids of another type, a step beyond the end; TypeError for a weight in place
+                of its module.
         """
         if not isinstance(embedding, nn.Module):
             raise TypeError(
@@ -175,13 +178,14 @@ class Superposition:
             )
         stride = self.objective(step).stride
         _check_ids(tokens, "tokens")
-        if tokens.dim() != 2 or tokens.shape[1] % stride:
+        if tokens.dim() != 2 or not tokens.numel() or tokens.shape[1] % stride:
             raise ValueError(
                 f"tokens {tuple(tokens.shape)} at step {step} must be (batch, l · {stride}): read "
                 f"raw_length(step, L) ids a sequence"
             )
         if not torch.compiler.is_compiling():
             self._last = tokens
+            self._check_positions(tokens.shape[1] // stride, bagged=stride > 1)
         if stride == 1:
             vectors: Tensor = embedding(tokens)
             return vectors
@@ -262,6 +266,14 @@ class Superposition:
             cross_entropy=cross_entropy,
         )
 
+    def _check_positions(self, positions: int, *, bagged: bool) -> None:
+        if not bagged and self._bags and positions == self._bags * self.bag_size:
+            raise ValueError(
+                f"{self._bags} positions before the switch and {positions} after it: the loader "
+                f"must read raw_length(step, L) ids, {self.bag_size} times as many before as after"
+            )
+        self._bags = positions if bagged else None
+
     def _check_labels(self, labels: Tensor) -> None:
         _check_ids(labels, "labels")
         if torch.compiler.is_compiling():
@@ -274,11 +286,24 @@ class Superposition:
             raise ValueError(
                 f"labels hold {int(negative[0])}: mark positions without a target by {IGNORE}"
             )
-        if last is not None and last.shape == labels.shape and torch.equal(last, labels):
+        if last is None or last.shape != labels.shape or _are_shifted(labels, last, 1):
+            return
+        if _are_shifted(labels, last, 0):
             raise ValueError(
                 "labels are the tokens themselves: shift them by one, tokens[:, 1:] (Hugging "
                 "Face's models shift inside, this loss does not)"
             )
+        if self.bag_size < labels.shape[1] and _are_shifted(labels, last, self.bag_size):
+            raise ValueError(
+                f"labels are shifted by {self.bag_size}: shift them by one, tokens[:, 1:], also "
+                "where they are the next bag"
+            )
+
+
+def _are_shifted(labels: Tensor, tokens: Tensor, by: int) -> bool:
+    """Whether all (B, n) labels that are targets are the tokens so many places on."""
+    known = labels[:, : labels.shape[1] - by]
+    return bool(((known == tokens[:, by:]) | (known == IGNORE)).all())
 
 
 def _check_ids(ids: Tensor, name: str) -> None:
