@@ -27,6 +27,7 @@ REFUSALS = [
     (2, ("tensor=2",), MIXTURE, "sequence_parallel = false"),
     (2, ("overlap_weights=true",), (), "needs the shares"),
     (3, ("expert=3",), MIXTURE, "model.experts.count = 4"),
+    (2, ("expert=2",), (), "needs a model with experts"),
     (2, ("expert=4",), MIXTURE, "does not divide the 2 processes of a pipeline stage"),
     (
         2,

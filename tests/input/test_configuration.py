@@ -99,7 +99,7 @@ OVERRIDES = [
     ('name="\\u001b[31m"', "name: '\\x1b[31m': names a folder"),
     (f"name='{'x' * 101}'", "names a folder: a letter or digit, then up to 99"),
     (f"name='{'字' * 100}'", "names a folder: a letter or digit, then up to 99"),
-    ("execution.micro_batch=3", "batch.sequences = 16 does not divide by execution.micro_batch"),
+    ("execution.micro_batch=3", "execution.micro_batch = 3 does not divide the 16 sequences"),
     ("execution.keep_steps=[0]", "execution.keep_steps.0: 0: "),
     ("execution.keep_steps=[101]", "execution.keep_steps = 101 lies beyond the last step, 100"),
     ("execution.fork_from={folder='x'}", "execution.fork_from.step: missing"),

@@ -508,22 +508,11 @@ class Config(Strict):
                 f"label_smoothing.first_step = {smoothing.first_step} lies in the superposed "
                 f"phase, whose targets are bags: begin after step {bagged}"
             )
-        parallel = self.execution.parallel
-        if self.model.experts is None and parallel != "auto" and parallel.expert > 1:
-            raise ValueError(
-                f"execution.parallel.expert = {parallel.expert} needs a model with experts"
-            )
         last_kept = max(self.execution.keep_steps, default=0)
         if last_kept > self.schedule.last_step:
             raise ValueError(
                 f"execution.keep_steps = {last_kept} lies beyond the last step, "
                 f"{self.schedule.last_step}"
-            )
-        micro = self.execution.micro_batch
-        if micro is not None and self.batch.sequences % micro:
-            raise ValueError(
-                f"batch.sequences = {self.batch.sequences} does not divide by "
-                f"execution.micro_batch = {micro}"
             )
         return self
 

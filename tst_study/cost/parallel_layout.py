@@ -95,6 +95,8 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
         width, sharers = experts.feed_forward_size, parallel.expert_tensor_ranks
         divided.append(("expert", parallel.expert, "model.experts.count", experts.count))
         divided.append(("tensor", sharers, "model.experts.feed_forward_size", width))
+    elif parallel.expert > 1:
+        yield "expert", "it needs a model with experts"
     for key, size, name, number in divided:
         if number % size:
             yield key, f"{name} = {number} does not divide by it"
