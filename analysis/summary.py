@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.tables.columns import Tables, rows_of
-from analysis.verdict.comparison import SAME, Comparison, compare
+from analysis.verdict.comparison import Comparison, compare
 from analysis.verdict.learning_rate import Sweep, sweeps
 from analysis.verdict.matched import EQUAL_LOSS, matched
 from analysis.verdict.question import questions_of
-from analysis.wording import bounds, left_out, number, told_apart_by_set_up, verdict_lines
+from analysis.wording import bounds, left_out, number, verdict_lines
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,6 @@ class Summary:
         """The matches at equal loss that have a number."""
         rows = self.matches
         return rows[(rows["kind"] == EQUAL_LOSS) & rows["steps_ratio"].notna()]
-
-    @functools.cached_property
-    def groups(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        """Rows of the comparison by what they share (`SAME`): corpora, lengths and rates in
-        order."""
-        order = ["corpus", "steps", "learning_rate"]
-        table = self.comparison.table.sort_values(order, kind="stable")
-        return dict(list(table.groupby(list(SAME), sort=False)))
-
-    @functools.cached_property
-    def labels(self) -> dict[tuple[Any, ...], str]:
-        """Of each of these its corpus and length, and what else tells it apart."""
-        sizes = self.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
-        firsts = [rows.iloc[0] for rows in self.groups.values()]
-        names = told_apart_by_set_up(
-            [f"{row['corpus']}, {row['steps']:,} steps" for row in firsts],
-            [{**row, "parameters": sizes[row["group"]]} for row in firsts],
-        )
-        return dict(zip(self.groups, names, strict=True))
 
     def headline(self) -> str:
         """One sentence: how many settings won, lost, tied, and how many may not claim."""

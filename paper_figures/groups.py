@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from analysis import published
 from analysis.summary import Summary
 from analysis.tables.columns import rows_of
 from analysis.verdict.comparison import SAME
-from analysis.wording import span, told_apart
+from analysis.wording import span, told_apart, told_apart_by_set_up
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -69,10 +70,16 @@ class Group:
     def steps(self) -> int:
         return int(self.members["steps"].iloc[0])
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """Corpus and length, and what else tells it from other groups."""
-        return self.summary.labels[tuple(self.rows[list(SAME)].iloc[0])]
+        sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
+        return self._own(
+            lambda rows: told_apart_by_set_up(
+                [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
+                [{**row, "parameters": sizes[row["group"]]} for row in rows],
+            )
+        )
 
     @property
     def is_generated(self) -> bool:
@@ -112,16 +119,21 @@ class Group:
     @functools.cached_property
     def slug(self) -> str:
         """Part of a file name: corpus and steps, and whatever else tells it from other groups."""
-        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
-        names = told_apart(
-            [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
-            [row["group"][:6] for row in rows],
-            [f"lr{row['learning_rate']:g}" for row in rows],
-            [file_part(row["eval_set"]) for row in rows],
-            by="-",
+        return self._own(
+            lambda rows: told_apart(
+                [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
+                [row["group"][:6] for row in rows],
+                [f"lr{row['learning_rate']:g}" for row in rows],
+                [file_part(row["eval_set"]) for row in rows],
+                by="-",
+            )
         )
-        own = [tuple(row[name] for name in SAME) for row in rows]
-        return names[own.index(tuple(self.rows[list(SAME)].iloc[0]))]
+
+    def _own(self, names: Callable[[list[dict[str, Any]]], list[str]]) -> str:
+        """Of names of all groups that were compared, made from a row of each, its own."""
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
+        keys = [tuple(row[name] for name in SAME) for row in rows]
+        return names(rows)[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     def only(self, rows: pd.DataFrame) -> Group:
         return replace(self, rows=rows.reset_index(drop=True))

@@ -14,6 +14,7 @@ The format follows from the file. Sources of the formats, as read in November 20
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import struct
@@ -313,10 +314,12 @@ def _table(log: Log) -> Iterator[Log]:
 def read_facts(path: Path) -> dict[str, dict[str, str]]:
     """A `runs.csv`: facts by run, without empty cells."""
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); write one with --template") from None
-    if "run" not in table:
+        with path.open(newline="", encoding="utf8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); write one with --template"
+        ) from None
+    if any("run" not in row for row in rows):
         raise UserError(f"{path}: column 'run' is missing; write one with --template")
-    rows = rows_of(table)
     return {row["run"]: {k: v for k, v in row.items() if k != "run" and v} for row in rows}
