@@ -115,7 +115,8 @@ def plan(
     trains = launcher_of(launcher, Options(processes=processes, profile=profile))
     usual = trains.prices()
     price = usual.per_gpu_hour if price is None else price
-    prices = Prices(device or usual.device, mfu or usual.mfu, price)
+    # Hours that are timed are this machine's, whatever cluster a profile describes.
+    prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
     gpu = prices.gpu()
     memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
 

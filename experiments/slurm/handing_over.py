@@ -21,6 +21,7 @@ from experiments.slurm import submission
 from experiments.slurm.batch_script import array_script, command_script
 from experiments.slurm.code_copy import FOLDER, keep_code
 from experiments.slurm.commands import SlurmError, call, setting
+from experiments.slurm.jobs import launches_of
 from experiments.slurm.profile import Profile, Resources
 from experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from experiments.studies.catalogue import STUDIES
@@ -56,12 +57,14 @@ class Submitted:
     """Small jobs by their kind."""
     refused: list[str] = field(default_factory=list)
     """What Slurm said."""
+    warnings: list[str] = field(default_factory=list)
     first_script: str = ""
     undecided: int = 0
     """Runs that wait for results of these, such as that of a sweep."""
 
     def lines(self) -> list[str]:
         text = [
+            *self.warnings,
             f"{len(self.over)} over, {len(self.adopted)} queued or running already",
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
@@ -199,6 +202,7 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
+        result.warnings = short_times(open_, profile)
         result.hand_over(open_)
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
@@ -208,3 +212,19 @@ def submit_to_slurm(
             named = [study.name, "--scale", study.scale, "--runs", place]
             result.follow_up(rest, [COLLECT, *(named if study.name in STUDIES else [place])])
     return result
+
+
+def short_times(runs: Sequence[PlannedRun], profile: Profile) -> list[str]:
+    """A line for each run whose launch would be told to stop before its first step, by the longest
+    start-up that was cut short so."""
+    said = []
+    for run in runs:
+        resources = profile.resources_of(*run.names)
+        early = [one.words for one in launches_of(run.folder) if one.outcome == "early"]
+        seconds = max((int(words.split()[0]) for words in early), default=0)
+        if seconds and 0 < resources.seconds <= seconds + profile.signal_seconds:
+            said.append(
+                f"{run.run_id}: its last start-up took {seconds} s or more, of time = "
+                f"{resources.time!r} with signal_seconds = {profile.signal_seconds}; say more time"
+            )
+    return said

@@ -182,7 +182,9 @@ def _trunk_of(folder: Path, run: PlannedRun | None) -> str:
 
 
 def matching(rows: Sequence[StatusRow], pattern: str, root: Path) -> list[StatusRow]:
-    """Those whose names match. Raises `UserError` where none does."""
+    """Those whose names match. Raises `UserError` where none does, or there is none."""
+    if not rows:
+        raise UserError(f"{root}: no run folder there; name the folder that holds the runs")
     found = [one for one in rows if matches(one.run_id, pattern)]
     if pattern and not found:
         raise UserError(

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from experiments.launcher import Options, the_only_submitter
+from experiments.plan.planned_run import PlannedRun
 from experiments.run_process import write_config
 from experiments.slurm import batch_script, code_copy, submission
 from experiments.slurm.batch_script import array_script
 from experiments.slurm.code_copy import keep_code
 from experiments.slurm.commands import SlurmError
+from experiments.slurm.handing_over import short_times
 from experiments.slurm.launcher import Slurm
 from experiments.slurm.profile import Profile, Resources, load_profile
 from experiments.slurm.submission import Submission
@@ -269,3 +271,14 @@ def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs:
     assert said.status == 2
     assert "cannot be trained on 3 ranks" in said.err
     assert not (tmp_path / "prepared").exists()
+
+
+def test_a_time_shorter_than_the_last_start_up_is_warned_of(tmp_path: Path) -> None:
+    run = PlannedRun(example("name=a"), "0" * 64, tmp_path / "a-01230123")
+    (run.folder / "job").mkdir(parents=True)
+    (run.folder / "job" / "launches").write_text("1 early 0 0 - 700 s\n1 69 0 5 - -\n")
+    short, enough = (Profile(resources=Resources(time=time)) for time in ("16", "17"))
+    (said,) = short_times([run], short)
+    assert "700 s" in said
+    assert "time = '16'" in said
+    assert short_times([run], enough) == []
