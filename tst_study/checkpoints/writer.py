@@ -27,7 +27,6 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 
 from tst_study.checkpoints.places import digests_of
-from tst_study.config.megatron_version import WRITES_IN_THREADS, megatron_version
 
 
 def _write(
@@ -53,8 +52,8 @@ def _write(
 def plan_save(state: ShardedStateDict, place: Path, strategy: Any) -> Any:
     """What each rank is to write into `place`, by Megatron's plan and its request; all ranks
     together. `strategy`: None for Megatron's own."""
-    kind = "multithread" if megatron_version() >= WRITES_IN_THREADS else "multiproc"
-    setattr(FileSystemWriterAsync, f"write_preloaded_data_{kind}", staticmethod(_write))
+    for kind in ("multiproc", "multithread"):  # before 0.17, and since
+        setattr(FileSystemWriterAsync, f"write_preloaded_data_{kind}", staticmethod(_write))
     filesystem_async._results_queue = queue.SimpleQueue()  # a save before may have been given up
     named: dict[str, Any] = {"validate_access_integrity": False, "async_sharded_save": True}
     if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters:

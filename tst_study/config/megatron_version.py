@@ -18,8 +18,6 @@ from tst_study.errors import UserError
 
 OLDEST, FIRST_UNTRIED = (0, 16, 1), (0, 20)
 
-WRITES_IN_THREADS = (0, 17)
-
 
 @cache
 def megatron_version() -> tuple[int, ...]:
