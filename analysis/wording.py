@@ -77,12 +77,12 @@ def gain(row: Mapping[str, Any], digits: int = 3) -> str:
     return f"{mean} [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
 
 
-def bounds(row: Mapping[str, Any], digits: int = 2) -> str:
+def bounds(row: Mapping[str, Any]) -> str:
     """`0.75, 1.51`, `0.75, open` on a side that the runs do not bound; empty without either."""
     ends = (row["low"], row["high"])
     if all(map(pd.isna, ends)):
         return ""
-    said = ("open" if pd.isna(end) else f"{end:.{digits}f}".replace("-", "−") for end in ends)
+    said = ("open" if pd.isna(end) else f"{end:.2f}".replace("-", "−") for end in ends)
     return ", ".join(said)
 
 

@@ -19,7 +19,7 @@ from analysis.fits.law.superposition_law import Law, published_law
 from analysis.summary import Summary, summarise
 from analysis.tables.source import read_tables
 from analysis.verdict.comparison import Comparison
-from analysis.verdict.intervals import mean_interval
+from analysis.verdict.decide import paired
 from paper_figures.report.sections import verdicts as grids_of_verdicts
 
 ROOT = Path(__file__).parents[1]
@@ -69,9 +69,10 @@ def verdict(family: str, question: str, after: str = "") -> Triple:
 
 
 def over_seeds(values: Iterable[float], rows: int = 1) -> Triple:
-    found = mean_interval(np.array(list(values)), rows)
-    assert found
-    return found
+    found = paired(list(values), rows)
+    assert found.low is not None
+    assert found.high is not None
+    return found.gain, found.low, found.high
 
 
 def gains(record: str, name: str, arm: str = "superposed") -> pd.Series:

@@ -20,7 +20,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from analysis.tables.columns import rows_of
-from analysis.verdict.intervals import COPIES, LEVEL, Design, critical, exceeded
+from analysis.verdict.intervals import LEVEL, Design, critical, exceeded, varies
 from analysis.verdict.question import Question
 from tst_study.errors import UserError
 from tst_study.statistics import detectable
@@ -95,8 +95,7 @@ def _without_claim(losses: Losses, contrast: tuple[str, str], allowed: int) -> E
     differences = (against - arm).dropna().to_numpy(float)
     if not len(differences):
         return Estimate(0, allowed, math.nan, verdict="no pair yet")
-    spread = np.ptp(differences) > COPIES * np.abs(differences).max()
-    deviation = float(differences.std(ddof=1)) if len(differences) > 1 and spread else None
+    deviation = float(differences.std(ddof=1)) if varies(differences) else None
     return Estimate(len(differences), allowed, float(differences.mean()), deviation)
 
 

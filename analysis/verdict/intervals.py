@@ -11,15 +11,11 @@ correlations (Hasler and Hothorn, 2008). `benchmarks/verdict_coverage.py` simula
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, special, stats
 from scipy.stats import qmc
-
-from tst_study.statistics import critical_t
 
 LEVEL = 0.95
 _FLOOR = 0.1
@@ -145,18 +141,7 @@ def critical(correlation: np.ndarray, freedom: float, level: float = LEVEL) -> f
     return float(optimize.brentq(over, least, most, xtol=1e-4))
 
 
-COPIES = 1e-9
-"""Values that agree to nine digits are one run's, recorded again under other seeds."""
-
-
-def mean_interval(
-    values: Sequence[float] | np.ndarray, comparisons: int = 1
-) -> tuple[float, float, float] | None:
-    """Mean and its 95% t-interval over seeds (of all `comparisons` together), or None for fewer
-    than two values, or values that are copies of one."""
-    if len(values) < 2 or np.ptp(values) <= COPIES * np.abs(values).max():
-        return None
-    mean = float(np.mean(values))
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = critical_t(len(values) - 1, comparisons) * error
-    return mean, mean - half, mean + half
+def varies(values: np.ndarray) -> bool:
+    """Whether these are of several seeds: values that agree to nine digits are one run's, recorded
+    again under other seeds."""
+    return len(values) > 1 and bool(np.ptp(values) > 1e-9 * np.abs(values).max())

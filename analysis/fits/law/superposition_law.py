@@ -184,19 +184,18 @@ def columns(rows: pd.DataFrame, units: tuple[float, float]) -> dict[str, Any]:
     }
 
 
-def fit_law(rows: pd.DataFrame, given: Mapping[str, float] | None = None) -> Law:
+def fit_law(rows: pd.DataFrame) -> Law:
     """Fit by generalised least squares on the loss, one error per trunk and one per run.
 
     Columns: params, tokens (latent), bag_size, step_ratio, targets (`effective_targets`), loss
     (nats, annealed), level (label of the baseline that a run shares), trunk (label of what shares
     an error), size (label). Of one size nothing is learnt about κ, of one length nothing about c
     and d: they are held at 0, at `DATA_EXPONENT` and at 0, and `held` says so; d as well where one
-    s alone was trained at several lengths. `given`: parameters that rows of few shapes do not
-    determine, and their values from elsewhere. Where the rest is not determined either the fit is
-    refused (`NotConvergedError`).
+    s alone was trained at several lengths. Where the rest is not
+    determined either the fit is refused (`NotConvergedError`).
     """
     size, length = (float(np.exp(np.log(rows[name]).mean())) for name in ("params", "tokens"))
-    held = {name: (value, "given") for name, value in (given or {}).items()}
+    held: dict[str, tuple[float, str]] = {}
     if rows["params"].nunique() == 1:
         held["size"] = (0.0, "one model size")
     lengths = rows[rows["bag_size"] > 1].groupby("bag_size")["tokens"].nunique()
