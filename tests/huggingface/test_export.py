@@ -21,6 +21,8 @@ from tests.tiny_runs import run
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
 from tst_study.config.schema import Config
+from tst_study.data.preparation.prepare import prepare
+from tst_study.data.preparation.request import Request
 from tst_study.errors import UserError
 from tst_study.evaluation.run import trained_model
 from tst_study.huggingface import export as export_module
@@ -196,6 +198,22 @@ def test_the_hub_reads_the_fields_of_the_card(llama: tuple[Path, Path], tmp_path
     assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
     assert (data.datasets, data.base_model) == (["a/b"], ["o/m"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+
+
+def test_a_dataset_that_was_streamed_is_on_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its id on the hub, which here is a folder: `datasets` looks there first."""
+    from huggingface_hub import ModelCard
+
+    rows = tmp_path / "acme" / "stories" / "train.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text("".join(json.dumps({"text": f"Story {n}. " * 40}) + "\n" for n in range(40)))
+    monkeypatch.chdir(tmp_path)
+    asked = Request(["hf://acme/stories:train"], "bytes", validation_share=0.1)
+    prepare(asked, "prepared", progress=False)
+    _, made = train_and_export(Path("prepared"), tmp_path / "trained")
+    assert ModelCard.load(made / "README.md").data.datasets == ["acme/stories"]
 
 
 @pytest.mark.parametrize(
