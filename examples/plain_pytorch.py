@@ -109,11 +109,7 @@ def train(options: argparse.Namespace) -> list[dict[str, object]]:
                 "held_out_loss": held_out_loss(model, held_out, options.length),
             }
             rows.append(row)
-            print(
-                "  ".join(
-                    f"{k} {v:.4f}" if type(v) is float else f"{k} {v}" for k, v in row.items()
-                )
-            )
+            print(json.dumps(row))
     return rows
 
 
@@ -134,8 +130,21 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+def facts(options: argparse.Namespace) -> dict[str, object]:
+    """What no row says: with it as the log's first line, `tst-study import` has no questions."""
+    model = GPT(options.width, options.layers, options.heads, options.length)
+    said = {key: vars(options)[key] for key in ("bag_size", "step_ratio", "steps", "seed")}
+    if options.bag_size == 1:
+        said["step_ratio"] = 0.0
+    said["parameters"] = sum(weights.numel() for weights in model.parameters())
+    said["tokens_per_step"] = options.sequences * options.length
+    said["learning_rate"] = options.rate
+    return {**said, "corpus": "books", "eval_set": "books.val", "annealed": True}
+
+
 if __name__ == "__main__":
     chosen = arguments()
     lines = train(chosen)
     if chosen.log:
-        chosen.log.write_text("".join(json.dumps(row) + "\n" for row in lines))
+        chosen.log.parent.mkdir(parents=True, exist_ok=True)
+        chosen.log.write_text("".join(json.dumps(row) + "\n" for row in [facts(chosen), *lines]))

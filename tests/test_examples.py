@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from analysis.tables.imports import import_logs
+from analysis.verdict.comparison import compare
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -64,7 +65,7 @@ def text() -> Tensor:
     return torch.arange(5000).remainder(97).to(torch.uint8)
 
 
-def test_plain_pytorch(text: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pytorch(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("plain_pytorch.py")
     monkeypatch.setattr(module, "read", short(text))
     small = ["--steps", "8", "--every", "4", "--length", "16", "--width", "16", "--sequences", "2"]
@@ -75,6 +76,11 @@ def test_plain_pytorch(text: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Superposition", WithoutUs)
     assert module.train(module.arguments(small)) == baseline
     assert len((EXAMPLES / "plain_pytorch.py").read_text().splitlines()) <= 150
+    for name, rows in (("4", superposed), ("1", baseline)):
+        facts = module.facts(module.arguments([*small, "--bag-size", name]))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, [facts, *rows])))
+    (pair,) = compare(import_logs([str(tmp_path)], {}).runs).pairs.to_dict("records")
+    assert pair["gain"] == baseline[-1]["held_out_loss"] - superposed[-1]["held_out_loss"]
 
 
 def test_hugging_face(text: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
