@@ -48,7 +48,8 @@ def read_folders(folders: Sequence[Path]) -> Tables:
         except (KeyError, TypeError, IndexError) as error:
             problems.append(f"{folder}: the record lacks what this version needs ({error!r})")
     names = [str(record.folder) for record in records]
-    curves = _long(names, map(_curve, records), CURVES)
+    logged = ([{**row, "moe": _text(row.get("moe"))} for row in one.metrics] for one in records)
+    curves = _long(names, logged, CURVES)
     evaluations = _long(names, map(_evaluations, records), EVALUATIONS)
     return Tables.of(rows, curves, evaluations, problems)
 
@@ -152,10 +153,6 @@ def training_group_of_any_length(config: Mapping[str, Any], data: Mapping[str, A
     """Like `training_group`, whatever the number of steps and of warm-up steps."""
     varied = (*VARIED, "schedule.steps", "schedule.warmup_steps")
     return digest(identity_form(config, data, varied))[:12]
-
-
-def _curve(record: RunRecord) -> list[Mapping[str, Any]]:
-    return [{**row, "moe": _text(row.get("moe"))} for row in record.metrics]
 
 
 def _evaluations(record: RunRecord) -> list[Mapping[str, Any]]:

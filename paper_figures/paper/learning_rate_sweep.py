@@ -48,22 +48,19 @@ def learning_rate_sweep(sources: Sources) -> Picture:
         {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
     )
     data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
+    more = list(dict.fromkeys(data["panel"]))[PANELS:]
+    not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
     return Picture(
         caption="The peak learning rates that the paper used; its sweep is a picture whose numbers "
         "were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
         "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-        f"edge: diverged. {number(len(used), 'run')}.{_not_drawn(data)}",
+        f"edge: diverged. {number(len(used), 'run')}.{not_drawn}",
         data=data,
         folders=used,
         draw=partial(_figure, data),
         finding=_finding(sweeps),
     )
-
-
-def _not_drawn(data: pd.DataFrame) -> str:
-    names = list(dict.fromkeys(data["panel"]))[PANELS:]
-    return f" In the data alone: {', '.join(names)}." if names else ""
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
