@@ -65,6 +65,7 @@ OVERRIDES = [
     ),
     ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
     ("model.experts={cuont=4}", "did you mean model.experts.count?"),
+    ("schedule.step=4", "schedule.step: unknown key; did you mean schedule.steps?"),
     ("bag_size=4", "bag_size: unknown key; did you mean superposition.bag_size?"),
     ("superposition.s=4", "did you mean superposition.bag_size?"),
     ("optimizer={lr=1}", "optimizer.lr: unknown key; did you mean optimizer.learning_rate?"),

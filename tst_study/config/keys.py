@@ -37,6 +37,7 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
         message = f"missing; give it in the file or by --set {key}=…"
     else:
         message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
+        message = message.replace("an object", "a table such as {}")
         if not isinstance(first.get("input"), dict | list):
             given = repr(first.get("input"))
             message = f"{given if len(given) < 80 else given[:79] + '…'}: {message}"
@@ -46,8 +47,8 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
 
 def _near_key(given: str, keys: Iterable[str]) -> str | None:
     """The dotted key most like `given`: in its own section by initials (`lr`), symbol (`s`) or
-    spelling, and before that a key of exactly this name in another one. None where none is like it.
-    """
+    spelling, which a key of exactly this name in another one comes before unless but a letter is
+    wrong. None where none is like it."""
     section, _, name = given.rpartition(".")
     own: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -63,9 +64,8 @@ def _near_key(given: str, keys: Iterable[str]) -> str | None:
         "".join(part[0] for part in word.split("_")): word for word in own if "_" in word
     }
     meant = SYMBOLS.get(name) or by_initials.get(name) or name
-    near = [meant] if meant in own else []
-    if not near and meant not in others:
-        near = get_close_matches(meant.lower(), own, 1)
+    least = 0.6 if meant not in others else 0.85
+    near = [meant] if meant in own else get_close_matches(meant.lower(), own, 1, least)
     return own[near[0]] if near else others.get(meant)
 
 
