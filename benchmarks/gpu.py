@@ -43,11 +43,11 @@ PARTS: dict[str, tuple[str, float]] = {
     "reference": ("benchmarks.gpu_correctness:reference", 0.20),
     "correctness": ("benchmarks.gpu_correctness:correctness", 0.25),
     "loss": ("benchmarks.gpu_speed:loss", 0.10),
-    "steps-270m": ("benchmarks.gpu_speed:steps_270m", 0.20),
-    "steps-600m": ("benchmarks.gpu_speed:steps_600m", 0.20),
+    "steps-270m": ("benchmarks.gpu_speed:steps", 0.20),
+    "steps-600m": ("benchmarks.gpu_speed:steps", 0.20),
     # Before the last of the steps: a pair that is cut short says nothing.
     "pair": ("benchmarks.gpu_speed:pair", 0.35),
-    "steps-moe-1b": ("benchmarks.gpu_speed:steps_moe_1b", 0.25),
+    "steps-moe-1b": ("benchmarks.gpu_speed:steps", 0.25),
 }
 """By name: the generator of (name, value) that makes a part's results, and the most of the whole
 time that it may take. A part that cannot have a fifth of that is not begun."""
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     machine = machine_facts(options.device)
     machine["code"]["commit"] = machine["code"]["commit"] or options.commit
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "machine": machine,
         "small": options.small,
         "seconds": time.monotonic() - began,
@@ -109,7 +109,7 @@ def _correct(outcome: dict[str, Any]) -> bool:
 def run_apart(name: str, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """A part as a process; what it wrote by its end, or by the end of its time."""
     command = [sys.executable, __file__, "--part", name, "--device", options.device]
-    command += ["--work", str(options.work), "--budget", str(seconds)]
+    command += ["--work", str(options.work)]
     command += ["--small"] if options.small else []
     # The reference sees no GPU, so that nothing of it can be computed there.
     environment = {"CUDA_VISIBLE_DEVICES": ""} if name == "reference" else {}
@@ -138,6 +138,7 @@ def run_part(name: str, request: argparse.Namespace) -> None:
     """Run one part here. Every value is on disk before the next one is computed."""
     from tst_study.atomic_files import write_json
 
+    request.part = name
     module, _, function = PARTS[name][0].partition(":")
     results: dict[str, Any] = {}
     for key, value in getattr(import_module(module), function)(request):
@@ -149,15 +150,14 @@ def table(record: dict[str, Any]) -> list[str]:
     """The speeds of a record as Markdown."""
     rows = ["| model, steps of | latent tokens/s | MFU | peak over plan |", "|---|---|---|---|"]
     for name, part in record["parts"].items():
-        for who, phases in part["results"].items() if name.startswith("steps") else ():
-            for phase, row in phases.items():
-                if isinstance(row, dict):
-                    mfu, memory, planned = row["mfu"], row["peak_memory"], row["planned_memory"]
-                    rows.append(
-                        f"| {name[6:]}, {who}, {phase} | {row['latent_tokens_per_second']:,.0f} | "
-                        f"{'-' if mfu is None else f'{mfu:.0%}'} | "
-                        f"{'-' if memory is None else f'{memory / planned:.2f}'} |"
-                    )
+        for who, row in part["results"].items() if name.startswith("steps") else ():
+            if "failure" not in row:
+                mfu, memory, planned = row["mfu"], row["peak_memory"], row["planned_memory"]
+                rows.append(
+                    f"| {name[6:]}, {who} | {row['latent_tokens_per_second']:,.0f} | "
+                    f"{'-' if mfu is None else f'{mfu:.0%}'} | "
+                    f"{'-' if memory is None else f'{memory / planned:.2f}'} |"
+                )
     return rows
 
 

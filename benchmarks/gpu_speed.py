@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,26 +11,17 @@ from typing import Any
 
 import torch
 
-from benchmarks import bag_loss
-from benchmarks.measuring import device_name
-from benchmarks.steps import Compiler, PackageSteps, Step, plain_step, step_config
-from tst_study.config.phase_plan import plan_phases
-from tst_study.config.schema import Config, from_dict
-from tst_study.cost.compute import count_flops, count_parameters
-from tst_study.cost.devices import peak_flops
-from tst_study.cost.memory import estimate_memory
+from benchmarks import speed
+from benchmarks.steps import Compiler, step_config
+from tst_study.config.schema import Config, from_dict, to_dict
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import bundled_books
-from tst_study.model.model import superposition_objective
-from tst_study.parallel.process_groups import process_groups
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
 from tst_study.train import train
 
 Results = Iterator[tuple[str, Any]]
 LENGTH = 2048  # of the paper's dense family
-MOST_SEQUENCES = 8
-WARM_UP, REPEATS = 3, 10
+BAG_SIZES = {"270m": 6, "600m": 8, "moe-1b": 8}
 MODEL_34M = {
     "layers": 8,
     "hidden_size": 512,
@@ -46,109 +35,52 @@ MODEL_34M = {
 
 def loss(request: argparse.Namespace) -> Results:
     """Head and loss, forward and backward, at a small and a large vocabulary."""
-    sizes = [(8192, 1024, 32_768, 8), (8192, 4096, 128_256, 8)]
+    sizes = ("8192x1024x32768x8", "8192x4096x128256x8")
     dtype = "float32" if request.device == "cpu" else "bfloat16"
-    for size in [(64, 16, 256, 4)] if request.small else sizes:
-        repeats = 3 if request.small else 20
-        yield "x".join(map(str, size)), bag_loss.measure(size, repeats, request.device, dtype)
+    for size in ("64x16x256x4",) if request.small else sizes:
+        yield size, speed.losses(size, 3 if request.small else 20, request.device, dtype)
 
 
-def steps_270m(request: argparse.Namespace) -> Results:
-    return _steps("laptop-64" if request.small else "270m", 6, request)
-
-
-def steps_600m(request: argparse.Namespace) -> Results:
-    return _steps("laptop-64" if request.small else "600m", 8, request)
-
-
-def steps_moe_1b(request: argparse.Namespace) -> Results:
-    return _steps("laptop-moe" if request.small else "moe-1b", 8, request)
-
-
-def _steps(preset: str, bag_size: int, request: argparse.Namespace) -> Results:
+def steps(request: argparse.Namespace) -> Results:
     """Both phases on one model and plain PyTorch, eager, then with compiled layers.
 
-    One after the other, each alone in memory, so that peaks are its own.
+    One model after the other, each alone in memory, so that peaks are its own.
     """
-    began = time.monotonic()
+    preset = request.part.removeprefix("steps-")
     compilers: tuple[Compiler | None, ...] = (None, "eager" if request.small else "inductor")
     for compiler in compilers:
-        for who in ("package",) if "moe" in preset else ("package", "plain"):
-            key = f"{who}, compiled" if compiler else who
-            if time.monotonic() - began > 0.8 * request.budget:
-                yield key, {"failure": "no time was left"}
-            else:
-                yield key, _fitting(who, preset, bag_size, compiler, request)
+        for who in ("package",) if preset == "moe-1b" else ("package", "plain"):
+            for candidate, row in _fitting(who, preset, compiler, request).items():
+                yield f"{candidate}, compiled" if compiler else candidate, row
 
 
 def _fitting(
-    who: str, preset: str, bag_size: int, compiler: Compiler | None, request: argparse.Namespace
-) -> dict[str, Any]:
-    """`_measure` with the largest power of two of sequences that fits; a failure as text."""
-    sequences, length = (2, 16) if request.small else (MOST_SEQUENCES, LENGTH)
-    while True:
+    who: str, preset: str, compiler: Compiler | None, request: argparse.Namespace
+) -> speed.Rows:
+    """The steps with the largest power of two of sequences that fits; a failure as text."""
+    tiny = "laptop-moe" if preset == "moe-1b" else "laptop-64"
+    for sequences in (2,) if request.small else (8, 4, 2, 1):
         config = step_config(
-            {"preset": preset},
+            {"preset": tiny if request.small else preset},
             sequences,
-            length,
+            16 if request.small else LENGTH,
             dtype="bfloat16",
             device=request.device,
-            bag_size=bag_size,
+            bag_size=BAG_SIZES[preset],
             step_ratio=0.5,
         )
         try:
-            return _measure(who, config, compiler, request)
+            return speed.steps(config, (who,), compiler, 2 if request.small else 10)
         except Exception as error:  # of the compiler, too: the others must still be measured
-            if sequences == 1 or not isinstance(error, torch.OutOfMemoryError):
-                return {"failure": f"{type(error).__name__}: {error}"[:2000]}
+            failure = f"{type(error).__name__}: {error}"[:2000]
+            if not isinstance(error, torch.OutOfMemoryError):
+                break
         finally:
             torch.compiler.reset()
             gc.collect()
             if request.device == "cuda":
                 torch.cuda.empty_cache()
-        sequences //= 2
-
-
-def _measure(
-    who: str, config: Config, compiler: Compiler | None, request: argparse.Namespace
-) -> dict[str, Any]:
-    with process_groups(config) as ranks:
-        if who == "plain":
-            steps = {"phase 2": plain_step(config, ranks.device, compiler)}
-        else:
-            package = PackageSteps(config, ranks.device, compiler)
-            objective = superposition_objective(config.superposition)
-            steps = {"phase 1": package.step(objective), "phase 2": package.step(NEXT_TOKEN)}
-        return {
-            "sequences": config.batch.sequences,
-            "parameters": count_parameters(config.model).total,
-            **{phase: _speed(step, phase, config, request) for phase, step in steps.items()},
-        }
-
-
-def _speed(step: Step, phase: str, config: Config, request: argparse.Namespace) -> dict[str, Any]:
-    on_gpu = request.device == "cuda"
-    seconds = []
-    for number in range(WARM_UP + (2 if request.small else REPEATS)):
-        if on_gpu and number == 1:
-            torch.cuda.reset_peak_memory_stats()
-        began = time.perf_counter()
-        value = float(step())  # which waits for the device
-        seconds.append(time.perf_counter() - began)
-    median = statistics.median(seconds[WARM_UP:])
-    positions = config.batch.positions
-    peak = peak_flops(device_name(request.device), config.numerics.dtype)
-    read = "superposition" if phase == "phase 1" else "recovery"
-    return {
-        "first_step_seconds": seconds[0],
-        "step_seconds": median,
-        "latent_tokens_per_second": positions / median,
-        "raw_tokens_per_second": positions * plan_phases(config).tokens_per_position(read) / median,
-        "mfu": count_flops(config).per_step / median / peak if peak else None,
-        "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else None,
-        "planned_memory": estimate_memory(config, on_gpu=on_gpu).total,
-        "loss": value,
-    }
+    return {who: {"failure": failure}}
 
 
 def pair(request: argparse.Namespace) -> Results:
@@ -189,21 +121,21 @@ def books(request: argparse.Namespace) -> Path:
 
 def _config(arm: str, setting: Any, corpus: str, request: argparse.Namespace) -> Config:
     sequences, length, steps = (4, 32, 12) if request.small else (16, 256, 2000)
+    config = step_config(
+        {"preset": "laptop-64"} if request.small else MODEL_34M,
+        sequences,
+        length,
+        dtype="float32" if request.small else "bfloat16",
+        device=request.device,
+        **setting,
+    )
+    held_out = 2_000 if request.small else 200_000
     return from_dict(
         {
-            "study": "gpu",
+            **to_dict(config),
             "name": arm,
             "role": arm,
-            "model": {"preset": "laptop-64"} if request.small else MODEL_34M,
-            "superposition": setting,
-            "data": {
-                "corpora": [{"path": corpus}],
-                "validation_tokens": 2_000 if request.small else 200_000,
-            },
-            "batch": {"sequences": sequences, "sequence_length": length},
-            "optimizer": {"learning_rate": 1e-3},
+            "data": {"corpora": [{"path": corpus}], "validation_tokens": held_out},
             "schedule": {"steps": steps, "warmup_steps": steps // 20},
-            "numerics": {"dtype": "float32" if request.small else "bfloat16"},
-            "execution": {"device": request.device, "log_every": max(1, steps // 100)},
         }
     )

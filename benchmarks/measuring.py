@@ -4,10 +4,9 @@ and with what a measurement was made."""
 from __future__ import annotations
 
 import os
-import platform
 import random
+import re
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,99 +14,103 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import collect_env
 
 from tst_study.record.launch_facts import launch_facts
 
-TIMING_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-)
+
+def measured(
+    candidates: Mapping[str, Callable[[], Any]], repeats: int, device: str
+) -> dict[str, dict[str, Any]]:
+    """By candidate: the median of milliseconds; the ratio over every other one; and the MiB by
+    which memory rises in a call above what stands between calls, None where that is not known.
+
+    A ratio is the median of those within a repeat, where both met the same load: it moves less than
+    a ratio of medians.
+    """
+
+    def done(call: Callable[[], Any]) -> None:
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    calls = {name: (lambda call=call: done(call)) for name, call in candidates.items()}
+    risen = {name: _memory_risen(call, device) for name, call in calls.items()}
+    times = interleaved_seconds(calls, repeats)
+    return {
+        name: {
+            "milliseconds": 1e3 * statistics.median(own),
+            "over": {
+                other: statistics.median(a / b for a, b in zip(own, theirs, strict=True))
+                for other, theirs in times.items()
+                if other != name
+            },
+            "extra_mebibytes": risen[name],
+        }
+        for name, own in times.items()
+    }
 
 
 def interleaved_seconds(
-    candidates: Mapping[str, Callable[[], Any]],
-    repeats: int,
-    *,
-    warm_up: int = 3,
-    seconds: float = float("inf"),
+    calls: Mapping[str, Callable[[], Any]], repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds per call of each candidate: each once per repeat, in a new order every time.
-
-    A candidate that works on a GPU waits for it itself.
-    Stops early, at the end of a repeat, once `seconds` have passed; one repeat is always made.
-    """
-    began = time.perf_counter()
+    """Seconds of each: each once per repeat, in a new order every time."""
     order = random.Random(0)
-    for call in candidates.values():
-        for _ in range(warm_up):
-            call()
-    times: dict[str, list[float]] = {name: [] for name in candidates}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
-        for name in order.sample(list(candidates), len(candidates)):
+        for name in order.sample(list(calls), len(calls)):
             start = time.perf_counter()
-            candidates[name]()
+            calls[name]()
             times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - began > seconds:
-            break
     return times
 
 
-def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in times.items()}
+def _memory_risen(call: Callable[[], Any], device: str) -> float | None:
+    """MiB, after calls for what a library makes once."""
+    for _ in range(2):
+        call()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: peak resident size := current
+    except OSError:
+        return None
+    start = _resident_kibibytes("VmRSS")
+    call()
+    return max(0.0, (_resident_kibibytes("VmHWM") - start) / 2**10)
 
 
-def median_ratio(times: Mapping[str, list[float]], candidate: str, reference: str) -> float:
-    """Median over the repeats of candidate over reference within one repeat.
-
-    Within a repeat both met the same load, so this moves less than a ratio of medians.
-    """
-    pairs = zip(times[candidate], times[reference], strict=True)
-    return statistics.median(mine / other for mine, other in pairs)
+def _resident_kibibytes(field: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
     """For a record. `device`: "cpu" or "cuda"."""
     facts = launch_facts()
+    on_gpu = device == "cuda"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
-        "driver": _driver() if device == "cuda" else None,
-        "device_memory": _device_memory() if device == "cuda" else None,
-        "processor": _processor(),
+        "driver": collect_env.get_nvidia_driver_version(collect_env.run) if on_gpu else None,
+        "device_memory": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
+        "processor": re.findall(r"Model name:\s*(.*)", collect_env.get_cpu_info(collect_env.run)),
         "cores": os.cpu_count(),
         "load": list(os.getloadavg()),
         "code": facts["code"],
         "python": facts["python"],
         "versions": {**facts["versions"], "cuda": torch.version.cuda},
-        "environment": {name: os.environ[name] for name in TIMING_VARIABLES if name in os.environ},
+        # What times depend on.
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("OMP_", "MALLOC_", "PYTORCH_"))
+        },
     }
 
 
 def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "cpu"
-
-
-def _device_memory() -> int:
-    return torch.cuda.get_device_properties(0).total_memory
-
-
-def _driver() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.splitlines()[0].strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

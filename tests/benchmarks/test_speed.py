@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.measuring import interleaved_seconds, median_ratio
+from benchmarks.measuring import measured
+from benchmarks.speed import SIZES, main
 from benchmarks.steps import PackageSteps, PlainModel, plain_step, step_config, synthetic_tokens
-from benchmarks.training_step import main
 from tst_study.cost.compute import count_parameters
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition.method import NEXT_TOKEN
@@ -68,30 +69,35 @@ def test_both_steps_learn_the_batch_that_they_repeat() -> None:
             assert last < first - 0.1
 
 
-def test_a_ratio_is_taken_within_repeats() -> None:
-    times = {"a": [2.0, 20.0, 2.0], "b": [1.0, 10.0, 4.0]}
-    assert median_ratio(times, "a", "b") == 2.0
-
-
-def test_every_candidate_is_timed_once_per_repeat_until_the_time_is_up() -> None:
-    calls: list[str] = []
-    candidates = {name: (lambda n=name: calls.append(n)) for name in "ab"}
-    times = interleaved_seconds(candidates, repeats=5, warm_up=1)
-    assert [len(values) for values in times.values()] == [5, 5]
-    assert sorted(calls) == ["a"] * 6 + ["b"] * 6
-    assert len(interleaved_seconds(candidates, repeats=5, seconds=0.0)["a"]) == 1
-
-
-def test_the_comparison_runs_and_writes_its_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_candidate_is_timed_once_per_repeat_and_compared_within_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "step.json"
+    now = [0.0]
+    seconds = {"a": iter([2.0, 20.0, 2.0]), "b": iter([1.0, 10.0, 4.0])}
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    warming = {"a": 3, "b": 3}
+
+    def call(name: str) -> None:
+        warming[name] -= 1
+        if warming[name] < 0:
+            now[0] += next(seconds[name])
+
+    found = measured({name: (lambda n=name: call(n)) for name in "ab"}, repeats=3, device="cpu")
+    assert found["a"]["milliseconds"] == pytest.approx(2000)
+    assert found["a"]["over"] == pytest.approx({"b": 2.0})
+    assert all(next(rest, None) is None for rest in seconds.values())
+
+
+def test_losses_and_steps_are_compared_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SIZES, "tiny", ({"preset": "laptop-64"}, 2, 16))
     threads = torch.get_num_threads()
     try:
-        main(["--sizes", "tiny", "--repeats", "2", "--json", str(path)])
+        main(["tiny", "64x16x256x4", "--repeats", "2", "--json", str(tmp_path / "speed.json")])
     finally:
         torch.set_num_threads(threads)
-    (result,) = json.loads(path.read_text())["results"]
-    assert set(result["milliseconds"]) == {"tst_study", "tst_study, superposed", "plain PyTorch"}
-    assert [row["target"] for row in result["comparisons"]] == [1.25, 1.10]
-    assert "superposed s=8 / baseline" in capsys.readouterr().out
+    results = json.loads((tmp_path / "speed.json").read_text())["results"]
+    assert list(results["tiny"]) == ["baseline", "superposed", "plain PyTorch"]
+    assert {"plain PyTorch", "s=1", "s=4"} <= set(results["64x16x256x4"])
+    assert "of plain PyTorch" in capsys.readouterr().out

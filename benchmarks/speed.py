@@ -1,0 +1,157 @@
+"""Time and memory of whole training steps, and of head and bag loss, beside plain PyTorch's.
+
+    python -m benchmarks.speed --threads 2 --json speed.json     # all sizes, some minutes
+    python -m benchmarks.speed laptop-64 --repeats 200 --compile
+    python -m benchmarks.speed 2048x512x32768x16
+
+A size is one of steps, or a loss's: positions x hidden size x vocabulary x s. A step is: zero the
+gradients, forward, loss, backward, clip, AdamW. A loss is timed forward and backward, to the
+gradients of hidden states and head. Candidates run in one process, each once per repeat and in a
+new order each time; times are medians, ratios are medians of the ratios within a repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.measuring import device_name, machine_facts, measured
+from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
+from tst_study.config.schema import Config
+from tst_study.cost.compute import count_flops
+from tst_study.cost.devices import peak_flops
+from tst_study.cost.memory import estimate_memory
+from tst_study.model.model import superposition_objective
+from tst_study.parallel.process_groups import process_groups
+from tst_study.process.host import keep_freed_memory
+from tst_study.superposition import linear_bag_loss
+
+Rows = dict[str, dict[str, Any]]
+"""By candidate, what `measured` says of it, and more."""
+SIZES: dict[str, tuple[dict[str, Any], int, int]] = {
+    "laptop-64": ({"preset": "laptop-64"}, 16, 64),
+    "laptop-256": ({"preset": "laptop-256"}, 8, 256),
+    # Where the head is as large as all layers: what the loss in one pass is for.
+    "768-32k": (
+        {
+            "layers": 4,
+            "hidden_size": 768,
+            "attention_heads": 12,
+            "key_value_heads": 12,
+            "head_size": 64,
+            "feed_forward_size": 2048,
+            "vocabulary_size": 32_768,
+        },
+        *(4, 256),
+    ),
+}
+"""Of steps: model, sequences, length. A superposed step has s = 8."""
+LOSSES = ("1024x64x1024x4", "2048x512x32768x16", "2048x1024x32768x6")
+
+
+def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats: int) -> Rows:
+    """Baseline and superposed steps on one model of ours (`who` has "package"), and plain PyTorch's
+    ("plain"): `measured`, with tokens per second, MFU, and peak memory in bytes, on a GPU, beside
+    the plan's."""
+    device, dtype = config.execution.device, config.numerics.dtype
+    with process_groups(config) as ranks:
+        candidates: dict[str, Callable[[], Tensor]] = {}
+        if "package" in who:
+            ours = PackageSteps(config, ranks.device, compiler)
+            candidates["baseline"] = ours.step()
+            candidates["superposed"] = ours.step(superposition_objective(config.superposition))
+        if "plain" in who:
+            candidates["plain PyTorch"] = plain_step(config, ranks.device, compiler)
+        rows = measured(candidates, repeats, device)
+        standing = torch.cuda.memory_allocated() if device == "cuda" else None
+    peak = peak_flops(device_name(device), dtype)
+    for row in rows.values():
+        seconds, risen = row["milliseconds"] / 1e3, row.pop("extra_mebibytes")
+        row |= {
+            "sequences": config.batch.sequences,
+            "latent_tokens_per_second": config.batch.positions / seconds,
+            "mfu": count_flops(config).per_step / seconds / peak if peak else None,
+            "peak_memory": None if standing is None else standing + risen * 2**20,
+            "planned_memory": estimate_memory(config, on_gpu=device == "cuda").total,
+        }
+    return rows
+
+
+def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
+    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own fused
+    loss. Memory is without the gradients of hidden states and head, which all must have."""
+    positions, width, vocabulary, bag_size = map(int, size.split("x"))
+    torch.manual_seed(0)
+    hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
+    head = torch.randn(vocabulary, width, device=device, dtype=hidden.dtype) / width**0.5
+    hidden, head = hidden.requires_grad_(), head.requires_grad_()
+    labels = torch.randint(vocabulary, (1, positions * bag_size), device=device)
+    first = labels[:, :positions]
+
+    def plain() -> Tensor:
+        return F.cross_entropy((hidden @ head.T).flatten(0, 1).float(), first.flatten())
+
+    def ours(chosen: Tensor, s: int, **more: Any) -> Callable[[], Tensor]:
+        return lambda: linear_bag_loss(hidden, head, chosen, s, batch_first=True, **more)
+
+    candidates = {
+        "plain PyTorch": plain,
+        "s=1": ours(first, 1, compiled=hidden.is_cuda),
+        f"s={bag_size}": ours(labels, bag_size, compiled=hidden.is_cuda),
+    }
+    if hasattr(F, "linear_cross_entropy"):  # torch 2.13
+
+        def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+            return F.linear_cross_entropy(rows, weight, targets, reduction="none")
+
+        candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
+
+    def run(loss: Callable[[], Tensor]) -> None:
+        hidden.grad = head.grad = None  # the last call's, as large as this one's
+        loss().backward()  # type: ignore[no-untyped-call]
+
+    calls = {name: (lambda loss=loss: run(loss)) for name, loss in candidates.items()}
+    return measured(calls, repeats, device)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sizes", nargs="*", default=[*SIZES, *LOSSES])
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="torch.compile our layers")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    options = parser.parse_args(arguments)
+
+    torch.set_num_threads(options.threads)
+    results: dict[str, Rows] = {}
+    for size in sorted(options.sizes, key=lambda size: size in SIZES):  # losses first
+        if size in SIZES:
+            # As train does; plain PyTorch gains as much. It hides how memory rises from then on.
+            keep_freed_memory()
+            config = step_config(*SIZES[size], bag_size=8, step_ratio=0.5)
+            compiler: Compiler | None = "inductor" if options.compile else None
+            results[size] = steps(config, ("package", "plain"), compiler, options.repeats)
+        else:
+            results[size] = losses(size, options.repeats)
+        for name, row in results[size].items():
+            ratios = ", ".join(f"{ratio:.3f} of {other}" for other, ratio in row["over"].items())
+            risen = row.get("extra_mebibytes")
+            shown = "-" if risen is None else f"{risen:.0f}"
+            print(f"{size:<18} {name:<14} {row['milliseconds']:>9.2f} ms {shown:>5} MiB  {ratios}")
+    if options.json is not None:
+        record = {"machine": machine_facts(), "options": vars(options), "results": results}
+        options.json.write_text(json.dumps(record, indent=1, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()
