@@ -129,7 +129,7 @@ def test_the_page_answers_before_it_lists(browser: Browser, report: Path) -> Non
     assert words[0].startswith("Asked: ")
     assert words[1].startswith("books-bpe1024 (232k parameters")
     assert "no difference shown" in words[1]
-    assert re.search(r"[+−]0\.\d{3} \[[+−]0\.\d{3}, [+−]0\.\d{3}\] nats", words[1])
+    assert re.search(r"[+−]?0\.\d{3} \[[+−]0\.\d{3}, [+−]0\.\d{3}\] nats", words[1])
     assert words[2].startswith("generated language (")
     assert "4 settings: " in words[2]
     assert max(bottom for _, bottom in top) < 900
