@@ -43,8 +43,8 @@ def law_of_superposition(_sources: Sources) -> Picture:
         caption=f"The law with {number(len(law.fit.theta), 'parameter')}, fitted at once to "
         f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} mnats. "
         "Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
-        "law saw only what stands before the arrow; circle: the nearest fitted runs copied, bar: "
-        "the mean gain, neither of which needs a law. Gains are over the baseline of the same size "
+        "law saw only what stands before the arrow; nearest: the nearest fitted runs copied; "
+        "this and the mean gain need no law. Gains are over the baseline of the same size "
         "and length. No runs of this package took part.",
         data=data,
         draw=partial(_figure, data),
@@ -103,11 +103,13 @@ def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
         axes.plot([0, 1000 * row["law"]], [place, place], color=MUTED, linewidth=0.8)
         for (name, colour), mark in zip(NULLS.items(), ["o", "o", "|"], strict=True):
             look: Look = {"color": colour, "mfc": INK if name == "law" else "none"}
-            axes.plot(1000 * row[name], place, mark, **look)
+            said = "" if place else {"copied": "nearest", "mean": "mean gain"}.get(name, name)
+            axes.plot(1000 * row[name], place, mark, label=said, **look)
         at: Look = {"xytext": (2, 4), "textcoords": "offset points", "fontsize": 7}
         axes.annotate(str(row["group"]), (0, place), **at)
     axes.set_yticks([])
-    axes.set_ylim(len(data) - 0.4, -0.6)
+    axes.set_ylim(len(data) - 0.4, -1.8)
+    axes.legend(loc="upper left", ncols=3, columnspacing=0.8, handletextpad=0.1)
     axes.spines["left"].set_visible(False)
     axes.set_xlim(0, None)
     axes.set_xlabel("error of predictions (mnats, RMSE)")

@@ -90,25 +90,30 @@ def _published(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _figure(data: pd.DataFrame, found: pd.DataFrame, scales: Mapping[str, str]) -> Figure:
-    """A row per source, `scales` its model and length: all curves, those near the optimum, the
-    optimum by r."""
+    """A row per source, `scales` its model and length: all curves, without intervals also those
+    near the optimum, and the optimum by r where it is known."""
     known = set(found["source"][found["best"].notna()])
-    counts = [3 if source in known else 2 for source in scales]
+    sure = {source: data["low"][data["source"] == source].notna().any() for source in scales}
+    counts = [1 + (not sure[source]) + (source in known) for source in scales]
     drawn, rows = new_figure(PAGE, 2.6 * len(scales), *counts)
-    for (whole, near, *best), (source, scale) in zip(rows, scales.items(), strict=True):
+    for (whole, *others), (source, scale) in zip(rows, scales.items(), strict=True):
         mine, own = data[data["source"] == source], found[found["source"] == source]
         level = float(mine["baseline"].iloc[0])
-        low = float(np.nanmin(mine[["loss", "low"]].astype(float)))
-        top = level + 0.35 * abs(level - low)
-        _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
+        if sure[source]:
+            _draw_near(whole, mine, own, level)
+        else:
+            low = float(mine["loss"].min())
+            top = level + 0.35 * abs(level - low)
+            _draw_curves(whole, mine, (low - 0.08 * (top - low), top))
+            near, *others = others
+            _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
+            near.set_title("near the optimum")
         whole.axhline(level, color=INK, linewidth=0.9)
         place: Look = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "top"}
         note(whole, "baseline", (0.5, level), (-1, -2), color=INK, **place)
         whole.set_title(f"{source}: {scale}")
         whole.set_ylabel("final loss (nats per token)")
-        _draw_near(near, mine[mine["step_ratio"] <= NEAR], own[own["step_ratio"] <= NEAR])
-        near.set_title("near the optimum")
-        for axes in best:
+        for axes in others:
             _draw_best(axes, own)
             axes.set_title("fitted optimum by r")
     return drawn
@@ -150,10 +155,13 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, loss: tuple[float, float]) -> N
     axes.set_xlabel("bag size s (log scale); numbers: r")
 
 
-def _draw_near(axes: Axes, data: pd.DataFrame, found: pd.DataFrame) -> None:
+def _draw_near(
+    axes: Axes, data: pd.DataFrame, found: pd.DataFrame, level: float | None = None
+) -> None:
+    """Curves and their optima; `level`: what must be in sight beside the intervals."""
     low, high = float(data["loss"].min()), float(data["loss"].quantile(0.9))
-    if data["low"].notna().any():
-        low, high = float(data["low"].min()), float(data["high"].max())
+    if level is not None:
+        low, high = min(float(data["low"].min()), level), max(float(data["high"].max()), level)
     pad = 0.1 * (high - low)
     _draw_curves(axes, data, (low - pad, high + pad))
     sizes = (float(data["bag_size"].min()), float(data["bag_size"].max()))
