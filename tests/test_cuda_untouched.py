@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.test_imports import ROOT
+from tests.test_imports import LAYERS, ROOT, every_module
 from tst_study.config.schema import Execution
 from tst_study.errors import UserError
 from tst_study.parallel.process_groups import choose_device
 
-PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 NOBODY_TOUCHES_CUDA = """
 import importlib, os, sys, types
 from pathlib import Path
@@ -38,7 +37,7 @@ def raising(name):
         # variable that is a look at the driver's list, after which a process can still fork.
         if name == "is_available" and not asker().startswith(OURS):
             assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1", asker()
-            return {there}
+            return True
         if name == "manual_seed_all":  # kept by torch for the day that CUDA is set up
             return
         raise AssertionError(f"torch.cuda.{{name}} by {{asker()}}")
@@ -55,9 +54,9 @@ torch.accelerator.current_stream = raising("current_stream")
 """
 
 
-def run(program: str, there: bool) -> subprocess.CompletedProcess[str]:
-    ours = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
-    preamble = NOBODY_TOUCHES_CUDA.format(ours=ours, there=there)
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    ours = tuple(f"{ROOT / package}{os.sep}" for package in LAYERS)
+    preamble = NOBODY_TOUCHES_CUDA.format(ours=ours)
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", preamble + program],
         cwd=ROOT,
@@ -66,21 +65,10 @@ def run(program: str, there: bool) -> subprocess.CompletedProcess[str]:
     )
 
 
-def every_module() -> list[str]:
-    names = []
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            if parts[-1] not in ("__main__", "tasks"):  # which needs lm-eval
-                names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return names
-
-
 def test_importing_any_module_of_ours_touches_no_cuda() -> None:
-    modules = every_module()
-    assert "tst_study.train" in modules
-    assert "experiments.local.warm_server" in modules
-    done = run(f"for name in {modules!r}: importlib.import_module(name)", there=True)
+    modules = [name for name in every_module() if name != "tst_study.evaluation.tasks"]  # lm-eval's
+    assert {"tst_study.train", "experiments.local.warm_server"} <= set(modules)
+    done = run(f"for name in {modules!r}: importlib.import_module(name)")
     assert done.returncode == 0, done.stderr
 
 
@@ -95,23 +83,8 @@ for number, kind in enumerate(((), MIXTURE, ('execution.micro_batch=1',))):
     config = tiny(Path({str(words)!r}), "execution.device=cpu", *kind)
     assert train(config, Path({str(tmp_path)!r}) / str(number), progress=False) == "done"
 """
-    done = run(program, there=True)
+    done = run(program)
     assert done.returncode == 0, done.stderr
-
-
-def device_with(there: int, patch: pytest.MonkeyPatch, device: Any, **environment: str) -> str:
-    """What a rank chooses on a machine that shows it so many GPUs."""
-    chosen: list[torch.device] = []
-    patch.setattr(torch.cuda, "device_count", lambda: there)
-    patch.setattr(torch.cuda, "set_device", chosen.append)
-    for name, value in environment.items():
-        patch.setenv(name, value)
-    device = choose_device(Execution(device=device))
-    assert chosen == ([device] if device.type == "cuda" else [])
-    return str(device)
-
-
-ON_EIGHT = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -121,25 +94,23 @@ ON_EIGHT = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
         (1, "cuda", {"SLURM_PROCID": "13"}, "cuda:0"),  # a task of Slurm that sees its GPU alone
         (8, "cpu", {}, "cpu"),
         (0, "auto", {}, "cpu"),
+        (0, "cuda", {}, "execution.device = 'cuda': no GPU here"),
+        (4, "auto", {}, "8 ranks on this node, but GPUs: 4"),
+        (1, "auto", {}, "8 ranks on this node, but GPUs: 1"),
     ],
 )
-def test_a_rank_takes_the_gpu_of_its_number_or_the_processor(
-    monkeypatch: pytest.MonkeyPatch, there: int, device: str, more: dict[str, str], chosen: str
+def test_a_rank_takes_the_gpu_of_its_number_or_the_processor_or_names_what_lacks(
+    monkeypatch: pytest.MonkeyPatch, there: int, device: Any, more: dict[str, str], chosen: str
 ) -> None:
-    assert device_with(there, monkeypatch, device, **ON_EIGHT, **more) == chosen
-
-
-@pytest.mark.parametrize(
-    ("there", "device", "message"),
-    [
-        (0, "cuda", "execution.device = 'cuda': no GPU here"),
-        (4, "auto", "8 ranks on this node, but GPUs: 4"),
-        (1, "auto", "8 ranks on this node, but GPUs: 1"),
-    ],
-)
-def test_too_few_gpus_are_named(
-    monkeypatch: pytest.MonkeyPatch, there: int, device: str, message: str
-) -> None:
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.delenv("SLURM_PROCID", raising=False)
-    with pytest.raises(UserError, match=message):
-        device_with(there, monkeypatch, device, **ON_EIGHT)
+    for name, value in {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", **more}.items():
+        monkeypatch.setenv(name, value)
+    try:
+        found = str(choose_device(Execution(device=device)))
+    except UserError as error:
+        found = str(error)
+    assert found.startswith(chosen)
+    assert [str(one) for one in taken] == [chosen] * chosen.startswith("cuda")
