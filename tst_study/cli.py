@@ -281,7 +281,7 @@ def _told(folder: Path, state: run_record.State) -> list[str]:
         return [f"done: {folder}", *_reached(folder), following]
     status = run_record.read_status(folder)
     if state != "diverged" or status is None:
-        return [f"{state}: {folder}"]
+        return [f"{state}: {folder}; the same command goes on from there"]
     return [
         f"diverged: {folder} ({status['message']}); try a lower optimizer.learning_rate or a "
         "longer schedule.warmup_steps"

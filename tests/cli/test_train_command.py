@@ -59,7 +59,11 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
     asked = time.monotonic()
     out, error = second.communicate()
     assert time.monotonic() - asked < 20.0
-    assert (second.returncode, out.splitlines()[-1], error) == (1, f"preempted: {folder}", "")
+    assert (second.returncode, out.splitlines()[-1], error) == (
+        1,
+        f"preempted: {folder}; the same command goes on from there",
+        "",
+    )
     assert run_record.read(folder).state == "preempted"
 
     third = launch(file, folder)

@@ -117,7 +117,9 @@ def test_a_signal_to_the_launcher_stops_all_ranks_with_a_checkpoint(
     folder, launcher = running
     send(launcher.pid, number)
     output, errors = launcher.communicate(timeout=60)
-    assert output.splitlines()[-1] == f"preempted: {folder}", errors
+    assert output.splitlines()[-1] == f"preempted: {folder}; the same command goes on from there", (
+        errors
+    )
     assert run_record.read(folder).state == "preempted"
     assert list((folder / "checkpoints").glob("step-*"))
 

@@ -40,6 +40,11 @@ class Progress(rich.Progress):
         self._name, self._plain = name, enabled and not self.console.is_terminal
         self._said = time.monotonic()
 
+    def resumed(self, step: int) -> None:
+        self.update(self._line, completed=step)
+        if not self.disable:
+            self.console.print(f"{self._name}: goes on from step {step:,}")
+
     def evaluating(self, tokens: int, of: int) -> str:
         """Draw how far an evaluation is; returns the same in words."""
         facts = f"evaluating {tokens:,} of {of:,} held-out tokens"
@@ -84,6 +89,8 @@ class RunLog:
             resumed_from, {**launch_facts(), **facts, "execution": config.execution.model_dump()}
         )
         self._writer.status("running", resumed_from or 0)
+        if resumed_from:
+            self._line.resumed(resumed_from)
         track = config.execution.track
         self._trackers = Trackers(track, self._writer.folder, self._writer.header, resumed_from)
 
