@@ -18,6 +18,9 @@ from torch.utils import collect_env
 
 from tst_study.record.launch_facts import launch_facts
 
+# A lost GPU may let it hang.
+DRIVER = "timeout 20 nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+
 
 def measured(
     candidates: Mapping[str, Callable[[], Any]], repeats: int, device: str
@@ -95,7 +98,7 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
-        "driver": collect_env.get_nvidia_driver_version(collect_env.run) if on_gpu else None,
+        "driver": collect_env.run(DRIVER)[1] if on_gpu else None,
         "device_memory": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
         "processor": re.findall(r"Model name:\s*(.*)", collect_env.get_cpu_info(collect_env.run)),
         "cores": os.cpu_count(),
