@@ -54,7 +54,17 @@ time that it may take. A part that cannot have a fifth of that is not begun."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
+    parser.add_argument("--commit", help="of this code, where it lies here without its .git")
+    parser.add_argument("--work", type=Path, help="folder for what parts leave (default: none)")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.part:  # this is the process of one part
         run_part(options.part, options)
         return 0
@@ -81,8 +91,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     outcomes: dict[str, Any] = {}
     for name in options.parts:
-        most = PARTS[name][1] * options.budget
-        seconds = min(most, options.budget - (time.monotonic() - began))
+        most = PARTS[name][1] * SECONDS_ALLOWED
+        seconds = min(most, SECONDS_ALLOWED - (time.monotonic() - began))
         if seconds < most / 5:
             outcomes[name] = {"state": "skipped", "failure": "no time was left", "results": {}}
         else:
@@ -159,21 +169,6 @@ def table(record: dict[str, Any]) -> list[str]:
                     f"{'-' if memory is None else f'{memory / planned:.2f}'} |"
                 )
     return rows
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: to try the script")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--to", type=Path, default=ROOT / "benchmarks" / "records")
-    parser.add_argument("--budget", type=float, default=SECONDS_ALLOWED, help="seconds in all")
-    parser.add_argument("--commit", help="of this code, where it lies here without its .git")
-    parser.add_argument("--work", type=Path, help="folder for what parts leave (default: none)")
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
