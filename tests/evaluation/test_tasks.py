@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from analysis.tables.source import read_tables
-from paper_figures.sources import accuracies
+from paper_figures.sources import Sources
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study.checkpoints.trained_run import open_run
@@ -164,14 +163,14 @@ def bits_of_the_live_model(folder: Path, local: Path) -> float:
 def test_tables_of_tasks_fill_themselves(trained: Path, local: Path) -> None:
     list(evaluate_run(open_run(trained), wanted("arc_easy", local)))
     row = next(row for row in run_record.read(trained).tasks if row["task"] == "arc_easy")
-    (shown,) = accuracies(read_tables(trained)).to_dict("records")
+    (shown,) = Sources(trained).accuracies.to_dict("records")
     assert (shown["task"], shown["metric"]) == ("arc_easy", "acc_norm")
     assert shown["accuracy"] == row["metrics"]["acc_norm"]
     # A look at the first questions is another measurement, and no entry of a table.
     list(evaluate_run(open_run(trained), wanted("arc_easy", local, limit=1)))
     rows = [row for row in run_record.read(trained).tasks if row["task"] == "arc_easy"]
     assert [row["samples"] for row in rows] == [12, 1]
-    assert accuracies(read_tables(trained)).to_dict("records") == [shown]
+    assert Sources(trained).accuracies.to_dict("records") == [shown]
 
 
 def test_what_is_missing_is_said_in_one_line(trained: Path, local: Path) -> None:
