@@ -22,6 +22,7 @@ from analysis.fits.law.data_constrained import (
 from analysis.fits.law.held_out import held_out, predictions, splits
 from analysis.fits.law.rows import effective_targets, published_rows
 from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
+from analysis.fits.solver.solve import NotConvergedError
 from analysis.questions import ask
 from analysis.tables.source import load
 from analysis.verdict.comparison import compare
@@ -136,7 +137,10 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
     truth = recommend(law, 3e8, 8e10)
     held = []
     for seed in range(200):
-        found = analysis.fit_superposition_law(made(law, 0.002, seed))
+        try:
+            found = analysis.fit_superposition_law(made(law, 0.002, seed))
+        except NotConvergedError:  # said, so that nothing is claimed
+            continue
         off = abs(found.of_rows(asked)[0] - law.of_rows(asked)[0])
         advice = recommend(found, 3e8, 8e10)
         held.append(
@@ -146,6 +150,7 @@ def test_intervals_of_gain_and_advice_hold_a_known_truth(law: Law) -> None:
                 advice["r_95"][0] <= truth["r"] <= advice["r_95"][1],
             )
         )
+    assert len(held) > 180
     share = np.mean(held, axis=0)
     assert 0.90 <= share[0] <= 0.99
     assert (share[1:] >= 0.90).all()

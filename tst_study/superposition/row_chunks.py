@@ -21,8 +21,10 @@ GPU_CHUNK_ELEMENTS = 2**26
 CPU_CHUNK_ELEMENTS_WITH_HEAD = 2**19
 """Where head and loss are one pass (`linear_loss.py`), the chunk is not the only scratch."""
 CPU_FEWEST_ROWS_WITH_HEAD = 256
-"""Each chunk reads the whole head three times: fewer rows would not pay for that (measured from 128
-to 512 rows, at 32,768 words: benchmarks/records)."""
+"""Each chunk reads the whole head three times: fewer rows would not pay for that."""
+LARGE_VOCABULARY, CPU_ROWS_OF_LARGE = 16_384, 1024
+"""The gradient of a head that no cache holds is read and written once a chunk, and logits are out
+of the cache anyway (measured from 128 to 1,024 rows, at 32,768 words: benchmarks/records)."""
 
 GPU_CHUNK_ELEMENTS_WITH_HEAD = 2**29
 """Each chunk also reads and writes the head's whole gradient in float32: 4,186 rows of 128,256
@@ -34,6 +36,8 @@ def rows_with_head(rows: int, vocabulary: int, *, on_gpu: bool) -> int:
     """Rows per chunk where head and loss are one pass: at least one, at most all."""
     if on_gpu:
         return max(1, min(rows, GPU_CHUNK_ELEMENTS_WITH_HEAD // vocabulary))
+    if vocabulary >= LARGE_VOCABULARY:
+        return max(1, min(rows, CPU_ROWS_OF_LARGE))
     most = max(CPU_FEWEST_ROWS_WITH_HEAD, CPU_CHUNK_ELEMENTS_WITH_HEAD // vocabulary)
     return max(1, min(rows, most))
 
