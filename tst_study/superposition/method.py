@@ -6,8 +6,9 @@
         hidden = tst.embed(model.embedding, tokens[:, :-1], step)
         loss = tst.loss(model(hidden), tokens[:, 1:], step)
 
-Everything else of a trainer stays: optimizer, schedule, layers, parallelism. The object has no
-state, so there is nothing to save; a run that resumes calls it with the step at which it resumes.
+Everything else of a trainer stays: optimizer, schedule, layers, parallelism. There is nothing to
+save: what the object remembers of its last call only serves to notice mistakes, and a run that
+resumes calls it with the step at which it resumes.
 """
 
 from __future__ import annotations
