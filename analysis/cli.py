@@ -74,8 +74,7 @@ def analyse(
     question: Annotated[
         str,
         typer.Argument(
-            help="comparison, matched, bag-size, law, compute, chinchilla, data "
-            "or mutual-information."
+            help="comparison, matched, bag-size, law, compute, chinchilla or mutual-information."
         ),
     ] = "comparison",
     runs: Annotated[

@@ -13,7 +13,6 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.fits.bag_size import bag_size_answer, grid_of_runs
 from analysis.fits.law.answer import law_answer, law_on_runs
-from analysis.fits.law.data_constrained import data_answer, published_data_answer
 from analysis.fits.mutual_information import mutual_information_answer
 from analysis.fits.scaling.compute_multiplier import compute_answer
 from analysis.fits.scaling.laws import chinchilla_answer
@@ -91,7 +90,12 @@ def _comparison(source: Tables, inputs: Inputs) -> Answer:
     summary = summarise(source)
     return Answer(
         "comparison",
-        {"Verdicts": summary.comparison.verdicts, "Equal loss": summary.equal_loss},
+        {
+            "Verdicts": summary.verdicts,
+            "Arms": summary.arms,
+            "On the way": summary.on_the_way,
+            "Equal loss": summary.equal_loss,
+        },
         tuple(sweep.sentence() for sweep in summary.sweeps),
         inputs,
         summary.comparison.excluded,
@@ -128,10 +132,6 @@ QUESTIONS: dict[str, tuple[Callable[..., Answer] | None, Callable[..., Answer] |
         compute_answer,
     ),
     "chinchilla": (_chinchilla, "the paper has too few baselines"),
-    "data": (
-        lambda of, inputs: data_answer(compare(of.runs), of.runs, inputs),
-        published_data_answer,
-    ),
     "mutual-information": (None, mutual_information_answer),
 }
 """How each is answered of runs (their tables and the fingerprints of what was read), and of the

@@ -13,7 +13,8 @@ from analysis.tables.columns import Tables, rows_of
 from analysis.verdict.comparison import Comparison, compare
 from analysis.verdict.learning_rate import Sweep, sweeps
 from analysis.verdict.matched import EQUAL_LOSS, matched
-from analysis.verdict.question import questions_of
+from analysis.verdict.planned import arms, on_the_way, since
+from analysis.verdict.question import Question, questions_of
 from analysis.wording import bounds, left_out, number, verdict_lines
 
 
@@ -24,6 +25,26 @@ class Summary:
     tables: Tables
     comparison: Comparison
     sweeps: list[Sweep]
+    questions: tuple[Question, ...] = ()
+
+    @functools.cached_property
+    def arms(self) -> pd.DataFrame:
+        """Of the planned questions: loss, tokens and FLOPs (`planned.arms`)."""
+        return arms(self.comparison.eligible, self.questions)
+
+    @functools.cached_property
+    def on_the_way(self) -> pd.DataFrame:
+        """Gains of the planned questions at every evaluation (`planned.on_the_way`)."""
+        return on_the_way(self.comparison.eligible, self.tables.held_out, self.questions)
+
+    @functools.cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """Those of the comparison, and `since` when each planned gain has its sign."""
+        key = ["family", "question"]
+        found = {one: since(rows) for one, rows in self.on_the_way.groupby(key)}
+        rows = self.comparison.verdicts
+        said = [found.get(one, "") for one in zip(*(rows[name] for name in key), strict=True)]
+        return rows.assign(since=said)
 
     @functools.cached_property
     def matches(self) -> pd.DataFrame:
@@ -46,7 +67,7 @@ class Summary:
 
     def lines(self) -> list[str]:
         """For a terminal; losses in nats per token on held-out text."""
-        said = verdict_lines(self.comparison.verdicts)
+        said = verdict_lines(self.verdicts)
         text = [*said, *([""] if said else []), self.headline()]
         text += [_equal_loss(row) for row in rows_of(self.equal_loss)]
         text.extend(sweep.sentence() for sweep in self.sweeps)
@@ -78,5 +99,6 @@ def verdict_counts(table: pd.DataFrame) -> str:
 
 
 def summarise(tables: Tables) -> Summary:
-    comparison = compare(tables.runs, questions_of(tables.roots))
-    return Summary(tables, comparison, sweeps(tables.runs, comparison))
+    questions = questions_of(tables.roots)
+    comparison = compare(tables.runs, questions)
+    return Summary(tables, comparison, sweeps(tables.runs, comparison), questions)

@@ -92,9 +92,10 @@ def gain_sentence(row: Mapping[str, Any]) -> str:
     return f"{row['setting']}: {gain(row)} nats, {row['verdict']}"
 
 
-def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Heading, family and how it was judged, and cells for each question: name, gain, verdict and,
-    where another method was planned than the package's, what that says if it differs."""
+def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list[dict[str, str]]]]:
+    """Heading, family and how it was judged, and cells by title for each question; a title that
+    none of the family fills is left out. `cost`: in that of what the arm is held against; `chosen
+    afterwards`: what the package's method says, where it differs from the planned one."""
     unplanned = (verdicts["heading"] == verdicts["family"]).all()
     for (heading, family), rows in verdicts.groupby(["heading", "family"], sort=False):
         first = next(rows_of(rows))
@@ -111,9 +112,20 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 of = {name: row[f"afterwards_{name}"] for name in ("gain", "low", "high")}
                 changed = row["afterwards"] if row["afterwards"] != row["verdict"] else ""
                 after = f"{gain(of)} {changed}".strip() if gain(of) != gain(row) else ""
-            cells.append([row["question"], gain(row), f"{row['verdict']}{_diverged(row)}", after])
+            cells.append(
+                {
+                    "question": row["question"],
+                    "gain": gain(row),
+                    "verdict": f"{row['verdict']}{_diverged(row)}",
+                    "predicted": _predicted(row),
+                    "cost": _cost(row),
+                    "on the way": row.get("since", ""),
+                    "chosen afterwards": after,
+                }
+            )
+        filled = [title for title in cells[0] if any(cell[title] for cell in cells)]
         title = "All settings; no question was registered" if unplanned else str(heading)
-        yield title, words, cells
+        yield title, words, [{one: cell[one] for one in filled} for cell in cells]
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
@@ -122,15 +134,37 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     for heading, words, cells in verdict_parts(verdicts):
         lines += [] if heading in lines else ["", heading]
         lines.append(f"  {', '.join(words)}")
-        rows = [[*row, f"chosen afterwards: {after}" if after else ""] for *row, after in cells]
+        rows = [[_titled(*cell) for cell in row.items()] for row in cells]
         lines += [f"     {line}" for line in aligned(rows)]
     return lines[1:]
+
+
+def _titled(title: str, said: str) -> str:
+    return f"{title}: {said}" if said and title not in ("question", "gain", "verdict") else said
 
 
 METHODS = {
     "paired": "t-test over each pair's seeds",
     "simultaneous": "seeds as blocks, a variance for each arm",
 }
+
+
+def _predicted(row: Mapping[str, Any]) -> str:
+    """`+0.004 to +0.018, right`: whether the interval holds the gain."""
+    if row.get("predicted") is None:
+        return ""
+    low, high = row["predicted"]
+    said = f"{signed(low)} to {signed(high)}"
+    if pd.isna(row["gain"]):
+        return said
+    return f"{said}, {'right' if low <= row['gain'] <= high else 'wrong'}"
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["text"]) or pd.isna(row["flops"]):
+        return ""
+    flops = "" if abs(row["flops"] - 1) < 1e-6 else f", {row['flops']:.3g}× FLOPs"
+    return f"{row['text']:.3g}× text{flops}"
 
 
 def _diverged(row: Mapping[str, Any]) -> str:

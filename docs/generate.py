@@ -1,46 +1,44 @@
 """Writes what the documentation says about the code from the code itself: `make docs`.
 
 The keys in `config.md`, the columns in `tables.md`, the studies in `slurm.md`, the verdicts in
-`findings.md`; a test fails where they are not what this writes.
+`findings.md` and `records/campaign.md`; a test fails where they are not what this writes.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analysis.summary import summarise
+from analysis.summary import Summary, summarise
 from analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from analysis.tables.source import read_tables
 from analysis.wording import verdict_parts
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.scales import SCALES
+from paper_figures.report import sections
+from paper_figures.table import markdown_grid
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 
-DOCS = Path(__file__).parent
+DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
 
 
 def config_keys() -> str:
     """Every key by section: type, default and meaning."""
-    schema = config.Config.model_json_schema()
-    models = {"Config": schema, **schema["$defs"]}
-    parts = [
-        f"`model.preset` names a whole shape, whose keys may be overridden: {', '.join(PRESETS)}.\n"
-    ]
+    models = {"Config": (schema := config.Config.model_json_schema()), **schema["$defs"]}
+    shapes = ", ".join(PRESETS)
+    parts = [f"`model.preset` names a whole shape, whose keys may be overridden: {shapes}.\n"]
     for path, name in [("", "Config"), *_sections(models, "Config", "")]:
-        about = " ".join((inspect.getdoc(getattr(config, name)) or "").split())
-        parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{about}\n"]
-        parts.append("| key | type | default | meaning |\n| --- | --- | --- | --- |")
-        said = _docstrings(name)
-        for key, field in models[name]["properties"].items():
-            if key in said:
-                parts.append(f"| `{key}` | {_type(field)} | {_default(field)} | {said[key]} |")
-        parts.append("")
+        rows = [
+            [f"`{key}`", _type(one), _default(one), _words(one)]
+            for key, one in models[name]["properties"].items()
+            if "description" in one
+        ]
+        parts += [f"## `[{path}]`\n" if path else "## Top level\n", f"{_words(models[name])}\n"]
+        parts += [_table(["key", "type", "default", "meaning"], rows), ""]
     return "\n".join(parts)
 
 
@@ -48,49 +46,61 @@ def columns() -> str:
     """Of runs, curves and evaluations."""
     parts = []
     for name, table in (("runs", RUNS), ("curves", CURVES), ("evaluations", EVALUATIONS)):
-        parts += [f"## `{name}.parquet`\n", "| column | kind | |\n| --- | --- | --- |"]
-        parts += ["| `run_id` | text | joins the tables |"] if name != "runs" else []
-        parts += [f"| `{one.name}` | {one.kind} | {one.words} |" for one in table]
-        parts.append("")
+        rows = [] if name == "runs" else [["`run_id`", "text", "joins the tables"]]
+        rows += [[f"`{one.name}`", one.kind, one.words] for one in table]
+        parts += [f"## `{name}.parquet`\n", _table(["column", "kind", ""], rows), ""]
     return "\n".join(parts)
 
 
 def studies_table() -> str:
     """Every study: title, what it shows, scales."""
-    lines = ["| study | asks | scales |", "| --- | --- | --- |"]
+    rows = []
     for name, found in STUDIES.items():
         which = "all" if tuple(found.scales) == SCALES else ", ".join(found.scales)
-        lines.append(f"| `{name}` | {found.title}. {found.claims} | {which} |")
-    return "\n".join(lines)
+        rows.append([f"`{name}`", f"{found.title}. {found.claims}", which])
+    return _table(["study", "asks", "scales"], rows)
 
 
-def verdicts() -> str:
-    """What `analysis.verdict.decide` says of every question of the first campaign."""
-    found = summarise(read_tables(DOCS / "records/campaign")).comparison.verdicts
-    lines = ["| question | gain | verdict | chosen afterwards |", "| --- | --- | --- | --- |"]
-    for heading, words, cells in verdict_parts(found):
-        lines.append(f"| **{heading}**: {', '.join(words[:2])} | | | |")
-        lines += ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join(lines)
+def verdicts(record: str) -> str:
+    """What `analysis.verdict.decide` says of every question of a campaign."""
+    parts = list(verdict_parts(summary(record).verdicts))
+    titles = list(dict.fromkeys(title for *_, cells in parts for title in cells[0]))
+    rows = []
+    for heading, words, cells in parts:
+        rows.append([f"**{heading}**: {', '.join(words[:2])}", *[""] * (len(titles) - 1)])
+        rows += [[row.get(title, "") for title in titles] for row in cells]
+    return _table(titles, rows)
 
 
-BLOCKS = {
-    "config.md": ("keys", config_keys),
-    "tables.md": ("columns", columns),
-    "slurm.md": ("studies", studies_table),
-    "findings.md": ("verdicts", verdicts),
-}
-"""Of each page what stands between its two marks, and what makes it."""
+@functools.cache
+def summary(record: str) -> Summary:
+    return summarise(read_tables(DOCS / "records" / record))
+
+
+BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("config.md", "keys", config_keys),
+    ("tables.md", "columns", columns),
+    ("slurm.md", "studies", studies_table),
+    ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
+    ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
+    ("records/campaign.md", "verdicts", lambda: verdicts("campaign")),
+)
+"""Page, a mark in it, and what makes the text from there to the next `end`."""
 
 
 @functools.cache
 def pages() -> dict[Path, str]:
-    found = {}
-    for name, (mark, made) in BLOCKS.items():
-        before, _, rest = (DOCS / name).read_text("utf8").partition(f"<!-- {mark} -->\n")
+    found: dict[Path, str] = {}
+    for name, mark, made in BLOCKS:
+        text = found.get(DOCS / name) or (DOCS / name).read_text("utf8")
+        before, _, rest = text.partition(f"<!-- {mark} -->\n")
         after = rest.partition("<!-- end -->")[2]
         found[DOCS / name] = f"{before}<!-- {mark} -->\n{made()}\n<!-- end -->{after}"
     return found
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
 
 
 def _sections(models: dict[str, Any], name: str, path: str) -> list[tuple[str, str]]:
@@ -101,18 +111,6 @@ def _sections(models: dict[str, Any], name: str, path: str) -> list[tuple[str, s
         if there:
             below, inner = f"{path}.{key}".strip("."), rest.partition('"')[0]
             found += [(below, inner), *_sections(models, inner, below)]
-    return found
-
-
-def _docstrings(name: str) -> dict[str, str]:
-    """The strings that stand below the keys of a class."""
-    (body,) = ast.parse(inspect.getsource(getattr(config, name))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=text)):
-                found[key] = " ".join(str(text).split())
     return found
 
 
@@ -134,6 +132,10 @@ def _type(field: dict[str, Any]) -> str:
         if bound in field and not (sign in "≤<" and field[bound] > 1000):
             words += f" {sign} {field[bound]:g}"
     return words
+
+
+def _words(described: dict[str, Any]) -> str:
+    return " ".join(described["description"].split())
 
 
 def _default(field: dict[str, Any]) -> str:

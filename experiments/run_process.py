@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 import traceback
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
+from tst_study.process.host import leave
 from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
@@ -68,11 +68,7 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     prepare_for_gpus()
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
-    status = train_rank(config, folder, rank.number)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # No interpreter shutdown: threads of a library must not delay or fail a run that is over.
-    os._exit(status)
+    leave(train_rank(config, folder, rank.number))
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:

@@ -22,6 +22,7 @@ from paper_figures.style import (
     text_width,
     wrapped,
 )
+from tst_study.text import shortened
 
 DOTTED = (0, (1, 1.5))
 CLAIMED = ("better", "worse")
@@ -228,7 +229,8 @@ def forest(
     """
     axes.axvline(0, color=MUTED, linewidth=0.7)
     names: list[str] = []
-    axes.set_yticks(range(len(data)), list(data["setting"]))  # so that `room` knows their width
+    # So that `room` knows their width.
+    axes.set_yticks(range(len(data)), [shortened(name, 60) for name in data["setting"]])
     for title, rows in data.groupby(heading, sort=False) if heading else [("", data)]:
         if title:
             lines = wrapped(str(title), room(axes) / 1.25).splitlines()  # bold is wider
@@ -245,7 +247,7 @@ def forest(
             hollow = row["verdict"] not in CLAIMED
             bar, said = (row["low"], row["high"]), gain_sentence(row)
             point(axes, (row["gain"], place), mark, bar, hollow=hollow, across=True, words=said)
-            names.append(row["setting"])
+            names.append(shortened(row["setting"], 60))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,9 @@ def setting_marks(data: pd.DataFrame, by: str) -> dict[str, Mark]:
 
 
 def cycle_mark(index: int) -> Mark:
-    """For a handful of curves that are not bag sizes."""
-    return _CYCLE[index % len(_CYCLE)]
+    """For curves that are not bag sizes; when the colours begin again, dashes and markers move."""
+    other = _CYCLE[(index + index // len(_CYCLE)) % len(_CYCLE)]
+    return replace(other, colour=_CYCLE[index % len(_CYCLE)].colour)
 
 
 @contextlib.contextmanager

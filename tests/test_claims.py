@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,16 @@ from analysis.fits.law.rows import published_rows
 from analysis.fits.law.superposition_law import Law, published_law
 from analysis.summary import Summary, summarise
 from analysis.tables.source import read_tables
-from analysis.verdict.comparison import Comparison
+from analysis.verdict.comparison import Comparison, compare
 from analysis.verdict.decide import paired
+from analysis.verdict.question import read_questions
+from experiments.studies import catalogue
+from experiments.studies.what_does_the_work import FAMILY_1
 from paper_figures.report.sections import verdicts as grids_of_verdicts
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/records"
+PARTS = read_questions(RECORDS / "what-does-the-work")
 Triple = tuple[float, float, float]
 
 
@@ -93,7 +98,12 @@ def known() -> list[Triple]:
     (row,) = worth[worth["steps"] == 20_000].to_dict("records")
     prose = of("desktop").pairs.set_index("steps")["gain"]
     per_doubling = np.polyfit(np.log2(bags.columns.to_numpy(float)), bags.T.to_numpy(), 1)[0]
+    plain, power_law, output_only, *_ = against_the_best_batch()
+    key = ["sequences", "learning_rate", "seed"]
+    losses = gate_of_parts().set_index(key)["nats_per_token"].sort_index()
     return [
+        *((row["gain"], row["low"], row["high"]) for row in (plain, power_law, output_only)),
+        over_seeds(losses[16, 2e-3] - losses[32, 0.0028284]),
         (row["steps_ratio"], row["low"], row["high"]),
         over_seeds(per_doubling),
         over_seeds(after["gain"]),
@@ -101,6 +111,22 @@ def known() -> list[Triple]:
         over_seeds(before["baseline"] - after["baseline"]),  # and to the baseline
         *(over_seeds(prose.loc[steps]) for steps in (1_500, 3_000)),
     ]
+
+
+def gate_of_parts(method: str = "baseline") -> pd.DataFrame:
+    runs = summary("what-does-the-work").tables.runs
+    return runs[runs["name"].str.startswith("gate") & (runs["method"] == method)]
+
+
+def against_the_best_batch(method: str = "simultaneous") -> list[dict[str, Any]]:
+    (best,) = (one.arm for one in PARTS if one.arm.name == "baseline at its best batch")
+    asked = [
+        one.model_copy(update={"against": best, "method": method})
+        for one in PARTS
+        if one.family == FAMILY_1 and one.arm != best
+    ]
+    runs = summary("what-does-the-work").tables.runs
+    return compare(runs, asked).verdicts.to_dict("records")[:8]
 
 
 def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
@@ -113,13 +139,14 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("prose", "count"),
     [
-        (README.partition("## Try it")[0], 6),
-        (re.sub(r"<!-- verdicts -->.*<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 14),
+        (README.partition("## Try it")[0], 7),
+        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 29),
     ],
     ids=["README", "findings"],
 )
 def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int) -> None:
-    rows = of("campaign").verdicts.to_dict("records")
+    both = [of(record).verdicts for record in ("campaign", "what-does-the-work")]
+    rows = pd.concat(both).to_dict("records")
     every = [*known(), *((row["gain"], row["low"], row["high"]) for row in rows)]
     found = [list(one.groups()) for one in re.finditer(INTERVAL, prose)]
     assert len(found) == count
@@ -128,7 +155,7 @@ def test_every_interval_in_prose_is_one_that_was_computed(prose: str, count: int
 
 
 def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> None:
-    """And in the findings, whose list `docs.generate` writes."""
+    """And in `records/campaign.md`, which `docs.generate` writes."""
     rows = of("campaign").verdicts
     planned = rows[rows["heading"] == "Planned"]
     assert len(planned) == 39
@@ -151,22 +178,72 @@ def words_of(page: str) -> str:
 
 
 def test_superposition_is_behind_until_the_decay() -> None:
-    pairs = of("campaign").pairs
-    pairs = pairs[pairs["superposed_folder"].str.contains("lengths-20000-")]
-    losses = summary("campaign").tables.held_out.astype({"folder": str})
-    losses = losses.pivot(index="step", columns="folder", values="nats_per_token")
-    gain = (
-        losses[pairs["baseline_folder"]].to_numpy() - losses[pairs["superposed_folder"]].to_numpy()
-    )
-    means = pd.Series(gain.mean(axis=1), losses.index).dropna()
-    decay = 14_000
-    assert (means[means.index < decay] < 0).all()
+    way = summary("campaign").on_the_way
+    means = way[way["family"] == "primary"].set_index("share")["gain"]
+    before = means[means.index < 0.7]
+    assert (before < 0).all()
     assert means.iloc[-1] > 0
-    step, last = means[means.index < decay].index[-1], means[means.index < decay].iloc[-1]
     assert said(r"baseline leads, by (\S+) at step ([\d,]+),", FINDINGS) == [
-        f"{-last:.4f}",
-        f"{step:,}",
+        f"{-before.iloc[-1]:.4f}",
+        f"{before.index[-1] * 20_000:,.0f}",
     ]
+
+
+def test_what_does_the_work() -> None:
+    """The archive is whole, its questions are the registered ones, and words give its numbers."""
+    found = summary("what-does-the-work")
+    study = catalogue.load("what-does-the-work", "desktop").questions
+    assert [one.model_copy(update={"registered": None}) for one in PARTS] == list(study)
+    assert {one.registered[:7] for one in PARTS if one.registered} == {"d6364a9"}
+    assert list(found.tables.runs["state"]) == ["done"] * 160
+    assert list(found.arms["seeds"]) == [12] * 10
+    once = found.verdicts[found.verdicts["heading"] == "Planned"].drop_duplicates("question")
+    low, high = np.array(once["predicted"].tolist()).T
+    held = once["gain"].between(low, high)
+    assert said(r"(\d+) of (\d+) predictions", FINDINGS) == [str(held.sum()), str(len(held))]
+    deviations = found.arms.set_index("arm")["deviation"]
+    assert said(
+        r"baselines deviate by (\S+) over.* The plain method's runs deviate by (\S+) ", FINDINGS
+    ) == shown(deviations["baseline"], deviations["superposition"], digits=4)
+    loss, superposed = (
+        gate_of_parts(method).groupby(["sequences", "learning_rate"])["nats_per_token"].mean()
+        for method in ("baseline", "superposition")
+    )
+    gains = loss - superposed
+    better = loss.groupby("sequences").idxmin()
+    assert said(
+        r"from (\S+) with 8 sequences to (\S+) with 16 and (\S+) with 32 \((\S+) at the", FINDINGS
+    ) == shown(*gains[better], gains[32, 2e-3])
+
+
+def test_what_depends_on_the_method_and_what_speaks_against_the_batch() -> None:
+    found = summary("what-does-the-work")
+    worse = [row["question"] for row in against_the_best_batch() if row["verdict"] == "worse"]
+    assert [name.partition(" against")[0] for name in worse] == [
+        "superposition",
+        "shuffled targets",
+        "label smoothing",
+    ]
+    assert not [row for row in against_the_best_batch() if row["verdict"] == "better"]
+    asked = [one.model_copy(update={"method": "paired"}) for one in PARTS]
+    verdicts, by_pairs = (
+        rows[rows["heading"] == "Planned"].set_index(["family", "question"])["verdict"]
+        for rows in (found.verdicts, compare(found.tables.runs, asked).verdicts)
+    )
+    changed = by_pairs[by_pairs != verdicts[by_pairs.index]]
+    assert [name for _, name in changed.index] == [
+        "input only against baseline",
+        "falling look-ahead against baseline",
+    ]
+    assert against_the_best_batch("paired")[0]["verdict"] == "no difference shown"
+    way = found.on_the_way
+    leads = way[way["arm"] == "baseline at its best batch"].set_index("share")["gain"]
+    late = leads[(leads.index > 0.65) & (leads.index < 0.7) | (leads.index == 1)]
+    assert said(r"its lead shrinks, from (\S+) to (\S+),", FINDINGS) == shown(*late)
+    controls = ("shuffled targets", "label smoothing", "baseline at its best batch")
+    others = way[(way["family"] == FAMILY_1) & ~way["arm"].isin(controls)]
+    ends = others.pivot(index="share", columns="arm", values="gain")
+    assert (ends.loc[1] > ends.loc[ends.index < 0.7].iloc[-1]).all()
 
 
 def test_the_gate() -> None:

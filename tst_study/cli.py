@@ -17,7 +17,7 @@ import typer
 from tst_study.command_line import ONE_RUN, verb
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions, TokenizerFile, takes_options
-from tst_study.process.host import has_gpu
+from tst_study.process.host import has_gpu, leave
 
 if TYPE_CHECKING:
     from tst_study.config.schema import Config
@@ -211,7 +211,10 @@ def train(
         return
     if time:
         raise UserError("--time: only with --dry-run, to estimate how long training takes")
-    raise typer.Exit(train_here(resolved, folder or _run_folder(resolved), processes))
+    status = train_here(resolved, folder or _run_folder(resolved), processes)
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # one rank of several
+        leave(status)
+    raise typer.Exit(status)
 
 
 def train_here(config: Config, folder: Path, processes: int = 1) -> int:

@@ -8,7 +8,7 @@ tokens. What is left out is returned with the reason. Intervals and verdicts are
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ import pandas as pd
 
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
-from analysis.verdict.decide import Contrast, Estimate, asked_contrasts, block, decide
+from analysis.verdict.decide import Contrast, Estimate, block, decide
+from analysis.verdict.planned import asked_contrasts
 from analysis.verdict.question import Question
+from analysis.wording import told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 
@@ -70,7 +72,8 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
             pairs.append(_pair(run, partner))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     planned = decide(asked_contrasts(kept, lost, questions))
-    table, verdicts = _decided(*_settings(pairs, kept, lost), planned)
+    studies = [one.within for one in questions if one.within]
+    table, verdicts = _decided(*_settings(pairs, kept, lost, studies), planned)
     return Comparison(
         table=table,
         verdicts=verdicts,
@@ -151,7 +154,7 @@ def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(
-    pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame
+    pairs: list[dict[str, Any]], kept: pd.DataFrame, lost: pd.DataFrame, studies: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[Contrast]]:
     """Settings in order: what their pairs share and come to, and who is held against whom."""
     settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -184,6 +187,9 @@ def _settings(
             diverged=sum(one == of_setting for one in settings_tried),
             diverged_against=int((tried["method"] == "baseline").sum()),
             run_ids=row["run_ids"],
+            text=first["data_multiplier"],
+            flops=1.0,
+            study=next((one for one in studies if first["superposed_folder"].startswith(one)), ""),
         )
         found.append((row, cell))
     found.sort(
@@ -192,7 +198,13 @@ def _settings(
             *SuperpositionSetting.of_row(one[0]).order,
         )
     )
-    return [row for row, _ in found], [cell for _, cell in found]
+    rows, cells = [row for row, _ in found], [cell for _, cell in found]
+    names = told_apart(
+        [cell.name for cell in cells],
+        [f"learning rate {row['learning_rate']:g}" for row in rows],
+        [f"held out: {row['eval_set']}" for row in rows],
+    )
+    return rows, [replace(cell, name=name) for cell, name in zip(cells, names, strict=True)]
 
 
 def _decided(
@@ -206,6 +218,8 @@ def _decided(
         covered = {*cell.run_ids} == {name for one in about for name in one["run_ids"]}
         chosen.append(about[0] if covered and about else None)
     open_ = [place for place, one in enumerate(chosen) if one is None]
+    studies = list(dict.fromkeys(cells[place].study for place in open_))
+    open_.sort(key=lambda place: studies.index(cells[place].study))  # as `decide` has them
     also = decide([cells[place] for place in open_])
     for place, one in zip(open_, rows_of(also), strict=True):
         chosen[place] = one

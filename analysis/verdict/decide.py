@@ -19,7 +19,6 @@ import pandas as pd
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from analysis.tables.columns import rows_of
 from analysis.verdict.intervals import LEVEL, Design, critical, exceeded, varies
 from analysis.verdict.question import Question
 from tst_study.errors import UserError
@@ -160,58 +159,44 @@ class Contrast:
     diverged: int
     diverged_against: int
     run_ids: tuple[str, ...]
+    text: float = math.nan
+    """Of a run of the arm, in that of what it is held against; `flops` alike."""
+    flops: float = math.nan
+    study: str = ""
+    """Of what no question covers: the folder of the study that it is seen beside, if any."""
     asked: Question | None = None
+
+    @property
+    def family(self) -> tuple[bool, str]:
+        """Whether it was planned, and with which others its intervals hold."""
+        return (True, self.asked.family) if self.asked else (False, self.study)
 
 
 COLUMNS = (
     *("heading", "family", "question", "primary", "method", "registered", "against_loss", "loss"),
     *(one.name for one in fields(Estimate)),
-    *("diverged", "diverged_against", "predicted"),
+    *("diverged", "diverged_against", "text", "flops", "predicted"),
     *("afterwards", "afterwards_gain", "afterwards_low", "afterwards_high", "run_ids"),
 )
 
 
-def asked_contrasts(
-    kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
-) -> list[Contrast]:
-    """Of each question; `kept`: the runs that may be compared, `lost`: those that diverged.
-
-    Raises `UserError` for an arm that holds two runs of one seed.
-    """
-    found = []
-    for question in questions:
-        arm, against = question.arm, question.against
-        found.append(
-            Contrast(
-                name=question.name,
-                arm=arm.model_dump_json(exclude={"name"}),
-                against=against.model_dump_json(exclude={"name"}),
-                losses=_losses(arm.runs(kept), arm.name),
-                against_losses=_losses(against.runs(kept), against.name),
-                diverged=len(arm.runs(lost)),
-                diverged_against=len(against.runs(lost)),
-                run_ids=(*arm.runs(kept)["run_id"], *against.runs(kept)["run_id"]),
-                asked=question,
-            )
-        )
-    return found
-
-
 def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
     """A row (`COLUMNS`) for each contrast: families of questions with the primary ones first, then
-    all settings that no question covers, adjusted over all of them that have several seeds.
+    settings that no question covers, those of each study adjusted over the ones with several seeds.
 
     `afterwards` and its interval are what the simultaneous method says where another was planned.
     """
     ordered = sorted(contrasts, key=lambda one: (one.asked is None, not _primary(one)))
-    families = dict.fromkeys(one.asked and one.asked.family for one in ordered)
+    families = dict.fromkeys(one.family for one in ordered)
+    studies = [study for planned, study in families if not planned]
     rows: list[dict[str, Any]] = []
     for family in families:
-        own = [one for one in ordered if (one.asked and one.asked.family) == family]
+        own = [one for one in ordered if one.family == family]
         losses = {one.arm: one.losses for one in own}
         losses |= {one.against: one.against_losses for one in own}
         pairs = [(one.arm, one.against) for one in own]
         asked = own[0].asked
+        name = family[1] if asked or (len(studies) > 1 and family[1]) else ALSO_SEEN
         method: Method = asked.method if asked else "simultaneous"
         allowed = len(own)
         if not asked:
@@ -226,7 +211,7 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
             rows.append(
                 {
                     "heading": PLANNED if one.asked else ALSO_SEEN,
-                    "family": family or ALSO_SEEN,
+                    "family": name,
                     "question": one.name,
                     "primary": _primary(one),
                     "method": method,
@@ -237,6 +222,8 @@ def decide(contrasts: Sequence[Contrast]) -> pd.DataFrame:
                     "verdict": _verdict(estimate, one),
                     "diverged": one.diverged,
                     "diverged_against": one.diverged_against,
+                    "text": one.text,
+                    "flops": one.flops,
                     "predicted": one.asked and one.asked.predicted,
                     "afterwards": after and _verdict(after, one),
                     "afterwards_gain": after and after.gain,
@@ -254,20 +241,6 @@ def _primary(one: Contrast) -> bool:
 
 def _verdict(estimate: Estimate, one: Contrast) -> Verdict:
     return "unstable" if one.diverged >= UNSTABLE else estimate.verdict
-
-
-def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
-    """Final losses by block: by seed, order of the text and held-out text.
-
-    Raises `UserError` where a block has two.
-    """
-    found = pd.Series(runs["nats_per_token"].tolist(), [block(row) for row in rows_of(runs)], float)
-    twice = found.index[found.index.duplicated()]
-    if len(twice):
-        raise UserError(
-            f"arm {name!r}: two runs of seed {twice[0]}; say in its `where` which of them is meant"
-        )
-    return found
 
 
 def block(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tst_study.atomic_files import write_json
-from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, first_problem
 
 if TYPE_CHECKING:
@@ -40,11 +39,11 @@ class Arm(_Strict):
     """Values of other columns of the run table; of several, any one."""
 
     def runs(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The arm's rows of a run table. Raises `UserError` for a column that it lacks."""
-        from analysis.tables.columns import rows_of  # pandas, which planning a study does not need
+        """The arm's rows of a run table, in which `setting` is each run's label.
 
-        labels = [SuperpositionSetting.of_row(row).label for row in rows_of(table)]
-        kept = table.loc[[label == self.setting for label in labels]]
+        Raises `UserError` for a column that the table lacks.
+        """
+        kept = table[table["setting"] == self.setting]
         for column, value in self.where.items():
             if column not in kept:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
@@ -69,6 +68,14 @@ class Question(_Strict):
     """The gain, in nats, that was expected: an interval."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
     """The commit that first held the question, as it stands; None where that is not known."""
+    within: str = Field(default="", exclude=True, repr=False)
+    """How the folders of the runs begin that it is asked of; set when it is read."""
+
+    def runs(self, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Those of `arm` and of `against`, as `Arm.runs`."""
+        if self.within:
+            table = table[table["folder"].str.startswith(self.within)]
+        return self.arm.runs(table), self.against.runs(table)
 
 
 class Questions(_Strict):
@@ -95,10 +102,20 @@ def read_questions(folder: str | Path) -> tuple[Question, ...]:
 
 
 def questions_of(roots: Iterable[Path]) -> tuple[Question, ...]:
-    """Those of folders, and of the archives and studies in them, each once."""
+    """Those of folders, and of the archives and studies in them, each asked of the runs beside it;
+    of several folders each family bears the folder's name."""
     files = (path for root in roots for path in (root / FILE, *sorted(root.glob(f"*/{FILE}"))))
-    found = (one for path in files for one in read_questions(path.parent))
-    return tuple({one.model_dump_json(): one for one in found}.values())
+    found = {path.parent: read_questions(path.parent) for path in files if path.is_file()}
+    return tuple(
+        one.model_copy(
+            update={
+                "within": "" if folder == Path() else f"{folder}/",
+                "family": f"{folder.name}: {one.family}" if len(found) > 1 else one.family,
+            }
+        )
+        for folder, questions in found.items()
+        for one in questions
+    )
 
 
 def add_questions(folder: Path, questions: Sequence[Question]) -> None:

@@ -161,7 +161,7 @@ class Submitted:
             self.left += runs
             return
         waits = f", after {dependency.partition(':')[2]}" if dependency else ""
-        self.jobs[job] = f"{len(runs)} runs, each on {resources}{waits}"
+        self.jobs[job] = f"runs: {len(runs)}; each: {resources}{waits}"
         self.new += runs
         for place, run in enumerate(runs):
             self.known[run.run_id] = Job(f"{job}_{place}", "queued")

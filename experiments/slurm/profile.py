@@ -97,10 +97,10 @@ class Resources(Strict):
         return self.nodes * self.tasks_per_node
 
     def __str__(self) -> str:
-        where = f" of {self.partition}" if self.partition else ""
+        where = f", partition: {self.partition}" if self.partition else ""
         return (
-            f"{self.nodes} nodes{where}, {self.ranks} tasks, {self.gpus_per_node} GPUs each, "
-            f"{self.time}"
+            f"nodes: {self.nodes}{where}, tasks: {self.ranks}, "
+            f"GPUs per node: {self.gpus_per_node}, time: {self.time}"
         )
 
 

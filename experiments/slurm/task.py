@@ -12,6 +12,7 @@ from types import FrameType
 
 from experiments.run_process import Exit, config_path, log_path, send_output_to, train_rank
 from tst_study.config import schema as config
+from tst_study.process.host import leave
 from tst_study.process.rank_environment import adopt_slurm_ranks
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -54,7 +55,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    status = main(Path(sys.argv[1]), on_gpu="--gpu" in sys.argv)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # threads of a library must not delay or fail a run that is over
+    leave(main(Path(sys.argv[1]), on_gpu="--gpu" in sys.argv))

@@ -202,7 +202,7 @@ STUDIES = {
     ),
     "optimizer-at-switch": Declared(
         "Optimizer state kept or reset at the switch",
-        "What a reset of AdamW's moments costs; a public replication lost its whole gain by it.",
+        "What a reset of AdamW's moments at the switch costs.",
         _optimizer_at_switch,
     ),
     "optimizers": Declared(

@@ -140,8 +140,7 @@ _SCALES = (
         range(2),
         (2, 4, 8),
         (0.2, 0.4),
-        "A first look: on prose as short as this superposition loses, and pays only in runs that "
-        "are a dozen times longer (docs/findings.md).",
+        "A first look: trained this briefly, superposition loses on prose (docs/findings.md).",
     ),
     # Fresh seeds: 0 to 2 were looked at while the campaign was planned.
     Scale(

@@ -3,14 +3,11 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import published
-from analysis.fits.law.rows import TOKENS_PER_STEP
-from analysis.fits.law.superposition_law import published_law
 from analysis.fits.scaling.compute_multiplier import compute_multiplier as multiplier
 from analysis.fits.scaling.compute_multiplier import multipliers_of
 from analysis.summary import Summary
@@ -21,14 +18,13 @@ from paper_figures.drawing import key, lines
 from paper_figures.item import Finding
 from paper_figures.picture import Picture
 from paper_figures.sources import Sources
-from paper_figures.style import INK, MUTED, PAGE, Look, Mark, bag_size_mark, new_figure
+from paper_figures.style import MUTED, PAGE, Look, bag_size_mark, new_figure
 from tst_study.config.superposition_setting import SuperpositionSetting
 
 LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""
 BAGS = (4, 6, 8)
-LAW_BAG = 6
-PANELS = ("published, 270M", "published, all sizes")
+PANELS = ("published, 270M", "published, Table 1")
 RATIO = 0.3
 POINTS = {
     "3B, s = 6": ("3B", 36_000, 20_000, 6),
@@ -47,17 +43,16 @@ DATA = ["panel", "label", "bag_size", "loss", "multiplier", "low", "high"]
 def compute_multiplier(sources: Sources) -> Picture:
     """Left from the published numbers, right from runs of two or more lengths."""
     own, used, reasons = _measured(sources.summary)
-    law = _by_law()
-    left = pd.concat([_interpolated(), law[law["label"].str.startswith("270M")]])
-    data = pd.concat([left.assign(panel=PANELS[0]), _points(), law, own], ignore_index=True)
+    left = _interpolated().assign(panel=PANELS[0])
+    data = pd.concat([left, _points(), own], ignore_index=True)
     not_drawn = "".join(f" Not drawn: {reason}." for reason in reasons)
-    shown = data[data["panel"].isin(PANELS)].drop_duplicates(["label", "loss"])
+    shown = data[data["panel"].isin(PANELS)]
     said = f"not shown as a curve; from its numbers: {_spans(shown)}"
     return Picture(
         caption="How many times the FLOPs the baseline needs for the same loss; losses fall to the "
         f"right. Published: 270M at r = {RATIO} between 20k and 100k steps (Tables 4 and 5, a "
-        "power law beyond half the highest floor that these two allow), the law of superposition, "
-        f"and the pairs of Table 1 at about one loss; one seed each, no interval.{not_drawn}",
+        "power law beyond half the highest floor that these two allow), and the pairs of Table 1 "
+        f"at about one loss; one seed each, no interval.{not_drawn}",
         measured=f"Measured: {number(len(used), 'run')}; bands: 95% by the seeds' paired "
         "differences, of all settings of one text, model and learning rate together; no band where "
         "the lengths leave a side of it open.",
@@ -78,20 +73,6 @@ def _interpolated() -> pd.DataFrame:
         found = multiplier(cells[cells["bag_size"] == 1], arm)
         parts.append(found.assign(label=f"270M, s = {size}", bag_size=size))
     return pd.concat(parts, ignore_index=True)
-
-
-def _by_law() -> pd.DataFrame:
-    """The law's word on both of its sizes, at the s and r of Table 1."""
-    law, rows = published_law(), []
-    for size in ("270M", "600M"):
-        label = f"{size}, s = {LAW_BAG}, by the law"
-        for tokens in np.geomspace(20_000, 100_000, 9) * TOKENS_PER_STEP:
-            gain = law.gain(published.PARAMS[size], tokens, LAW_BAG, RATIO)
-            reached = law.baseline_tokens(tokens, gain)
-            if reached is not None:
-                loss = law.loss(size, tokens, LAW_BAG, RATIO)
-                rows.append((PANELS[1], label, LAW_BAG, loss, reached / tokens))
-    return pd.DataFrame(rows, columns=DATA[:5])
 
 
 def _points() -> pd.DataFrame:
@@ -151,8 +132,6 @@ def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     looks: dict[str, Look] = {}
     for label, rows in data.groupby("label", sort=False):
         mark = bag_size_mark(int(rows["bag_size"].iloc[0]))
-        if str(label).endswith("by the law"):
-            mark = Mark(INK, "", () if "270M" in str(label) else (4, 1.5))
         if len(rows) == 1:
             axes.plot(rows["loss"], rows["multiplier"], mark.marker, color=mark.colour)
             looks[str(label)] = {"color": mark.colour, "marker": mark.marker}

@@ -128,9 +128,9 @@ def _finding(found: list[Group]) -> Finding:
     verdict = judged(verdict for group in counted for verdict in group.rows["verdict"])
     if not found:
         return Finding(said)
-    rows = pd.concat([group.rows for group in found])
+    rows = pd.concat([group.rows for group in counted])
     text = f"{number(len(rows), 'setting')}: {verdict_counts(rows)}"
-    scale = f"{number(len(found), 'comparison')}, {span(rows['seeds'], 'seed')}"
+    scale = f"{number(len(counted), 'comparison')}, {span(rows['seeds'], 'seed')}"
     return Finding(said, text, scale, verdict, details=details)
 
 

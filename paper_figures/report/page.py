@@ -54,6 +54,7 @@ def html(sources: Sources, items: Sequence[Item], to: Path) -> str:
         Section("Verdicts", sections.verdicts(summary)),
         Section("Not read", sentences=summary.tables.problems),
         Section("Figures", pictures=_pictures(there, to)),
+        Section("Arms", [sections.arms(summary)]),
         Section("Equal loss", [sections.equal_loss(summary)]),
         Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
         Section("Tables", links=[item for item in there if isinstance(item, Table)]),

@@ -9,19 +9,31 @@ from analysis.tables.columns import rows_of
 from analysis.wording import bounds, number, verdict_parts
 from paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.text import big
 
 
 def verdicts(summary: Summary) -> list[Grid]:
     """Every verdict as the terminal has it: planned questions, then all other settings."""
     grids: list[Grid] = []
     said = ""
-    for heading, words, cells in verdict_parts(summary.comparison.verdicts):
-        titles: tuple[str, ...] = ("question", "gain", "verdict")
-        titles += ("chosen afterwards",) if any(row[-1] for row in cells) else ()
-        rows = tuple(tuple(map(Entry, row[: len(titles)])) for row in cells)
+    for heading, words, cells in verdict_parts(summary.verdicts):
+        rows = tuple(tuple(map(Entry, row.values())) for row in cells)
         title, said = heading if heading != said else "", heading
-        grids.append(Grid(title, titles, rows, ", ".join(words)))
+        grids.append(Grid(title, tuple(cells[0]), rows, ", ".join(words)))
     return grids
+
+
+def arms(summary: Summary) -> Grid:
+    """What planned questions hold against one another."""
+    columns: dict[str, Callable[[Row], Entry | str]] = {
+        "arm": lambda row: row["arm"],
+        "seeds": lambda row: number_entry(row["seeds"]),
+        "loss": lambda row: number_entry(row["loss"], 4),
+        "deviation over seeds": lambda row: number_entry(row["deviation"], 4),
+        "tokens read": lambda row: number_as(row["raw_tokens"], big),
+        "FLOPs": lambda row: number_as(row["flops"], big),
+    }
+    return Grid.of(rows_of(summary.arms), columns)
 
 
 def equal_loss(summary: Summary) -> Grid:

@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize
 
 from analysis.fits.scaling.laws import GRID, chinchilla, power_law
 from analysis.fits.solver.problem import HUBER, Formula, Problem
 from analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
 from analysis.fits.solver.uncertainty import bootstrap
-from tests.analysis.published_fits import (
-    chinchilla_problem,
-    repetition_problem,
-)
+from tests.analysis.published_fits import chinchilla_problem
 from tst_study.errors import UserError
 
 TRUTH = np.array([np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37])
@@ -121,24 +118,3 @@ def test_chinchillas_bootstrap_errors_are_the_published_ones() -> None:
     assert drawn.draws["alpha"].std() == pytest.approx(0.0154, rel=0.2)
     assert drawn.draws["beta"].std() == pytest.approx(0.0206, rel=0.2)
     assert np.exp(drawn.draws["log_E"]).std() == pytest.approx(0.0257, rel=0.2)
-
-
-def test_the_worth_of_repeated_data_is_hardly_identified() -> None:
-    """Published as 15.4; a start elsewhere ends lower, and by the profile of the likelihood 7.6 is
-    the least that the runs allow (`data_constrained.WORTH_RANGE`), without an upper bound."""
-    problem, published = repetition_problem(), np.log([15.387756, 5.309743])
-    assert fit(problem, [published]).objective == pytest.approx(0.0158259321, abs=1e-10)
-    starts = grid_of_starts(
-        problem.model, {"log_RD": np.log([3, 30, 100]), "log_RN": np.log([0.5, 2, 8])}
-    )
-    wide = fit(problem, starts, strict=False)  # six minima within 1 in 10,000
-    assert wide.objective < 0.015805
-    assert np.exp(wide["log_RD"]) == pytest.approx(95.365, rel=1e-3)
-    power = problem.slopes(wide.residuals) @ wide.residuals / wide.objective
-    scale = 2 / power * (len(wide.residuals) - 2)
-    deviance = {}
-    for worth in (6.9, 8.4, 1000.0):
-        held = replace(problem, model=problem.model.held({"log_RD": np.log(worth)}))
-        found = fit(held, starts[:3, 1:], strict=False)
-        deviance[worth] = scale * np.log(found.objective / wide.objective)
-    assert deviance[1000.0] < deviance[8.4] < stats.chi2.ppf(0.95, 1) < deviance[6.9]

@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from analysis.answer import Answer
-from analysis.fits.scaling.laws import chinchilla_answer, fit_power_law
+from analysis.fits.scaling.laws import chinchilla_answer
 from analysis.fits.scaling.points import at_best_rates
 from analysis.tables.source import load
 from tests.analysis.made_runs import imported
@@ -75,14 +75,6 @@ def test_a_floor_that_the_runs_do_not_ask_for_is_named_and_has_no_interval() -> 
     assert row["note"] == "E not determined, at its bound of 0"
     assert row[["low", "high"]].isna().all()
     assert "E not determined" in str(found)
-
-
-def test_a_power_law_is_found_and_leaves_out_what_is_not_annealed() -> None:
-    flops = np.geomspace(1e18, 1e22, 12)
-    rows = pd.DataFrame({"flops": flops, "loss": 2.0 + 0.5 * (flops / 1e20) ** -0.15})
-    early = rows.tail(1).assign(annealed=False, loss=2.6)
-    found = fit_power_law(pd.concat([rows.assign(annealed=True), early], ignore_index=True))
-    assert found == (pytest.approx(2.0, rel=1e-4), pytest.approx(0.15, rel=1e-3))
 
 
 def test_missing_tokens_are_computed_from_flops_and_missing_both_is_an_error() -> None:

@@ -25,9 +25,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_study(tmp_path_factory.mktemp("study"))
 
 
-@pytest.mark.parametrize(
-    "question", ["comparison", "matched", "bag-size", "law", "compute", "data"]
-)
+@pytest.mark.parametrize("question", ["comparison", "matched", "bag-size", "law", "compute"])
 def test_each_question_is_answered_of_runs_and_written_with_its_inputs(
     question: str, study: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +84,6 @@ def test_runs_that_allow_no_answer_say_what_is_missing(tmp_path: Path) -> None:
         ("matched", "no finished superposed run"),
         ("bag-size", "four or more s"),
         ("law", "no superposed run with a finished baseline"),
-        ("data", "no superposed run with a finished baseline"),
     ):
         with pytest.raises(UserError, match=complaint):
             ask(question, tmp_path)
@@ -166,19 +163,6 @@ def test_a_folder_without_runs_is_refused_and_nothing_written_there(tmp_path: Pa
     assert not list((tmp_path / "other").iterdir())
 
 
-def test_winners_at_several_rates_are_told_apart(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        for rate in (1e-3, 2e-3):
-            same = {"optimizer__learning_rate": rate}
-            write_run(tmp_path, config(seed, **same), 3.5 + 0.01 * seed)
-            write_run(tmp_path, config(seed, 4, 0.2, **same), 3.48 + 5 * rate + 0.013 * seed)
-    (table,) = ask("data", tmp_path).tables.values()
-    assert (table["learning_rate"].item(), table["tied"].item()) == (
-        1e-3,
-        "s = 4, r = 0.2 at 0.002",
-    )
-
-
 def test_each_held_out_text_has_laws_of_its_own_name(tmp_path: Path) -> None:
     for seed, eval_set in enumerate(("validation-eeeeeeeeeeeeeeee", "validation-ffffffffffffffff")):
         write_run(tmp_path, config(seed), 3.5, eval_set=eval_set)
@@ -197,5 +181,3 @@ def test_curves_over_bag_size_are_of_one_held_out_text(tmp_path: Path) -> None:
     table = ask("bag-size", tmp_path).tables["Best s (both forms, all values)"]
     found = dict(zip(table["size"].str[-4:], table["best"].astype(float), strict=True))
     assert found == {"eeee": pytest.approx(3, rel=0.2), "ffff": pytest.approx(10, rel=0.2)}
-    (winners,) = ask("data", tmp_path).tables.values()
-    assert set(winners["eval_set"]) == set(texts)

@@ -1,5 +1,4 @@
-"""The law returns the baseline where nothing is superposed, fits, predicts, and says its limits;
-of repeated text, what reads more repeats sooner."""
+"""The law returns the baseline where nothing is superposed, fits, predicts, and says its limits."""
 
 from __future__ import annotations
 
@@ -12,21 +11,12 @@ from scipy import optimize
 
 import analysis
 from analysis.fits.law.answer import recommend
-from analysis.fits.law.data_constrained import (
-    best_of_mode,
-    data_answer,
-    effective_tokens,
-    shares_of_full,
-    win_map,
-)
 from analysis.fits.law.held_out import held_out, predictions, splits
 from analysis.fits.law.rows import effective_targets, published_rows
 from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
 from analysis.fits.solver.solve import NotConvergedError
 from analysis.questions import ask
-from analysis.tables.source import load
-from analysis.verdict.comparison import compare
-from tests.analysis.made_runs import config, imported, write_run
+from tests.analysis.made_runs import imported
 from tst_study.errors import UserError
 
 SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21
@@ -196,14 +186,6 @@ def test_advice_lies_where_the_grid_has_its_best_cells_and_nowhere_beyond(law: L
             recommend(law, params, tokens)
 
 
-def test_the_worth_in_baseline_tokens_is_the_baselines_own_curve(law: Law) -> None:
-    gained = law.loss("270M", SHORT, 1, 0.0) - law.loss("270M", 3 * SHORT, 1, 0.0)
-    assert law.baseline_tokens(SHORT, gained) == pytest.approx(3 * SHORT, rel=0.05)
-    assert law.baseline_tokens(SHORT, 9.0) is None
-    with pytest.raises(UserError, match="size '27M': not fitted; there are 270M, 600M"):
-        law.loss("27M", SHORT, 1, 0.0)
-
-
 @pytest.mark.parametrize(
     ("tokens", "bag", "ratio", "complaint"),
     [
@@ -224,40 +206,3 @@ def test_every_split_stands_beside_both_nulls() -> None:
     table = held_out(published_rows())
     assert len(table) == 10
     assert table[["law", "copied", "mean"]].notna().all().all()
-
-
-def test_tokens_read_once_count_whole_and_repeats_ever_less() -> None:
-    assert effective_tokens(1e9, 5e9) == pytest.approx(1e9)
-    four, forty, endless = effective_tokens(np.array([4e9, 40e9, 1e15]), 1e9)
-    assert four == pytest.approx(3.73e9, rel=0.01)  # up to four epochs nearly as good as new data
-    assert forty < 20e9
-    assert endless == pytest.approx((1 + 15.4) * 1e9)
-
-
-def test_shares_of_the_gain_are_those_of_figure_6() -> None:
-    """Ends: baseline 3.086, input-only 3.046, output-only 3.051, full 3.011."""
-    shares = shares_of_full()
-    assert shares["input_only"] == pytest.approx(0.040 / 0.075, abs=0.03)
-    assert shares["output_only"] == pytest.approx(0.035 / 0.075, abs=0.03)
-
-
-def test_full_wins_on_ample_data_and_output_only_where_data_repeat_much() -> None:
-    table = win_map(600e6, [0.5e9, 100e9], [20_000]).set_index("unique_tokens")
-    assert table.loc[100e9, "winner"] == "full"
-    assert table.loc[0.5e9, "winner"] == "output_only"
-    assert set(table["source"]) == {"fitted law, not runs"}
-    scarce, ample = (best_of_mode("full", 600e6, 20_000, unique) for unique in (2e9, 1e12))
-    assert scarce.bag_size * scarce.step_ratio < ample.bag_size * ample.step_ratio
-    assert ample.loss < 0
-
-
-def test_runs_decide_where_there_are_some(tmp_path: Path) -> None:
-    for seed, luck in enumerate((0.0, 0.01, -0.02)):
-        write_run(tmp_path, config(seed), 3.5 + luck)
-        for mode, won in (("full", 0.02), ("output_only", 0.03)):
-            run = config(seed, 4, 0.2, superposition__mode=mode)
-            write_run(tmp_path, run, 3.5 + luck - won + 0.001 * seed)
-    runs = load(tmp_path)
-    (row,) = data_answer(compare(runs), runs, {}).tables["Winners, from runs"].to_dict("records")
-    assert (row["winner"], row["verdict"], row["source"]) == ("output_only", "better", "runs")
-    assert row["epochs"] == pytest.approx(1000 * 16 * 64 / 50_000_000)

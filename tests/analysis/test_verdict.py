@@ -4,6 +4,7 @@ intervals that equal textbook tests and cover wherever that was simulated."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,51 @@ def test_what_is_not_trained_or_has_one_seed_makes_no_claim(tmp_path: Path) -> N
     assert summary.lines()[0] == "Planned"
 
 
+def test_arms_say_what_they_cost_and_gains_when_they_appeared(runs: Path) -> None:
+    """Losses on the way: the arm trails by 0.1 at the first evaluation after the switch."""
+    add_questions(runs, [question(2, predicted=(0.05, 0.1)), question(4, predicted=(0.02, 0.04))])
+    tables = read_tables(runs)
+    ends = tables.held_out
+    trails = 0.1 * ends["folder"].astype(str).str.contains("s[248]-")
+    early = ends.assign(step=500, nats_per_token=ends["nats_per_token"] + trails)
+    summary = summarise(replace(tables, evaluations=pd.concat([early, ends])))
+    assert list(summary.arms["arm"]) == ["baseline", "s = 2", "s = 4"]
+    assert list(summary.arms["raw_tokens"] / summary.arms["raw_tokens"][0]) == [1, 1.2, 1.6]
+    assert summary.arms["flops"].nunique() == 1
+    way = summary.on_the_way.groupby("question")["gain"].agg(list)["s = 4"]
+    assert way == pytest.approx([0.03 - 0.1, 0.03], abs=0.005)
+    said = [line.split("  ") for line in summary.lines() if line.startswith("     s =")]
+    wrong, right = ([part.strip() for part in line if part.strip()] for line in said[:2])
+    assert wrong[3:] == [
+        "predicted: +0.050 to +0.100, wrong",
+        "cost: 1.2× text",
+        "on the way: ahead at the end",
+    ]
+    assert right[3] == "predicted: +0.020 to +0.040, right"
+
+
 def test_an_arm_that_holds_two_runs_of_a_seed_is_refused(runs: Path) -> None:
     for seed in range(4):
         write_run(runs, config(seed, 4, 0.2, steps=500), 3.6)
     with pytest.raises(UserError, match=r"arm 's = 4': two runs of seed 0.*`where`"):
         compare(load(runs), [question(4)])
+
+
+def test_questions_of_several_folders_are_asked_of_their_own_runs(tmp_path: Path) -> None:
+    for place, steps, gain in (("one", 1000, 0.02), ("other", 500, -0.02)):
+        for seed in range(4):
+            write_run(tmp_path / place, config(seed, steps=steps), 3.5 + 0.01 * seed)
+            for bag, more in ((2, gain), (4, 2 * gain), (8, 3 * gain)):
+                arm = config(seed, bag, 0.2, steps=steps)
+                write_run(tmp_path / place, arm, 3.5 + 0.0101 * seed - more)
+        add_questions(tmp_path / place, [question(2, "main", primary=True)])
+    found = summarise(read_tables([tmp_path / "one", tmp_path / "other"])).comparison
+    assert list(found.verdicts["family"])[:2] == ["one: main", "other: main"]
+    assert list(found.verdicts["comparisons"]) == [1, 1, 2, 2, 2, 2]
+    assert list(found.verdicts["verdict"])[:2] == ["better", "worse"]
+    means = found.table["baseline"] - found.table["superposed"]
+    assert list(found.table["gain"]) == pytest.approx(list(means))
+    assert set(found.table["verdict"][found.table["gain"] > 0]) == {"better"}
 
 
 def test_the_questions_of_the_first_campaign_are_those_of_its_study() -> None:
@@ -162,7 +203,7 @@ def test_an_arm_without_seeds_of_its_own_design_is_not_estimated() -> None:
 
 def test_the_default_covers_in_every_case_that_was_simulated() -> None:
     rows = json.loads(RECORD.read_text())
-    assert len(rows) >= 100
+    assert len(rows) == 120
     assert all(row["made"] >= 2000 for row in rows)
     assert min(row["blocks, own variances"][0] for row in rows) >= 0.93
     incomplete = json.loads(RECORD.with_name("verdict_coverage_incomplete.json").read_text())
@@ -212,7 +253,7 @@ def test_each_arm_of_the_second_campaign_names_its_runs_and_no_others() -> None:
     runs = study.runs(Best())
     rows = [
         {
-            **SuperpositionSetting.from_config(to_dict(run)).columns(),
+            "setting": SuperpositionSetting.from_config(to_dict(run)).label,
             "steps": run.schedule.steps,
             "sequences": run.batch.sequences,
             "seed": run.seed,

@@ -26,10 +26,14 @@ SETTINGS = ("schedule.steps=200", "execution.checkpoint_every=30", "execution.ev
 ASYNCHRONOUS = "execution.asynchronous_checkpoints=true"
 
 
+def command(config_file: Path, folder: Path) -> list[str]:
+    train = [sys.executable, "-m", "tst_study", "train", str(config_file)]
+    return [*train, "--folder", str(folder)]
+
+
 def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tst_study", "train", str(config_file)]
     return subprocess.Popen(
-        [*command, "--folder", str(folder)],
+        command(config_file, folder),
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -38,23 +42,33 @@ def launch(config_file: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
-    while logged_step(folder) < step:
-        assert process.poll() is None
-        time.sleep(0.005)
-
-
-def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("terminal")
+def test_a_run_whose_terminal_hangs_up_is_then_stopped_then_left_alone(
+    words: Path, tmp_path: Path
+) -> None:
+    """As a dropped ssh session does: its terminal is gone, for the live line as well."""
     file, folder = tmp_path / "run.toml", tmp_path / "broken"
     file.write_text(to_toml(tiny(words, *SETTINGS, ASYNCHRONOUS)))
 
-    first = launch(file, folder)
-    wait_for_step(first, folder, 70)
-    first.kill()
-    assert first.wait() == -signal.SIGKILL
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(ROOT)
+        os.execve(sys.executable, command(file, folder), {**os.environ, "OMP_NUM_THREADS": "1"})
+    while logged_step(folder) < 10:
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 2**16)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    status = run_record.read_status(folder)
+    assert status is not None
+    assert status["state"] == "preempted"
+    assert status["message"].startswith("SIGHUP at step")
+    assert checkpoint_steps(folder)[-1] == status["last_checkpoint"] == status["step"]
 
     second = launch(file, folder)
-    wait_for_step(second, folder, 130)
+    while logged_step(folder) < 130:
+        assert second.poll() is None
+        time.sleep(0.005)
     second.send_signal(signal.SIGTERM)
     asked = time.monotonic()
     out, error = second.communicate()
@@ -66,41 +80,14 @@ def test_a_run_that_is_killed_then_stopped_then_left_alone(words: Path, tmp_path
     )
     assert run_record.read(folder).state == "preempted"
 
-    third = launch(file, folder)
-    out, error = third.communicate()
-    assert (third.returncode, out.splitlines()[-3], error) == (0, f"done: {folder}", "")
-    record = run_record.read(folder)
+    record = run(words, folder, *SETTINGS, ASYNCHRONOUS)
     assert [segment["ended"].split()[0] for segment in record.segments] == [
-        "lost",
+        "SIGHUP",
         "SIGTERM",
         "done",
     ]
     run(words, tmp_path / "unbroken", *SETTINGS)
     assert_same_run(folder, tmp_path / "unbroken")
-
-
-@pytest.mark.usefixtures("terminal")
-def test_a_terminal_that_hangs_up_stops_a_run_with_a_checkpoint(
-    words: Path, tmp_path: Path
-) -> None:
-    """As a dropped ssh session does: its terminal is gone, for the live line as well."""
-    file, folder = tmp_path / "run.toml", tmp_path / "run"
-    file.write_text(to_toml(tiny(words, "schedule.steps=100000")))
-    process, terminal = pty.fork()
-    if process == 0:
-        command = [sys.executable, "-m", "tst_study", "train", str(file), "--folder", str(folder)]
-        os.chdir(ROOT)
-        os.execve(sys.executable, command, {**os.environ, "OMP_NUM_THREADS": "1"})
-    while logged_step(folder) < 10:
-        if select.select([terminal], [], [], 0.01)[0]:
-            os.read(terminal, 2**16)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
-    status = run_record.read_status(folder)
-    assert status is not None
-    assert status["state"] == "preempted"
-    assert status["message"].startswith("SIGHUP at step")
-    assert checkpoint_steps(folder) == [status["last_checkpoint"]]
 
 
 def test_under_nohup_a_run_outlives_its_terminal() -> None:

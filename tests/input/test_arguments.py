@@ -42,7 +42,7 @@ ARGUMENTS = [
     (["plan", ""], "study '' is not known; there are: laptop"),
     (["plan", "labtop"], "study 'labtop' is not known; did you mean 'laptop'?"),
     (["plan", "laptop", "--scale", "big"], "scale 'big' of study 'laptop' is not known"),
-    (["plan", "laptop", "--device", "x"], "--device x: its speeds are not known here"),
+    (["plan", "laptop", "--device", "x"], "x: its speeds are not known here; known: GB300"),
     (["plan", "laptop", "--mfu", "nan"], "--mfu"),
     (["plan", "laptop", "--price", "nan"], "--price"),
     (["plan", "laptop", "--gpus", "0"], "--gpus"),

@@ -82,7 +82,12 @@ OVERRIDES = [
         "superposition.step_ratio = 0.004 of schedule.steps = 100 is less than one step",
     ),
     ("superposition={steps=101}", "superposition.steps = 101 is more than schedule.steps = 100"),
-    ("superposition.weighting='linear'", "superposition.weighting"),
+    (
+        "superposition.weighting='linear'",
+        "superposition.weighting: 'linear': should be 'uniform', 'power_law', ",
+    ),
+    ("execution.parallel='atuo'", "execution.parallel: 'atuo': should be 'auto'"),
+    ("execution.parallel.tensor=0", "execution.parallel.tensor: 0: "),
     ("superposition.weighting=[1.0]", "superposition: weighting has 1 numbers; bag_size 4 needs"),
     ("superposition.weighting=[0.0,0.0,0.0,0.0]", "superposition: weighting (0.0, 0.0, 0.0, 0.0)"),
     ("superposition.weighting=[-1.0,1.0,1.0,1.0]", "superposition.weighting"),

@@ -15,6 +15,7 @@ from analysis.tables.source import load
 from paper_figures.build import Built, build
 from paper_figures.catalogue import catalogue, find
 from paper_figures.picture import Picture
+from paper_figures.report import reproduction
 from paper_figures.report.answer import lead
 from paper_figures.sources import Sources
 from paper_figures.style import PALETTE
@@ -168,14 +169,14 @@ os.register_at_fork(after_in_child=gc.collect)
 cycle = [dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))]
 cycle.append(cycle)
 del cycle
-build(None, sys.argv[1], only=["figure4", "figure5", "figure8"])
+build(None, sys.argv[1], only=["figure2", "figure10"])
 """
 
 
 def test_children_free_no_group_of_ranks_that_their_parent_has_left(tmp_path: Path) -> None:
     """A cycle keeps it until a collection: in a child that would wait for the parent's threads."""
     subprocess.run([sys.executable, "-c", LEFT_BEHIND, tmp_path], timeout=180, check=True)
-    assert (tmp_path / "figure8.png").exists()
+    assert (tmp_path / "figure10.png").exists()
 
 
 def test_a_group_names_all_its_entries() -> None:
@@ -205,18 +206,18 @@ def test_the_verdict_follows_the_interval(
     for seed, noise in enumerate((-1.0, 0.0, 1.0)):
         write_run(tmp_path / "runs", config(seed), 3.5)
         write_run(tmp_path / "runs", config(seed, 4, 0.2), 3.5 - gain + spread * noise)
-    build(tmp_path / "runs", tmp_path / "to", only=["reproduction"])
-    text = (tmp_path / "to/reproduction.md").read_text("utf8")
+    sources = Sources(tmp_path / "runs")
+    text = reproduction.markdown(sources, catalogue()["table1"].items(sources))
     (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
     assert line.endswith(f"**{verdict}** |")
     assert "3 seeds" in line
 
 
-def test_the_committed_page_has_the_whole_campaign() -> None:
-    """Made by `tst-study figures --runs docs/records/campaign --to docs --only reproduction`."""
+def test_the_committed_page_has_both_campaigns() -> None:
+    """Made by `tst-study figures --only reproduction` from both archives, into docs."""
     text = COMMITTED.read_text("utf8")
-    record = COMMITTED.parent / "records/campaign"
-    trunks = load(record)["role"] == "trunk"
+    records = [COMMITTED.parent / "records" / name for name in ("campaign", "what-does-the-work")]
+    trunks = load(records)["role"] == "trunk"
     assert f"\n{(~trunks).sum()} runs and {trunks.sum()} trunks that they share" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| Table 1. "))
     assert len(line) < 400  # its comparisons stand below the table

@@ -30,24 +30,15 @@ from tst_study.train import train
 
 Layout = tuple[int, tuple[str, ...]]
 
-TWIN = (
-    "model={preset='moe-10b-a1b-twin', vocabulary_size=64}",
-    "superposition={bag_size=16, steps=10}",
-    "optimizer.learning_rate=1e-3",  # a larger one lets rounding change choices of experts
-)
 MOVES: dict[str, tuple[tuple[str, ...], Layout, Layout]] = {
-    "TP1 to TP2": ((), (1, ()), (2, TENSOR)),
     "TP2 to TP1": ((), (2, TENSOR), (1, ())),
-    "DP2 to DP1": ((), (2, ()), (1, ())),
     "DP2 to TP2 DP2": ((), (2, ()), (4, TENSOR)),
     "DP2 distributed to DP4 replicated": ((), (2, DISTRIBUTED), (4, ())),
     "DP1 to DP2 distributed": ((), (1, ()), (2, DISTRIBUTED)),
-    "PP2 to PP1": ((), (2, PIPELINE), (1, ())),
     "PP2 tied to TP2 SP": (("model.tied_embeddings=true",), (2, PIPELINE), (2, SEQUENCE)),
     "EP2 distributed to EP1": (MIXTURE, (2, (*EXPERT, *DISTRIBUTED)), (1, ())),
-    "EP1 to TP2 SP EP2": (MIXTURE, (1, ()), (2, (*SEQUENCE, *EXPERT))),
-    "twin of the 10B mixture": (
-        TWIN,
+    "TP2 SP EP2 on 4 to EP4": (
+        MIXTURE,
         (4, (*SEQUENCE, *EXPERT)),
         (4, ("execution.parallel.expert=4",)),
     ),

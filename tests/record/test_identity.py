@@ -66,15 +66,6 @@ def test_what_changes_the_result_is_another_run_and_nothing_else_is(override: st
     assert identity(override) != identity(override, data={**DATA, "tokenizer": "ef"})
 
 
-def test_superposition_without_bags_or_steps_is_the_baseline() -> None:
-    for override in (
-        "superposition={bag_size = 1, step_ratio = 0.5}",
-        "superposition={bag_size = 8}",
-        "superposition={bag_size = 1, weighting = 'power_law', optimizer_at_switch = 'reset'}",
-    ):
-        assert identity(override) == identity("superposition={}")
-
-
 def test_a_smoothed_baseline_is_another_run_than_the_baseline() -> None:
     smoothed = "label_smoothing={epsilon = 0.1, last_step = 20}"
     assert identity("superposition={}", smoothed) != identity("superposition={}")

@@ -25,6 +25,10 @@ from tst_study.record import reader as run_record
 from tst_study.train import train
 
 DATA = {"corpora": [{"fingerprint": "ab", "weight": 1.0}], "tokenizer": "cd"}
+BOTH_AT_THE_SWITCH = (
+    "superposition.optimizer_at_switch=reset",
+    "superposition.reinitialize_at_switch=true",
+)
 LOGGED = ("execution.log_every=3", "execution.evaluate_every=4")
 
 
@@ -116,11 +120,9 @@ def forked(trunk: Path, step: int) -> str:
 @pytest.mark.parametrize(
     ("ratio", "step", "more"),
     [
-        (0.5, 10, ()),
         (0.25, 5, ()),
         (0.5, 5, ()),  # superposed steps continue after the fork
-        (0.5, 10, ("superposition.optimizer_at_switch=reset",)),
-        (0.5, 10, ("superposition.reinitialize_at_switch=true",)),
+        (0.5, 10, BOTH_AT_THE_SWITCH),
     ],
 )
 def test_a_forked_run_is_the_unforked_one_bit_for_bit(

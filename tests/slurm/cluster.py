@@ -195,7 +195,8 @@ class Cluster:
             ),
             "SlurmctldTimeout": 30,
             "SlurmdTimeout": 5,
-            "KillWait": 3,
+            # Slurm has 30. For as long, a job that goes back into the queue may say what it avoids.
+            "KillWait": 10,
             "PreemptType": "preempt/partition_prio",
             "PreemptMode": "REQUEUE",
             "SlurmctldParameters": "preempt_send_user_signal",

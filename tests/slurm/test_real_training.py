@@ -87,7 +87,10 @@ def test_a_study_from_text_to_report(cluster: Cluster, tmp_path: Path) -> None:
     study = ("reinitialise", "--scale", "smoke")
     (tmp_path / "slurm.toml").write_text(PROFILE)
     dry = tst_study("submit", *study, "--launcher", "slurm", "--dry-run", cwd=tmp_path)
-    assert "array1: 1 runs, each on 1 nodes of main, 1 tasks, 0 GPUs each, 20" in dry.stdout
+    assert (
+        "array1: runs: 1; each: nodes: 1, partition: main, tasks: 1, GPUs per node: 0, time: 20"
+        in dry.stdout
+    )
     submitted = tst_study("submit", *study, "--launcher", "slurm", cwd=tmp_path)
     assert submitted.returncode == 0, submitted.stderr
     assert "4 submitted in 3 arrays" in submitted.stdout

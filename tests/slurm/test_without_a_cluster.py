@@ -255,7 +255,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     words = ["submit", "laptop", "--scale", "smoke", "--launcher", "slurm", "--dry-run"]
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (0, "")
-    sizes = [int(n) for n in re.findall(r"^array\d: (\d+) runs, each on 1 nodes", said.out, re.M)]
+    sizes = [int(n) for n in re.findall(r"^array\d: runs: (\d+); each: nodes: 1", said.out, re.M)]
     assert (sum(sizes), max(sizes)) == (8, 3)
     assert "#SBATCH --array=0-2%3" in said.out
     assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]

@@ -100,12 +100,6 @@ def test_no_valid_target_is_nan_as_for_cross_entropy() -> None:
     assert linear_bag_loss(hidden, weight, torch.full_like(labels, -100), 1).isnan()
 
 
-def test_hidden_states_that_do_not_fit_the_labels_are_refused() -> None:
-    hidden, weight, labels = _inputs(torch.float32, 4, 4)
-    with pytest.raises(ValueError, match=r"hidden must be \(latent positions, batch, d\)"):
-        linear_bag_loss(hidden.transpose(0, 1), weight, labels, 4)
-
-
 def test_on_gpus_the_gradient_of_a_large_head_is_rewritten_once_in_4096_rows() -> None:
     rows = 8 * 2048
     assert 4096 <= rows_with_head(rows, 128_256, on_gpu=True) < 8192

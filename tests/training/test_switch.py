@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, built, run, tiny
-from tst_study.checkpoints.checkpoint import Checkpoints
-from tst_study.config.schema import Parallel
-from tst_study.data.run_data import open_stream
+from tests.tiny_runs import MIXTURE, MUON, assert_same_tensors, run
 from tst_study.model.initialization import EMBEDDINGS
-from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.superposition.method import NEXT_TOKEN
 
 State = dict[str, torch.Tensor]
 BF16 = ("numerics.dtype=bfloat16",)
@@ -94,19 +88,3 @@ def test_with_reinitialization_embedding_and_head_are_new_and_the_rest_is_not(
         assert not torch.equal(weight, first[f"weight {name}"])
         assert weight.float().std().item() == pytest.approx(0.02, rel=0.15)
         assert torch.equal(main.to(weight.dtype).flatten(), weight.flatten())
-
-
-def test_recovery_is_next_token_training_on_the_data_behind_what_superposition_read(
-    words: Path, tmp_path: Path
-) -> None:
-    config = tiny(words, "execution.checkpoint_every=10")
-    record = run(words, tmp_path, "execution.checkpoint_every=10")
-    with built(config) as (model, _):
-        optimizer = ModelOptimizer(GradientBuffers(model, Parallel()), config.optimizer)
-        assert Checkpoints(tmp_path, keep=2).load(10, model, optimizer)["step"] == 10
-        ids, labels = (torch.from_numpy(rows) for rows in open_stream(config).batch(10))
-        assert ids.shape == (4, 8)  # of the recovery phase
-        with torch.no_grad():
-            logits = model(NEXT_TOKEN.fold(ids))
-    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert record.metrics[10]["loss"] == pytest.approx(loss.item(), rel=1e-5)

@@ -25,12 +25,8 @@ from tst_study.record import reader as run_record
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
-        MIXTURE,
-        ("numerics.dtype=bfloat16",),
         ("numerics.dtype=bfloat16", "model.tied_embeddings=true", *MIXTURE),
         ("superposition.mode=output_only", "schedule.kind=cosine"),
-        MUON,
         (*MUON, "numerics.dtype=bfloat16", *MIXTURE),
     ],
     ids=str,
@@ -153,7 +149,7 @@ def test_what_fails_before_the_first_step_is_told_by_the_status(
 
 
 def slow_backend(graph: Any, inputs: Any) -> Any:
-    time.sleep(1.5)
+    time.sleep(0.3)
     return graph.forward
 
 
@@ -169,7 +165,7 @@ def test_the_first_row_tells_of_it_and_its_steps_are_timed_without_it(
     record = run(words, tmp_path, "execution.compile=true", "schedule.steps=4")
     seconds = time.perf_counter() - began
     first, *others = record.metrics
-    assert first["compile_seconds"] > 1.5
+    assert first["compile_seconds"] > 0.3
     assert not any("compile_seconds" in row for row in others)
     assert first["training_seconds"] == first["step_seconds"]
     assert first["compile_seconds"] + others[-1]["training_seconds"] < seconds

@@ -69,7 +69,13 @@ class AddedLater:
 class Strict(BaseModel):
     """Unknown keys are errors, types are not coerced, values cannot be changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,  # `docs/config.md` is made from the schema
+    )
 
 
 class Experts(Strict):

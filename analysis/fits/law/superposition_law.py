@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import optimize
 
 from analysis.checks import Floats
 from analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
@@ -38,7 +37,7 @@ from tst_study.superposition.weighting import Weighting
 
 DATA_EXPONENT = 0.366
 """β of Chinchilla (Besiroglu et al. 2024, arXiv 2404.10102; refitted in the tests): in place of c
-where there is one length only, and of the baseline's own curve."""
+where there is one length only."""
 BOX: dict[str, tuple[float, float]] = {
     "log_width": (-0.7, 2.1),
     "blur": (0.0, 0.5),
@@ -107,49 +106,6 @@ class Law:
                 raise UserError(f"{name} {rows[name][bad].iloc[0]}: must be {wanted}")
         value: Floats = gain(self.values, columns(rows, self.units))
         return value
-
-    def loss(self, size: str, tokens: float, bag_size: int, step_ratio: float) -> float:
-        """Final loss of a fitted size by its label, uniform weights: the level of its baseline of
-        the nearest length, moved by `falls`, less the gain."""
-        own = self.rows[self.rows["size"] == size]
-        if own.empty:
-            known = ", ".join(map(str, dict.fromkeys(self.rows["size"])))
-            raise UserError(f"size {size!r}: not fitted; there are {known}")
-        far = np.abs(np.log(own["tokens"] / tokens))
-        near = own[far <= far.min() + 1e-9]
-        level = float(np.mean([self.values[name] for name in near["level"].unique()]))
-        moved = self.falls(float(near["tokens"].iloc[0]), tokens)
-        params = float(own["params"].iloc[0])
-        return level - float(moved) - self.gain(params, tokens, bag_size, step_ratio)
-
-    def falls(self, tokens: Floats | float, others: Floats | float) -> Any:
-        """By how much the baseline's loss at `others` tokens is below that at `tokens`, nats.
-
-        B D^−β with Chinchilla's β (`DATA_EXPONENT`, not fitted) and the B of those fitted sizes
-        that have several lengths. Raises `UserError` where none has.
-        """
-        each = self.rows.drop_duplicates("level")
-        each = each.assign(level=[self.values[name] for name in each["level"]])
-        ends = each.groupby(["size", "tokens"])[["level"]].mean().reset_index()
-        power = (ends["tokens"] / self.units[1]) ** -DATA_EXPONENT
-        x = power - power.groupby(ends["size"]).transform("mean")
-        if not (x.abs() > 1e-9).any():
-            raise UserError("baselines of one length each: nothing says how their loss falls")
-        slope = float((x * ends["level"]).sum() / (x**2).sum())
-        here, there = (np.asarray(part) / self.units[1] for part in (tokens, others))
-        return slope * (here**-DATA_EXPONENT - there**-DATA_EXPONENT)
-
-    def baseline_tokens(self, tokens: float, gain: float) -> float | None:
-        """Length at which the baseline would have this gain over itself at `tokens`; None where
-        the gain exceeds all that more tokens could bring (`falls`)."""
-
-        def short(logarithm: float) -> float:
-            return float(self.falls(tokens, float(np.exp(logarithm)))) - gain
-
-        low, high = np.log(tokens) - 5, np.log(tokens) + 12
-        if short(high) < 0 or short(low) > 0:
-            return None
-        return float(np.exp(optimize.brentq(short, low, high)))
 
     def errors(self, rows: pd.DataFrame, less: pd.DataFrame | None = None) -> Floats:
         """Half of the 95% t-interval of each row's gain, shape (n,); with `less` (n rows or one)

@@ -11,7 +11,6 @@ from analysis import published
 from analysis.answer import Answer
 from analysis.checks import needs_columns, positive
 from analysis.fits.scaling.frontier import Form, isoflop
-from analysis.fits.scaling.laws import fit_power_law
 from analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
 from analysis.tables.columns import rows_of
 from analysis.tables.eligible import eligible
@@ -70,8 +69,8 @@ def compute_answer(
     inputs: dict[str, str] | None = None,
     form: Form = "parabola",
 ) -> Answer:
-    """`tst-study analyse compute`: multipliers, power laws of baselines, Chinchilla's second
-    approach (`laws` has the third).
+    """`tst-study analyse compute`: multipliers, and Chinchilla's second approach
+    (`laws` has the third).
 
     What the runs do not allow is a sentence that says what is missing. `form`: of a budget's curve.
     """
@@ -90,8 +89,6 @@ def compute_answer(
     labels = told_apart_by_set_up([str(first["corpus"]) for first in firsts], firsts, key="family")
     for label, family in zip(labels, families, strict=True):
         superposed = family["method"] != "baseline"
-        if family[~superposed]["steps"].nunique() >= 2:
-            said.append(_power_law_sentence(label, family[~superposed]))
         for name, _, found in multipliers_of(family[~superposed], family[superposed], losses=3):
             note = found if isinstance(found, str) else found.attrs["note"]
             if note:
@@ -152,14 +149,3 @@ def multipliers_of(
         except UserError as error:
             found.append((name, members, str(error)))
     return found
-
-
-def _power_law_sentence(label: str, baseline: pd.DataFrame) -> str:
-    try:
-        floor, exponent = fit_power_law(baseline)
-    except UserError as error:
-        return f"{label}, baseline: {error}."
-    return (
-        f"{label}, baseline: loss falls as C^−{exponent:.3f} towards {floor:.3f} nats (a fit to "
-        f"{len(baseline)} runs)."
-    )

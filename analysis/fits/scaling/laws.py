@@ -1,5 +1,5 @@
-"""Laws of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
-(arXiv 2203.15556), and a power law of one column. N in parameters, D in tokens.
+"""A law of loss fitted to runs: E + A N^−α + B D^−β, approach 3 of Hoffmann et al. 2022
+(arXiv 2203.15556). N in parameters, D in tokens.
 
 found = analysis.fit_chinchilla(frame)     # columns params, tokens (or flops), loss
 print(found)                               # a table with intervals
@@ -207,28 +207,6 @@ def _copied(out: pd.DataFrame, rest: pd.DataFrame, size: float) -> float:
         nearest = int(np.argmin(np.abs(np.log(near["tokens"] / tokens))))
         errors.append(float(near["loss"].iloc[nearest]) - float(loss))
     return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def fit_power_law(points: pd.DataFrame) -> tuple[float, float]:
-    """E (nats) and α of E + A C^−α, of columns flops and loss (nats per token, final) and, if
-    there, annealed as in `fit_chinchilla`.
-
-    Raises `UserError` for fewer than four different flops: three identify the law exactly and say
-    nothing of its error.
-    """
-    points = annealed_points(points, ("flops", "loss"))
-    x, y = (points[name].to_numpy(dtype=float) for name in ("flops", "loss"))
-    different = len(np.unique(np.round(np.log(x), 3)))
-    if different < 4:
-        raise UserError(
-            f"{different} different values of flops: a power law with a floor needs at least "
-            "four; run more lengths or sizes"
-        )
-    law = power_law(x / float(np.exp(np.log(x).mean())))
-    floors = [float(np.log(share * y.min())) for share in (0.3, 0.6, 0.9)]
-    starts = grid_of_starts(law, {"log_E": floors, "alpha": (0.05, 0.15, 0.3, 0.6)})
-    found = fit(Problem(law, y, HUBER), starts)
-    return float(np.exp(found["log_E"])), found["alpha"]
 
 
 def _printed(parameter: str, values: Floats) -> Floats:

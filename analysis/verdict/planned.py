@@ -1,0 +1,132 @@
+"""What was asked of which runs: the arms of planned questions, and their gains on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.tables.columns import rows_of
+from analysis.verdict.decide import Contrast, block, paired
+from analysis.verdict.question import Question
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
+
+COSTS = ["raw_tokens", "flops"]
+"""Columns of the run table: planned, of a whole run."""
+
+
+def asked_contrasts(
+    kept: pd.DataFrame, lost: pd.DataFrame, questions: Sequence[Question]
+) -> list[Contrast]:
+    """Of each question; `kept`: the runs that may be compared, `lost`: those that diverged.
+
+    Raises `UserError` for an arm that holds two runs of one seed.
+    """
+    found = []
+    kept, lost = _labelled(kept), _labelled(lost)
+    for question in questions:
+        arm, against = question.arm, question.against
+        (runs, against_runs), diverged = question.runs(kept), question.runs(lost)
+        costs = runs[COSTS].mean() / against_runs[COSTS].mean()
+        found.append(
+            Contrast(
+                name=question.name,
+                arm=question.within + arm.model_dump_json(exclude={"name"}),
+                against=question.within + against.model_dump_json(exclude={"name"}),
+                losses=_losses(runs, arm.name),
+                against_losses=_losses(against_runs, against.name),
+                diverged=len(diverged[0]),
+                diverged_against=len(diverged[1]),
+                run_ids=(*runs["run_id"], *against_runs["run_id"]),
+                text=costs["raw_tokens"],
+                flops=costs["flops"],
+                asked=question,
+            )
+        )
+    return found
+
+
+def arms(kept: pd.DataFrame, questions: Sequence[Question]) -> pd.DataFrame:
+    """A row for each arm that was asked about: name, seeds, mean loss and its standard deviation
+    over seeds, raw tokens and FLOPs of a run."""
+    kept = _labelled(kept)
+    every = {}
+    for one in questions:
+        runs, against = one.runs(kept)
+        for arm, own in ((one.against, against), (one.arm, runs)):
+            every[one.within + arm.model_dump_json()] = (arm.name, own)
+    return pd.DataFrame(
+        {
+            "arm": name,
+            "seeds": len(runs),
+            "loss": runs["nats_per_token"].mean(),
+            "deviation": runs["nats_per_token"].std(),
+            **runs[COSTS].mean(),
+        }
+        for name, runs in every.values()
+    )
+
+
+def on_the_way(
+    kept: pd.DataFrame, held_out: pd.DataFrame, questions: Sequence[Question]
+) -> pd.DataFrame:
+    """The gain of each question at every evaluation that both arms have after the switch, with its
+    interval over paired seeds, each by itself: no question plans these.
+
+    `share`: of a run's steps. Before the switch models are not trained to predict the next token.
+    """
+    kept = _labelled(kept)
+    rows = held_out[held_out["phase"] == "recovery"].astype({"folder": str})
+    rows = rows.merge(kept[["folder", "eval_set", "steps"]])
+    rows["share"] = (rows["step"] / rows["steps"]).round(6)
+    losses = rows.pivot_table("nats_per_token", "share", "folder", aggfunc="last")
+    found = []
+    for question in questions:
+        arm, against = (
+            losses[list(runs["folder"])].set_axis(runs["block"], axis="columns")
+            for runs in question.runs(kept)
+        )
+        both = arm.columns.intersection(against.columns)
+        names = (question.family, question.name, question.arm.name, question.against.name)
+        for share, gains in (against[both] - arm[both]).dropna().iterrows() if len(both) else ():
+            one = paired(list(gains))
+            found.append((*names, share, one.gain, one.low, one.high))
+    return pd.DataFrame(found, columns=list(WAY_COLUMNS))
+
+
+WAY_COLUMNS = ("family", "question", "arm", "against", "share", "gain", "low", "high")
+
+
+def since(gains: pd.DataFrame) -> str:
+    """From which share of the steps on a question's gain has the sign that it has at the end, of
+    its rows of `on_the_way`: `ahead since 75%`."""
+    last = gains["gain"].iloc[-1]
+    said = "ahead" if last > 0 else "behind"
+    other = gains["share"][gains["gain"] * last <= 0].max()
+    if pd.isna(other):
+        return f"{said} throughout"
+    first = gains["share"][gains["share"] > other]
+    return f"{said} since {first.iloc[0]:.0%}" if len(first) > 1 else f"{said} at the end"
+
+
+def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """With the label of each run's setting, as arms name it, and its `block`."""
+    rows = list(rows_of(runs))
+    labels = [SuperpositionSetting.of_row(row).label for row in rows]
+    more = {"setting": labels, "block": list(map(block, rows))}
+    return runs.astype({"folder": str}).assign(**more)
+
+
+def _losses(runs: pd.DataFrame, name: str) -> pd.Series:
+    """Final losses by block: by seed, order of the text and held-out text.
+
+    Raises `UserError` where a block has two.
+    """
+    found = runs.set_index("block")["nats_per_token"].astype(float)
+    twice = found.index[found.index.duplicated()]
+    if len(twice):
+        raise UserError(
+            f"arm {name!r}: two runs of seed {twice[0]}; say in its `where` which of them is meant"
+        )
+    return found
