@@ -104,9 +104,12 @@ class Group:
     @property
     def scale(self) -> str:
         """`363k parameters, books-bpe1024, 10,000 steps, 3 seeds`; with the learning rate where
-        several were compared."""
+        several were compared, and the study where there are several."""
         made = " (made to show the mechanism)" if self.is_generated else ""
-        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {self.seeds}"
+        runs = self.summary.tables.runs
+        own = sorted(set(runs["study"][runs["folder"].isin(self.folders)]))
+        study = f", {' and '.join(own)}" if runs["study"].nunique() > 1 else ""
+        return f"{self.model}{made}, {self.steps:,} steps{self.rate}, {self.seeds}{study}"
 
     @property
     def rate(self) -> str:
