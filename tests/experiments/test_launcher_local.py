@@ -238,10 +238,10 @@ def test_to_go_on_a_study_keeps_all_that_was_asked_for(
 def test_what_was_preempted_or_killed_is_taken_up_again_as_long_as_it_gets_on(
     tmp_path: Path,
 ) -> None:
-    names = ("hops_5", "stuck", "crash_2")
+    names = ("hops_4", "stuck", "crash_2")
     queue = submit(study_of(*(config(name, f"seed={n}") for n, name in enumerate(names))), tmp_path)
-    assert {run.config.name for run in queue.over.values()} == {"hops_5", "crash_2"}
-    assert launches(tmp_path) == {"hops_5": 6, "stuck": RETRIES + 1, "crash_2": 3}
+    assert {run.config.name for run in queue.over.values()} == {"hops_4", "crash_2"}
+    assert launches(tmp_path) == {"hops_4": 5, "stuck": RETRIES + 1, "crash_2": 3}
     assert status(tmp_path, "stuck")["state"] == "failed"
 
 

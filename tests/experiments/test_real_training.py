@@ -21,40 +21,32 @@ from experiments.local.queue import launch
 from experiments.study import Study
 from tests.examples import example
 
-def config(name, s):
+def config(name, s, device):
     return example(
         f"name={name}", f"superposition.bag_size={s}", "data.corpora=[{path='topical'}]",
         "schedule.steps=10", "schedule.warmup_steps=1", "batch.sequences=2",
-        "execution.threads=1", f"execution.device={sys.argv[3]}",
+        "execution.threads=1", f"execution.device={device}",
     )
 
 if __name__ == "__main__":
-    runs = [config("pair-s1", 1), config("pair-s4", 4)]
-    study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs, Path(sys.argv[1]))
-    queue = launch(study, Options(processes=int(sys.argv[2])))
-    assert not queue.failed, queue.failed
+    # On `cpu` runs are forked from a warm server, on `auto` they are spawned.
+    for folder, ranks, device in (("runs", 1, "cpu"), ("runs", 1, "cpu"), ("two_ranks", 2, "auto")):
+        runs = [config("pair-s1", 1, device), config("pair-s4", 4, device)]
+        study = Study("tiny", "test", "Tiny", "Nothing.", {}, lambda results: runs, Path(folder))
+        queue = launch(study, Options(processes=ranks))
+        assert not queue.failed, queue.failed
     assert "torch" not in sys.modules
 """
-
-
-def submit(folder: Path, runs: str, processes: int, device: str = "cpu") -> None:
-    """On `cpu` runs are forked from a warm server, on `auto` they are spawned."""
-    done = subprocess.run(
-        [sys.executable, "submit.py", runs, str(processes), device],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Path) -> None:
     parameters = LanguageParameters(words=64, classes=8, topics=2)
     generate(tmp_path / "topical", 20_000, 4_000, parameters)
     (tmp_path / "submit.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
-    for _ in range(2):
-        submit(tmp_path, "runs", processes=1)
+    done = subprocess.run(
+        [sys.executable, "submit.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
     records = [run_record.read(folder) for folder in run_record.find_run_folders(tmp_path / "runs")]
     assert [(record.header["name"], record.state) for record in records] == [
         ("pair-s1", "done"),
@@ -63,8 +55,7 @@ def test_a_pair_is_trained_and_its_second_submission_trains_nothing(tmp_path: Pa
     assert [len(record.segments) for record in records] == [1, 1]
     assert len({record.header["flops"]["total"] for record in records}) == 1
     assert all(record.evals[-1]["annealed"] for record in records)
-    submit(tmp_path, "of_two_ranks", processes=2, device="auto")
-    folders = run_record.find_run_folders(tmp_path / "of_two_ranks")
+    folders = run_record.find_run_folders(tmp_path / "two_ranks")
     for record, folder in zip(records, folders, strict=True):
         twin = run_record.read(folder)
         assert (twin.state, twin.segments[0]["devices"]["count"]) == ("done", 2)

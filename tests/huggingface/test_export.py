@@ -34,7 +34,7 @@ from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.superposition.method import NEXT_TOKEN
 
-safetensors = pytest.importorskip("safetensors", reason="exports need tst-study[export]")
+pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
 
 
@@ -409,9 +409,6 @@ def stock_megatron_model(transformer: Any, config: Config) -> Any:
             position_embedding_type="rope",
             rotary_base=config.model.rope_theta,
         )
-
-
-pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 
 
 def tst_study(*arguments: str | Path) -> str:
