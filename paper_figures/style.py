@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 
 COLUMN = 3.4
 """Inches: one column of a two-column page, and a phone's width."""
@@ -152,6 +152,6 @@ def wrapped(words: str, points: float, size: float = 7.0) -> str:
 @functools.lru_cache(maxsize=4096)
 def text_width(words: str, size: float = 7.0) -> float:
     """Points that a line of words takes."""
-    font = FontProperties(family="DejaVu Sans")  # as in the style's file
-    outline = TextPath((0, 0), words, size=size, prop=font).get_extents()
-    return 1.05 * float(outline.width)  # set on whole pixels, it is a little wider
+    font = FontProperties(family="DejaVu Sans", size=size)  # as in the style's file
+    width, _, _ = text_to_path.get_text_width_height_descent(words, font, ismath=False)
+    return 1.043 * float(width)  # set on whole pixels, it is a little wider
