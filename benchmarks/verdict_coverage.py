@@ -23,6 +23,14 @@ from analysis.verdict.intervals import LEVEL, Design, exceeded
 RECORD = Path(__file__).parent / "records" / "verdict_coverage.json"
 SHARES = (0.0, 0.5, 0.9)
 NOISE = ("equal", "one arm three times", "baseline three times", "t4 tails")
+SECOND = "as in the second campaign"
+SPREAD = {
+    "one arm three times": [1.0, 3.0],
+    "baseline three times": [3.0],
+    # Deviations over seeds in docs/findings.md, by that of the least.
+    SECOND: [4.7, 2.1, 1.0, 1.0, 2.9, 3.1, 12.8, 2.9, 4.6, 4.4],
+}
+"""Deviation of each arm's own part, the baseline's first; of all that follow 1."""
 DESIGNS = ((4, 1), (12, 1), (3, 6), (4, 2), (4, 6), (4, 10), (8, 6), (12, 2), (12, 6), (12, 10))
 """Seeds, and arms held against the baseline."""
 METHODS = {
@@ -65,8 +73,8 @@ class Case:
         own = random.standard_normal(shape)
         if self.noise == "t4 tails":
             own = random.standard_t(4, shape) / np.sqrt(2)
-        wide = {"one arm three times": 1, "baseline three times": 0}.get(self.noise, -1)
-        own *= np.where(design.arm == wide, 3.0, 1.0)
+        spread = SPREAD.get(self.noise, [])
+        own *= np.array([*spread, *[1.0] * (self.arms + 1 - len(spread))])[design.arm]
         shared = random.standard_normal((made, self.seeds))[:, design.seed]
         return np.sqrt(self.share) * shared + np.sqrt(1 - self.share) * own
 
@@ -119,7 +127,8 @@ def cases() -> list[Case]:
         for design, noise, share in itertools.product(DESIGNS, NOISE, SHARES)
     ]
     parts = itertools.product(((8, 6),), NOISE, SHARES)
-    return whole + [Case(*design, share, noise, True) for design, noise, share in parts]
+    whole += [Case(*design, share, noise, True) for design, noise, share in parts]
+    return whole + [Case(12, 9, share, SECOND, incomplete=False) for share in SHARES]
 
 
 def main() -> None:

@@ -270,6 +270,7 @@ def retry(
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
     from experiments.launcher import Options
+    from experiments.plan.planner import Planner
     from experiments.state.status import of_folder, stopped
     from experiments.studies.catalogue import STUDIES, load
 
@@ -279,7 +280,11 @@ def retry(
         root, pattern = _place(study, scale, runs, pattern)
         chosen = of_folder(root, device)
     options = Options(parallel, processes, profile, device=device)
-    raise typer.Exit(_submitted(chosen, launcher, options, stopped(chosen, pattern)))
+    wanted = stopped(chosen, pattern)
+    if not any(map(wanted, Planner(chosen).decided())):
+        print(f"nothing to retry: no run of {chosen.folder} failed or was stopped")
+        return
+    raise typer.Exit(_submitted(chosen, launcher, options, wanted))
 
 
 @_of_studies(

@@ -99,11 +99,16 @@ def known() -> list[Triple]:
     prose = of("desktop").pairs.set_index("steps")["gain"]
     per_doubling = np.polyfit(np.log2(bags.columns.to_numpy(float)), bags.T.to_numpy(), 1)[0]
     plain, power_law, output_only, *_ = against_the_best_batch()
+    weighted, equal = (
+        gains("what-does-the-work", f"arms-20000-s4-r0.25{weights}-seed")
+        for weights in ("-power_law", "")
+    )
     key = ["sequences", "learning_rate", "seed"]
     losses = gate_of_parts().set_index(key)["nats_per_token"].sort_index()
     return [
         *((row["gain"], row["low"], row["high"]) for row in (plain, power_law, output_only)),
         over_seeds(losses[16, 2e-3] - losses[32, 0.0028284]),
+        over_seeds(weighted - equal),
         (row["steps_ratio"], row["low"], row["high"]),
         over_seeds(per_doubling),
         over_seeds(after["gain"]),
@@ -140,7 +145,7 @@ def as_stated(found: Triple, like: list[str]) -> list[list[str]]:
     ("prose", "count"),
     [
         (README.partition("## Try it")[0], 7),
-        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 29),
+        (re.sub(r"<!-- [\w ]+ -->.*?<!-- end -->", "", FINDINGS).partition("## Did laws")[0], 31),
     ],
     ids=["README", "findings"],
 )
@@ -163,7 +168,7 @@ def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> Non
     rows_of_report = [row for grid in grids_of_verdicts(summary("campaign")) for row in grid.rows]
     report = words_of(" ".join(entry.text for row in rows_of_report for entry in row))
     terminal = words_of("\n".join(summary("campaign").lines()))
-    assert terminal.startswith("Planned primary")
+    assert terminal.startswith("Gains in held-out nats per token (positive: better), with 95% ")
     for row in rows.to_dict("records"):
         ends = f"{row['gain']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
         for page in (report, terminal):
@@ -175,6 +180,18 @@ def words_of(page: str) -> str:
     """Without marks of HTML, and without the seeds that a terminal shows."""
     plain = re.sub(r"<[^>]*>|\b\d+ seeds?\b", " ", page).replace("−", "-")
     return " ".join(re.sub(r"(?<![\d.])0\.000(?=[,\]])", "+0.000", plain).split())
+
+
+def test_the_default_covers_at_the_second_campaigns_design() -> None:
+    record = json.loads((ROOT / "benchmarks/records/verdict_coverage.json").read_text())
+    rows = [row for row in record if "as in the second campaign" in row["case"]]
+    ends = []
+    for method in ("blocks, own variances", "paired, Bonferroni", "pooled"):
+        covered = [row[method][0] for row in rows]
+        ends += [min(covered), max(covered)]
+    numbers = r"\.(\d+) to \.(\d+)"
+    pattern = f"default covers {numbers}, the t-tests {numbers}; .*? assumed, cover {numbers}"
+    assert [int(one) for one in said(pattern, FINDINGS)] == [round(1000 * end) for end in ends]
 
 
 def test_superposition_is_behind_until_the_decay() -> None:
@@ -200,7 +217,7 @@ def test_what_does_the_work() -> None:
     once = found.verdicts[found.verdicts["heading"] == "Planned"].drop_duplicates("question")
     low, high = np.array(once["predicted"].tolist()).T
     held = once["gain"].between(low, high)
-    assert said(r"(\d+) of (\d+) predictions", FINDINGS) == [str(held.sum()), str(len(held))]
+    assert said(r"(\d+) of the (\d+) predicted", FINDINGS) == [str(held.sum()), str(len(held))]
     deviations = found.arms.set_index("arm")["deviation"]
     assert said(
         r"baselines deviate by (\S+) over.* The plain method's runs deviate by (\S+) ", FINDINGS

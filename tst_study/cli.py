@@ -38,7 +38,7 @@ AfterStep = Annotated[
     data,
     "",
     "tst-study data prepare --source books.jsonl.gz --to prepared/mine --tokenizer bpe:4096",
-    "tst-study data prepare --source HuggingFaceFW/fineweb-edu --to edu --limit-bytes 2000000000",
+    "tst-study data prepare --source hf://HuggingFaceFW/fineweb-edu --to edu --limit-bytes 2000000",
     name="prepare",
 )
 def data_prepare(

@@ -20,7 +20,8 @@ try:
     from typer.core import TyperCommand, TyperGroup
 except ModuleNotFoundError as missing:  # pip install --no-deps, which is enough for superposition
     sys.exit(
-        f"error: {missing.name} is not installed: the command needs all dependencies (make setup)"
+        f"error: {missing.name} is not installed: the command needs all dependencies (make setup, "
+        "or pip install without --no-deps)"
     )
 
 import tst_study

@@ -19,9 +19,11 @@ from analysis.tables.columns import CURVES, EVALUATIONS, Column, Tables, finishe
 from analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
+from tst_study.config.keys import problem_of
 from tst_study.config.phase_plan import superposed_steps
 from tst_study.config.superposition_setting import DEPARTURES
-from tst_study.errors import UserError, first_problem, one_of
+from tst_study.errors import UserError, one_of
+from tst_study.superposition.loss_kinds import BagLossKind
 from tst_study.text import listed
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
@@ -91,8 +93,8 @@ class Facts(BaseModel):
     batch: str = ""
     """What else must be equal for two runs to be compared."""
     study: str = "imported"
-    mode: str | None = None
-    loss_kind: str | None = None
+    mode: Literal["full", "input_only", "output_only"] | None = None
+    loss_kind: BagLossKind | None = None
     weighting: str | None = None
 
     @model_validator(mode="before")
@@ -153,7 +155,12 @@ def import_logs(
     for name in columns or {}:
         one_of(name, KEYS, "--column")
     own = read_facts(facts) if facts else {}
-    runs = runs_of_logs(read_logs(sources), columns or {})
+    logs = read_logs(sources)
+    runs = runs_of_logs(logs, columns or {})
+    there = {key for log in logs for _, key, _ in log.points}
+    for name, key in (columns or {}).items():
+        if key not in there:
+            one_of(key, sorted(there), f"--column {name}")
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     rows, curves, evaluations, problems = [], [], [], []
@@ -168,8 +175,8 @@ def import_logs(
             problems.append(f"{run.name}: {run.twice} steps written twice; the later counts")
         if evaluations[-1].empty:
             without.append(run.name)
-        if rows[-1]["step"] == rows[-1]["steps"] - 1:
-            early.append(run.name)
+        if rows[-1]["step"] < rows[-1]["steps"]:
+            early.append(f"{run.name} ({rows[-1]['step']:,} of {rows[-1]['steps']:,})")
     if without:
         problems.append(
             f"no held-out loss in {listed(without, FEW)}: nothing can be compared without one at "
@@ -177,8 +184,8 @@ def import_logs(
         )
     if early:
         problems.append(
-            f"one step is missing at the end of {listed(early, FEW)}: where steps are counted from "
-            "0, log step + 1"
+            f"the log ends before the last step: {listed(early, FEW)}; correct `steps`, or where "
+            "steps are counted from 0, log step + 1"
         )
     if BASELINE not in {row["arm"] for row in rows}:
         problems.append("no run is of the arm 'baseline', which the others are held against")
@@ -256,7 +263,7 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
                 f"run {run.name!r}: {', '.join(missing)} not known; give "
                 f"--set {missing[0]}=VALUE, or a runs.csv (--template writes one)"
             ) from None
-        raise UserError(f"run {run.name!r}: {first_problem(error)}; correct it") from None
+        raise UserError(f"run {run.name!r}: {problem_of(Facts, error)}") from None
 
 
 def _bytes_per_token(run: str, facts: Facts) -> float:

@@ -101,4 +101,5 @@ def _conclude(study: Study) -> None:
     from experiments.state.collect import collect
 
     said = collect(study.folder, rows_of(study))
-    print("", f"What {study.name} at scale {study.scale} says", study.claims, "", *said, sep="\n")
+    at_scale = f" at scale {study.scale}" if study.scale else ""
+    print("", f"What {study.name}{at_scale} says", study.claims, "", *said, sep="\n")

@@ -38,6 +38,8 @@ class Measured:
     """Row of `matched` by kind of match, where it holds a number."""
     baselines: dict[str, pd.DataFrame]
     """The baseline runs nearest to each match."""
+    again: tuple[dict[str, Any], ...]
+    """Rows of `matched` at equal FLOPs: the same setting and length in other groups of runs."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -79,8 +81,8 @@ def matched_comparisons(sources: Sources) -> Picture:
 
 
 def find(summary: Summary) -> Measured | None:
-    """The plain setting on prose with most seeds; of equals that with most kinds of match (there is
-    none at equal loss where no baseline reached it), then the longest."""
+    """The plain setting on prose with most kinds of match (there is none at equal loss where no
+    baseline reached it); of equals that with most seeds, then the longest."""
     runs = summary.comparison.eligible
     if runs.empty:
         return None
@@ -94,12 +96,19 @@ def find(summary: Summary) -> Measured | None:
         if matches and name in own:
             prose = bool(pd.isna(own[name]["optimal_nats_per_token"].iloc[0]))
             seeds, steps = own[name]["seed"].nunique(), int(own[name]["steps"].iloc[0])
-            found.append((prose, seeds, len(matches), steps, name, matches))
+            found.append((prose, len(matches), seeds, steps, name, matches))
     if not found:
         return None
-    *_, name, matches = max(found, key=lambda entry: entry[:4])
+    (*_, name, matches), *others = sorted(found, key=lambda entry: entry[:4], reverse=True)
     near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
-    return Measured(own[name], matches, near)
+    # Group, rate, length and setting, on whatever held-out text.
+    same = [(one, rows) for *_, one, rows in others if one[:2] + one[3:] == name[:2] + name[3:]]
+    again = (
+        {"study": own[one]["study"].iloc[0], **rows["equal FLOPs"]}
+        for one, rows in same
+        if "equal FLOPs" in rows
+    )
+    return Measured(own[name], matches, near, tuple(again))
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
@@ -201,8 +210,12 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
         f"{kind}{_ratio(row)}" if kind == "equal loss" else f"{kind}: {gain(row)}"
         for kind, row in found.matches.items()
     )
-    equal = found.matches.get("equal FLOPs")
-    return Finding(said, measured, found.scale, judged([equal["verdict"]] if equal else []))
+    for row in found.again:
+        seeds = number(int(row["seeds"]), "seed")
+        measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
+    equal = [row for kind, row in found.matches.items() if kind == "equal FLOPs"]
+    verdicts = [row["verdict"] for row in (*equal, *found.again)]
+    return Finding(said, measured, found.scale, judged(verdicts))
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ import pandas as pd
 
 from analysis import published
 from analysis.tables.columns import rows_of
-from analysis.wording import signed
 from paper_figures.catalogue import figure, submit
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, Verdict
@@ -89,9 +88,11 @@ def _finding(found: list[Group]) -> Finding:
         return Finding(said)
     rows, new = found[0].rows, found[0].rows["reinitialized"].astype(bool)
     worse, over = _against_plain(found[0]), float(-rows[new]["gain"].mean())
-    measured = (
-        f"re-initialised {signed(worse)} nats against TST and {signed(over)} against the baseline"
-    )
+    measured = f"re-initialised {_above(worse)} TST and {_above(over)} the baseline, in nats"
     tested = set(rows[new]["verdict"])
     other: Verdict = "disagrees" if "better" in tested else "undecided"
     return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else other)
+
+
+def _above(difference: float) -> str:
+    return f"{abs(difference):.3f} {'above' if difference > 0 else 'below'}"

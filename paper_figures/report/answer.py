@@ -118,7 +118,8 @@ def _seeds(table: pd.DataFrame) -> str:
     if tested.empty:
         return "No setting was repeated with another seed: no interval and no claim."
     smallest = tested["smallest_detectable"].astype(float)
+    ends = " to ".join(dict.fromkeys(f"{end:.3f}" for end in (smallest.min(), smallest.max())))
     return (
-        f"With {span(tested['seeds'], 'seed')}, a true difference below {smallest.min():.3f} to "
-        f"{smallest.max():.3f} nats would be missed more than one time in five."
+        f"With {span(tested['seeds'], 'seed')}, a true difference below {ends} nats would be "
+        "missed more than one time in five."
     )

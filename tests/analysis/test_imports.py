@@ -337,9 +337,13 @@ def test_superposed_runs_of_a_foreign_trainer_get_a_report(
 def test_what_cannot_be_compared_is_said_when_it_is_imported(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": loss(step)} for step in range(30)]
     log = written(tmp_path / "run", "log.jsonl", list(map(json.dumps, rows)))
+    with pytest.raises(UserError, match=r"--column nats_per_token 'val/ce' is not known; .*loss"):
+        import_logs([str(log)], FACTS, columns={"nats_per_token": "val/ce"})
+    with pytest.raises(UserError, match=r"mode: .*output_only"):
+        import_logs([str(log)], FACTS | {"mode": "outputonly"})
     said = import_logs([str(log)], FACTS).problems
     assert any("no held-out loss in run" in line and "--column" in line for line in said)
-    assert any("at the end of run" in line and "step + 1" in line for line in said)
+    assert any("run (29 of 30)" in line and "step + 1" in line for line in said)
 
 
 @pytest.mark.parametrize(

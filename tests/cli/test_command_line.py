@@ -285,7 +285,7 @@ def test_one_run_trains_and_another_is_refused_its_folder(
     shown = answer(["train", config_file, *small], tmp_path)
     assert shown.status == 0, shown.err
     *_, bar, done, reached, following = shown.out.splitlines()
-    assert re.search(r"8/8 held-out loss \d\.\d{4} over all 499 tokens", bar)
+    assert re.search(r"8/8 held-out loss \d\.\d{4} over 499 tokens", bar)
     assert done == "done: run"
     assert re.match(r"held-out loss \d\.\d{4} nats per token after step 8, over 499 t", reached)
     assert following == "next: tst-study analyse --runs ."

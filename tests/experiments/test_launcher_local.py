@@ -221,6 +221,10 @@ def test_to_go_on_a_study_keeps_all_that_was_asked_for(
 
     monkeypatch.setattr("experiments.local.launcher.launch", stop)
     monkeypatch.setattr(Study, "prepare", lambda study: None)
+    cli.retry("bag-grid", scale="smoke", runs=tmp_path / "r s")
+    assert capsys.readouterr().out.startswith("nothing to retry")
+    stopped = "experiments.state.status.stopped"
+    monkeypatch.setattr(stopped, lambda study, pattern: lambda run: True)
     with pytest.raises(typer.Exit):
         verb(
             "bag-grid",

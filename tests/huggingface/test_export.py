@@ -183,6 +183,7 @@ def test_the_card_says_what_made_the_model(llama: tuple[Path, Path], documents: 
         f"{final['nats_per_token']:.4f} | {low:.4f} to ",
         f"| {documents.name} |",
         "[superposition]\nbag_size = 4",
+        "\n\n|  |  |\n| --- | --- |\n| study, run | ",
     ):
         assert part in card
 

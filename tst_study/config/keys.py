@@ -13,6 +13,14 @@ SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
 LONGEST_KEY = 100
 
 
+_PLAIN = {
+    **dict.fromkeys(("bool_parsing", "bool_type"), "should be true or false"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "should be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "should be a number"),
+}
+"""In place of pydantic's words for these types of problems."""
+
+
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     """What pydantic found first in values of a schema: one line with the key, the value, and where
     the key is not known the one that was meant."""
@@ -36,7 +44,8 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
-        message = first["msg"].removeprefix("Value error, ").replace("Input should", "should")
+        message = _PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+        message = message.replace("Input should", "should")
         message = message.replace("an object", "a table such as {}")
         if not isinstance(first.get("input"), dict | list):
             given = repr(first.get("input"))

@@ -42,7 +42,10 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 def _fit_for_a_folder(name: str) -> str:
     if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
-        raise ValueError("names a folder: a letter or digit, then up to 99 of them and . , = + @ -")
+        raise ValueError(
+            "names a folder: begin with a letter or digit and use these, spaces and _ . , = + @ - "
+            "alone, 100 at most"
+        )
     return name
 
 

@@ -91,7 +91,8 @@ def _line(result: dict[str, Any]) -> str:
         for name, value, error in measures(result["metrics"])
     ]
     units = f"{result['samples']:,} {result['details'].get('unit', 'question')}s"
-    return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}"
+    error = "; ±: standard error" if "±" in "".join(shown) else ""
+    return f"{result['task']} ({result['data']}, {units}): {', '.join(shown)}{error}"
 
 
 def _named_folders(given: Iterable[str]) -> dict[str, Path]:

@@ -58,6 +58,7 @@ def model_card(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         finalize=harmless,
+        trim_blocks=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )

@@ -53,7 +53,7 @@ class Progress(rich.Progress):
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
         """Draw what an evaluation has found, by a row of `Evaluation`."""
-        facts = f"held-out loss {row['nats_per_token']:.4f} over all {row['tokens']:,} tokens"
+        facts = f"held-out loss {row['nats_per_token']:.4f} over {row['tokens']:,} tokens"
         self.update(self._line, facts=facts)
 
     def show(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,8 @@ class Superposition:
                 f"bag_size = {self.bag_size} and steps = {self.steps} must be at least 1, and "
                 f"step_ratio = {self.step_ratio} lie in 0 … 1"
             )
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode {self.mode!r} is unknown: use {', '.join(get_args(Mode))}")
         if callable(self.weighting):
             return
         check_loss_kind(self.loss_kind, self.weighting)
@@ -112,9 +114,11 @@ class Superposition:
     def __str__(self) -> str:
         if not self.superposed_steps:
             return f"Baseline: next-token training for {self.steps:,} steps"
-        mode = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
+        how = "" if self.mode == "full" else f", {self.mode.replace('_', ' ')}"
+        if self.weighting != "uniform":
+            how += f", weights {getattr(self.weighting, '__name__', self.weighting)}"
         return (
-            f"Token superposition{mode}: bags of s = {self.bag_size} tokens in steps 1 to "
+            f"Token superposition{how}: bags of s = {self.bag_size} tokens in steps 1 to "
             f"{self.superposed_steps:,} of {self.steps:,}, then next-token training; "
             f"{self.data_multiplier:.4g} times the text of a baseline with the same FLOPs"
         )
