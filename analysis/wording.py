@@ -128,9 +128,6 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
         yield title, words, [{one: cell[one] for one in filled} for cell in cells]
 
 
-GAINS = "Gains in held-out nats per token (positive: better), with 95% intervals"
-
-
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     """All verdicts for a terminal: what was planned, family by family, then all else."""
     lines: list[str] = []
@@ -139,7 +136,8 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
         lines.append(f"  {', '.join(words)}")
         rows = [[_titled(*cell) for cell in row.items()] for row in cells]
         lines += [f"     {line}" for line in aligned(rows)]
-    return [GAINS, *lines] if lines else []
+    heading = "Gains in held-out nats per token (positive: better), with 95% intervals"
+    return [heading, *lines] if lines else []
 
 
 def _titled(title: str, said: str) -> str:

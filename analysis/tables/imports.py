@@ -159,8 +159,7 @@ def import_logs(
     runs = runs_of_logs(logs, columns or {})
     there = {key for log in logs for _, key, _ in log.points}
     for name, key in (columns or {}).items():
-        if key not in there:
-            one_of(key, sorted(there), f"--column {name}")
+        one_of(key, sorted(there), f"--column {name}")
     if unknown := sorted(own.keys() - {run.name for run in runs}):
         raise UserError(f"{facts}: no log of run {unknown[0]!r}; correct it or remove the row")
     rows, curves, evaluations, problems = [], [], [], []

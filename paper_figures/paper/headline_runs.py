@@ -129,9 +129,8 @@ def _finding(found: list[Group]) -> Finding:
     if not found:
         return Finding(said)
     rows = pd.concat([group.rows for group in counted])
-    text = f"{number(len(rows), 'setting')}: {verdict_counts(rows)}"
-    if len(counted) < len(found):
-        text += "; made-up language is not counted"
+    where = " on natural text" if len(counted) < len(found) else ""
+    text = f"{number(len(rows), 'setting')}{where}: {verdict_counts(rows)}"
     scale = f"{number(len(counted), 'comparison')}, {span(rows['seeds'], 'seed')}"
     return Finding(said, text, scale, verdict, details=details)
 

@@ -101,14 +101,12 @@ def find(summary: Summary) -> Measured | None:
         return None
     (*_, name, matches), *others = sorted(found, key=lambda entry: entry[:4], reverse=True)
     near = {kind: _nearest(runs, own[name], matches[kind]) for kind in matches}
-    # Group, rate, length and setting, on whatever held-out text.
-    same = [(one, rows) for *_, one, rows in others if one[:2] + one[3:] == name[:2] + name[3:]]
-    again = (
+    again = tuple(
         {"study": own[one]["study"].iloc[0], **rows["equal FLOPs"]}
-        for one, rows in same
-        if "equal FLOPs" in rows
+        for *_, one, rows in others  # whatever the held-out text, which is their third
+        if one[:2] + one[3:] == name[:2] + name[3:] and "equal FLOPs" in rows
     )
-    return Measured(own[name], matches, near, tuple(again))
+    return Measured(own[name], matches, near, again)
 
 
 def _nearest(runs: pd.DataFrame, own: pd.DataFrame, match: dict[str, Any]) -> pd.DataFrame:
@@ -213,9 +211,8 @@ def _finding(data: pd.DataFrame, found: Measured | None) -> Finding:
     for row in found.again:
         seeds = number(int(row["seeds"]), "seed")
         measured += f"; again at equal FLOPs, {row['study']}, {seeds}: {gain(row)}"
-    equal = [row for kind, row in found.matches.items() if kind == "equal FLOPs"]
-    verdicts = [row["verdict"] for row in (*equal, *found.again)]
-    return Finding(said, measured, found.scale, judged(verdicts))
+    every = (found.matches.get("equal FLOPs", {"verdict": ""}), *found.again)
+    return Finding(said, measured, found.scale, judged(row["verdict"] for row in every))
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import published
 from analysis.tables.columns import rows_of
+from analysis.wording import signed
 from paper_figures.catalogue import figure, submit
 from paper_figures.groups import Group, folders_of
 from paper_figures.item import Finding, Verdict
@@ -88,11 +89,7 @@ def _finding(found: list[Group]) -> Finding:
         return Finding(said)
     rows, new = found[0].rows, found[0].rows["reinitialized"].astype(bool)
     worse, over = _against_plain(found[0]), float(-rows[new]["gain"].mean())
-    measured = f"re-initialised {_above(worse)} TST and {_above(over)} the baseline, in nats"
+    measured = f"gains of {signed(-worse)} over TST and {signed(-over)} over the baseline"
     tested = set(rows[new]["verdict"])
     other: Verdict = "disagrees" if "better" in tested else "undecided"
     return Finding(said, measured, found[0].scale, "agrees" if tested == {"worse"} else other)
-
-
-def _above(difference: float) -> str:
-    return f"{abs(difference):.3f} {'above' if difference > 0 else 'below'}"

@@ -70,11 +70,6 @@ def _counts(done: Grid) -> str:
     if not done.rows:
         return "Nothing of the paper was measured here yet."
     counts = Counter(row[-1].text for row in done.rows)
-    one_or_more = {"agrees": "agree", "disagrees": "disagree"}
     kinds = ("agrees", "disagrees", "undecided", "mechanism only", "not in the paper")
-    words = [
-        f"{count} {verdict if count == 1 else one_or_more.get(verdict, verdict)}"
-        for verdict in kinds
-        if (count := counts[verdict])
-    ]
-    return f"Of {number(len(done.rows), 'measured line')}: {', '.join(words)}."
+    words = [f"{verdict}: {counts[verdict]}" for verdict in kinds if counts[verdict]]
+    return f"{number(len(done.rows), 'measured line')}; {', '.join(words)}."

@@ -1,4 +1,4 @@
-"""Tokenizers: text survives them, and the fast way gives the library's ids."""
+"""Tokenizers: text survives them."""
 
 import os
 import subprocess
@@ -12,7 +12,6 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tst_study.data.manifest import read_manifest
-from tst_study.data.preparation import text_tokenizers
 from tst_study.data.preparation.prepare import prepare
 from tst_study.data.preparation.request import Request
 from tst_study.data.preparation.text_tokenizers import (
@@ -32,15 +31,7 @@ PROSE = (
 
 @pytest.fixture(scope="module")
 def trained():
-    """As on a machine with few cores, whose memory of words is soon full."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_tokenizers, "cores", lambda: 2)
-        patch.setattr(text_tokenizers, "MOST_REMEMBERED", 8)
-        yield train_byte_pair_tokenizer([PROSE], 300)
-
-
-def ids_by_the_library(tokenizer: Tokenizer, text: str) -> list[int]:
-    return next(iter(tokenizer._encoded([text])))
+    return train_byte_pair_tokenizer([PROSE], 300)
 
 
 def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -60,10 +51,7 @@ any_text = st.text(max_size=60) | st.text(
 @example(text=PROSE)
 @example(text="a\xa0  b \x1c!\x1c it's  'll")
 @example(text="<|endoftext|>")
-def test_remembered_words_give_the_ids_of_the_library_and_decode_to_the_text(trained, text):
-    assert trained._remembers
-    ids = trained.encode_batch([text])[0]
-    assert ids.tolist() == ids_by_the_library(trained, text)
+def test_ids_decode_to_the_text_and_none_ends_a_document(trained, text):
     for tokenizer in (trained, byte_tokenizer()):
         (ids,) = tokenizer.encode_batch([text])
         assert decoded(tokenizer, ids.tolist()) == text

@@ -13,12 +13,8 @@ SYMBOLS = {"s": "bag_size", "r": "step_ratio", "L": "sequence_length"}
 LONGEST_KEY = 100
 
 
-_PLAIN = {
-    **dict.fromkeys(("bool_parsing", "bool_type"), "should be true or false"),
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "should be a whole number"),
-    **dict.fromkeys(("float_parsing", "float_type"), "should be a number"),
-}
-"""In place of pydantic's words for these types of problems."""
+_WANTED = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+"""By the first word of pydantic's type of a problem."""
 
 
 def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
@@ -44,7 +40,8 @@ def problem_of(schema: type[BaseModel], error: ValidationError) -> str:
     elif first["type"] == "missing":
         message = f"missing; give it in the file or by --set {key}=…"
     else:
-        message = _PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+        wanted = _WANTED.get(first["type"].partition("_")[0])
+        message = f"should be {wanted}" if wanted else first["msg"].removeprefix("Value error, ")
         message = message.replace("Input should", "should")
         message = message.replace("an object", "a table such as {}")
         if not isinstance(first.get("input"), dict | list):

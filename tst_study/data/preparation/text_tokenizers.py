@@ -8,8 +8,7 @@ where it spells that token out: only the preparation of a corpus ends documents.
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tst_study.data.manifest import TOKENIZER, TokenizerRecord, folder_manifest
 from tst_study.errors import UserError, first_line
-from tst_study.process.host import cores
 
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -29,15 +27,6 @@ KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _spare = itertools.count(256)
 BYTE_SPELLING = {chr(b if b in PRINTABLE else next(_spare)): b for b in range(256)}
-
-# GPT-2's splitting never joins a character to white space after it, so text can be cut before
-# every run of white space and its segments encoded one by one, each once. It is Unicode's
-# White_Space that the library goes by; Python's \s has more.
-WHITE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-SEGMENT = re.compile(f"[{WHITE}]*[^{WHITE}]+|[{WHITE}]+")
-MOST_REMEMBERED = 1_000_000
-FEW_CORES = 4
-"""With more, the library's threads are faster than one that remembers."""
 
 
 class Tokenizer:
@@ -87,8 +76,6 @@ class Tokenizer:
             )
         self.end_of_document, self.end_of_document_token = vocabulary[end], end
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        self._remembers = cores() <= FEW_CORES and _splits_at_spaces(content)
-        self._segments: dict[str, bytes] = {}
 
     def as_recorded(self) -> TokenizerRecord:
         """What a manifest says about it."""
@@ -104,23 +91,8 @@ class Tokenizer:
         """The ids of each text, int64 (its length,), without an end-of-document id."""
         if self.kind == "bytes":  # as the library has it, many times faster
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts]
-        if self._remembers:
-            return [self._remembered(text) for text in texts]
-        return [np.array(ids, dtype=np.int64) for ids in self._encoded(texts)]
-
-    def _encoded(self, texts: Sequence[str]) -> Iterator[list[int]]:
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return (encoding.ids for encoding in encodings)
-
-    def _remembered(self, text: str) -> NDArray[np.int64]:
-        segments = SEGMENT.findall(text)
-        if len(self._segments) > MOST_REMEMBERED:
-            self._segments.clear()
-        new = list(set(segments).difference(self._segments))
-        for segment, ids in zip(new, self._encoded(new), strict=True):
-            self._segments[segment] = np.array(ids, dtype=np.int32).tobytes()
-        ids_of_all = b"".join(map(self._segments.__getitem__, segments))
-        return np.frombuffer(ids_of_all, dtype=np.int32).astype(np.int64)
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -230,18 +202,3 @@ def _byte_tokenizer_json() -> bytes:
         "model": {"type": "BPE", "vocab": {**BYTE_SPELLING, END_OF_DOCUMENT: 256}, "merges": []},
     }
     return json.dumps(description, indent=1).encode()
-
-
-def _splits_at_spaces(tokenizer_json: bytes) -> bool:
-    """Whether a `tokenizer.json` is of GPT-2's kind, whose segments may be encoded one by one."""
-    description = json.loads(tokenizer_json)
-    splitting = description.get("pre_tokenizer") or {}
-    return (
-        description["model"].get("type") == "BPE"
-        and not description["model"].get("dropout")
-        and description.get("normalizer") is None
-        and splitting.get("type") == "ByteLevel"
-        and splitting.get("add_prefix_space") is False
-        and splitting.get("use_regex", True) is True
-        and all(token["special"] for token in description.get("added_tokens", ()))
-    )
