@@ -79,13 +79,25 @@ def test_scontrol_requeue_and_a_dead_node_resume_from_disk(
     names = ("seconds_10", "seconds_10.1")
     # A node each.
     submit(seeded(*names), tmp_path, profile(resources=Resources(time="10", cpus_per_task=8)))
-    wait_until(lambda: all(is_training(tmp_path, name) for name in names))
-    requeued, on_the_node = (job_of(tmp_path, name, names) for name in names)
-    cluster.run("scontrol", "requeue", requeued)
-    node = cluster.run("squeue", "-h", f"-j{on_the_node}", "-o%N")
-    cluster.kill_node(node)
-    time.sleep(1.0)
-    cluster.start_node(node)
+
+    def requeue(job: str) -> None:
+        cluster.run("scontrol", "requeue", job)
+
+    def lose_its_node(job: str) -> None:
+        node = cluster.run("squeue", "-h", f"-j{job}", "-o%N")
+        cluster.kill_node(node)
+        time.sleep(1.0)
+        cluster.start_node(node)
+
+    left = dict(zip(names, (requeue, lose_its_node), strict=True))
+
+    def struck() -> bool:
+        """Each as soon as it trains: the other may wait for a node longer than it lasts."""
+        for name in [name for name in left if is_training(tmp_path, name)]:
+            left.pop(name)(job_of(tmp_path, name, names))
+        return not left
+
+    wait_until(struck)
     wait_for_end(tmp_path)
     for name in names:
         first, second = resumed_from(tmp_path, name)
