@@ -61,7 +61,7 @@ class Summary:
         """One sentence: how many settings won, lost, tied, and how many may not claim."""
         table = self.comparison.table
         if table.empty:
-            among = "" if self.comparison.excluded.empty else " among what is not left out"
+            among = "" if self.comparison.excluded.empty else " among the runs not left out"
             return f"Nothing to compare yet: no superposed run has a baseline of its seed{among}."
         total = f"{number(len(table), 'setting')} against the baseline at equal FLOPs"
         return f"{total}: {verdict_counts(table)}."

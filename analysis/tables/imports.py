@@ -23,7 +23,7 @@ from tst_study.config.keys import problem_of
 from tst_study.config.phase_plan import superposed_steps
 from tst_study.config.superposition_setting import DEPARTURES
 from tst_study.errors import UserError, one_of
-from tst_study.superposition.loss_kinds import BagLossKind
+from tst_study.superposition.loss_kinds import BagLossKind, Mode
 from tst_study.text import listed
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
@@ -93,7 +93,7 @@ class Facts(BaseModel):
     batch: str = ""
     """What else must be equal for two runs to be compared."""
     study: str = "imported"
-    mode: Literal["full", "input_only", "output_only"] | None = None
+    mode: Mode | None = None
     loss_kind: BagLossKind | None = None
     weighting: str | None = None
 

@@ -69,6 +69,7 @@ def test_one_sided_superposition_and_weights_that_change() -> None:
     rows = tst(weighting=((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0)))
     assert rows.objective(1).weighting == (1.0, 0.8, 0.8, 0.8)
     assert "2.5 times the text" in str(tst())
+    assert "weights power_law" in str(tst(weighting="power_law"))
     assert str(tst(bag_size=1)).startswith("Baseline")
 
 
@@ -131,6 +132,7 @@ def test_a_loader_that_reads_the_same_in_both_phases_is_refused_at_the_switch(le
         (lambda m, e, t: m.linear_loss(m.embed(e, t, 0), nn.Linear(8, 32), t + 1, 0), "a bias"),
         (lambda m, e, t: tst(weighting=(1.0, 2.0)), "weighting has 2 numbers; bag_size 4"),
         (lambda m, e, t: tst(step_ratio=30), "step_ratio = 30"),
+        (lambda m, e, t: tst(mode="outputonly"), "mode 'outputonly' is unknown: use one of full"),
     ],
 )
 def test_each_wrong_use_has_its_line(wrong, line: str) -> None:  # type: ignore[no-untyped-def]

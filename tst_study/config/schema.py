@@ -26,6 +26,7 @@ from tst_study.superposition import (
     offset_weights,
     weight_rows,
 )
+from tst_study.superposition.loss_kinds import Mode
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -43,8 +44,8 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 def _fit_for_a_folder(name: str) -> str:
     if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
         raise ValueError(
-            "names a folder: begin with a letter or digit and use these, spaces and _ . , = + @ - "
-            "alone, 100 at most"
+            "names a folder: begin with a letter or digit, then use only these, spaces and "
+            "_ . , = + @ -, at most 100 characters"
         )
     return name
 
@@ -158,7 +159,7 @@ class Superposition(Strict):
     """Superposed share r of the steps; the number of steps is rounded to the nearest."""
     steps: NotNegative | None = None
     """Superposed steps given outright, in place of `step_ratio`."""
-    mode: Literal["full", "input_only", "output_only"] = "full"
+    mode: Mode = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
     loss: BagLossKind = "mce"
     """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""

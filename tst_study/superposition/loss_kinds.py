@@ -1,14 +1,16 @@
-"""The names of the losses over a bag. Imports without torch.
+"""What superposed steps can be, by name: modes and losses over a bag. Imports without torch.
 
-A new one is a name here, its kernel and a line of `SET_LOSSES` in `losses.py`.
+A new loss is a name here, its kernel and a line of `SET_LOSSES` in `losses.py`.
 """
 
 from typing import Literal, TypeAlias, get_args
 
 from tst_study.superposition.weighting import WeightingOverSteps
 
+Mode: TypeAlias = Literal["full", "input_only", "output_only"]
 BagLossKind: TypeAlias = Literal["mce", "sum_to_one", "binary_cross_entropy", "hinge"]
 
+MODES: tuple[Mode, ...] = get_args(Mode)
 BAG_LOSS_KINDS: tuple[BagLossKind, ...] = get_args(BagLossKind)
 
 LINEAR_KINDS: tuple[BagLossKind, ...] = ("mce",)

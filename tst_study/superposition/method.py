@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from tst_study.superposition.bags import bag_inputs, count_valid_targets
 from tst_study.superposition.embedding import bag_embedding
 from tst_study.superposition.linear_loss import CrossEntropy, linear_bag_loss
-from tst_study.superposition.loss_kinds import IGNORE, BagLossKind, check_loss_kind
+from tst_study.superposition.loss_kinds import IGNORE, MODES, BagLossKind, Mode, check_loss_kind
 from tst_study.superposition.losses import bag_loss
 from tst_study.superposition.weighting import (
     Weighting,
@@ -32,8 +31,6 @@ from tst_study.superposition.weighting import (
     weight_rows,
     weighting_at,
 )
-
-Mode = Literal["full", "input_only", "output_only"]
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,8 @@ class Superposition:
                 f"bag_size = {self.bag_size} and steps = {self.steps} must be at least 1, and "
                 f"step_ratio = {self.step_ratio} lie in 0 … 1"
             )
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"mode {self.mode!r} is unknown: use {', '.join(get_args(Mode))}")
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
         if callable(self.weighting):
             return
         check_loss_kind(self.loss_kind, self.weighting)
