@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.fits.law.superposition_law import fit_superposition_law
-    from analysis.fits.scaling.laws import fit_chinchilla
+    from tst_study.analysis.fits.law.superposition_law import fit_superposition_law
+    from tst_study.analysis.fits.scaling.laws import fit_chinchilla
 
 _HOME = {
     "fit_chinchilla": "fits.scaling.laws",
@@ -23,5 +23,5 @@ __all__ = ["fit_chinchilla", "fit_superposition_law"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use: `tst-study --help` imports this package and must answer at once.
     if name not in _HOME:
-        raise AttributeError(f"module 'analysis' has no attribute {name!r}")
-    return getattr(import_module(f"analysis.{_HOME[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tst_study.analysis.{_HOME[name]}"), name)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.checks import is_number
-from analysis.tables.columns import rows_of
-from analysis.wording import left_out
+from tst_study.analysis.checks import is_number
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import left_out
 from tst_study.atomic_files import write_json
 from tst_study.text import aligned
 

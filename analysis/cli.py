@@ -39,9 +39,9 @@ def import_(
     ] = "nats",
 ) -> None:
     """Turn logs of other trainers into an archive."""
-    from analysis.tables.archive import add_to_archive, read_archive
-    from analysis.tables.imports import import_logs, pairs, write_template
-    from analysis.wording import number
+    from tst_study.analysis.tables.archive import add_to_archive, read_archive
+    from tst_study.analysis.tables.imports import import_logs, pairs, write_template
+    from tst_study.analysis.wording import number
     from tst_study.errors import UserError
 
     if (to is None) is (template is None):
@@ -98,7 +98,7 @@ def analyse(
     ] = False,
 ) -> None:
     """Say what runs, or the published numbers, show: one question, with intervals."""
-    from analysis.questions import ask
+    from tst_study.analysis.questions import ask
 
     answer = ask(question, runs or None, of_published=published, at=at, tokens=tokens, form=form)
     if as_json:

@@ -9,20 +9,20 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.fits.bag_size import bag_size_answer, grid_of_runs
-from analysis.fits.law.answer import law_answer, law_on_runs
-from analysis.fits.mutual_information import mutual_information_answer
-from analysis.fits.scaling.compute_multiplier import compute_answer
-from analysis.fits.scaling.laws import chinchilla_answer
-from analysis.fits.scaling.points import points_of
-from analysis.summary import summarise
-from analysis.tables.columns import Tables
-from analysis.tables.eligible import eligible
-from analysis.tables.source import Folders, read_tables
-from analysis.verdict.comparison import compare
-from analysis.verdict.matched import matched_answer
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.fits.bag_size import bag_size_answer, grid_of_runs
+from tst_study.analysis.fits.law.answer import law_answer, law_on_runs
+from tst_study.analysis.fits.mutual_information import mutual_information_answer
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_answer
+from tst_study.analysis.fits.scaling.laws import chinchilla_answer
+from tst_study.analysis.fits.scaling.points import points_of
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.columns import Tables
+from tst_study.analysis.tables.eligible import eligible
+from tst_study.analysis.tables.source import Folders, read_tables
+from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.matched import matched_answer
 from tst_study.errors import UserError, one_of
 
 Inputs = dict[str, str]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.columns import Tables, rows_of
-from analysis.verdict.comparison import Comparison, compare
-from analysis.verdict.learning_rate import Sweep, sweeps
-from analysis.verdict.matched import EQUAL_LOSS, matched
-from analysis.verdict.planned import arms, on_the_way, since
-from analysis.verdict.question import Question, questions_of
-from analysis.wording import bounds, left_out, number, verdict_lines
+from tst_study.analysis.tables.columns import Tables, rows_of
+from tst_study.analysis.verdict.comparison import Comparison, compare
+from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
+from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
+from tst_study.analysis.verdict.planned import arms, on_the_way, since
+from tst_study.analysis.verdict.question import Question, questions_of
+from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.text import aligned, big, listed
 
 

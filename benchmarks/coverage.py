@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.fits.bag_size import optimum
-from analysis.fits.scaling.compute_multiplier import compute_multiplier
-from analysis.fits.scaling.frontier import isoflop
-from analysis.fits.scaling.laws import Base, fit_chinchilla
-from analysis.tables.columns import finished
-from analysis.verdict.comparison import compare
-from analysis.verdict.length_curve import speed_up
+from tst_study.analysis.fits.bag_size import optimum
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier
+from tst_study.analysis.fits.scaling.frontier import isoflop
+from tst_study.analysis.fits.scaling.laws import Base, fit_chinchilla
+from tst_study.analysis.tables.columns import finished
+from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.errors import UserError
 
 Random = np.random.Generator

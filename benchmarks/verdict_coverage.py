@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from analysis.verdict.intervals import LEVEL, Design, exceeded
+from tst_study.analysis.verdict.intervals import LEVEL, Design, exceeded
 
 RECORD = Path(__file__).parent / "records" / "verdict_coverage.json"
 SHARES = (0.0, 0.5, 0.9)

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analysis.summary import Summary, summarise
-from analysis.tables.columns import CURVES, EVALUATIONS, RUNS
-from analysis.tables.source import read_tables
-from analysis.wording import verdict_parts
-from experiments.studies.catalogue import STUDIES
-from experiments.studies.scales import SCALES
-from paper_figures.report import sections
-from paper_figures.table import markdown_grid
+from tst_study.analysis.summary import Summary, summarise
+from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.wording import verdict_parts
 from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
+from tst_study.experiments.studies.catalogue import STUDIES
+from tst_study.experiments.studies.scales import SCALES
+from tst_study.paper_figures.report import sections
+from tst_study.paper_figures.table import markdown_grid
 
 DOCS, SECOND = Path(__file__).parent, "what-does-the-work"
 

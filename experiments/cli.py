@@ -18,7 +18,7 @@ class _NamesStudies(Verb):
     """Its help says which names STUDY may have."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from experiments.studies import catalogue
+        from tst_study.experiments.studies import catalogue
 
         formatter.write_paragraph()
         formatter.write_text(f"Studies: {', '.join(catalogue.STUDIES)}.")
@@ -101,14 +101,14 @@ def plan(
     """List the runs of a study, what they cost, what they can show and which are done."""
     from dataclasses import replace
 
-    from experiments.launcher import Options, launcher_of
-    from experiments.local.queue import fitting
-    from experiments.plan.layouts import Allocation, Prices, memory_by_part
-    from experiments.plan.planned_run import PlannedRun
-    from experiments.plan.planner import Planner
-    from experiments.plan_table import table
-    from experiments.state.status_screen import columns
-    from experiments.studies.catalogue import load
+    from tst_study.experiments.launcher import Options, launcher_of
+    from tst_study.experiments.local.queue import fitting
+    from tst_study.experiments.plan.layouts import Allocation, Prices, memory_by_part
+    from tst_study.experiments.plan.planned_run import PlannedRun
+    from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.plan_table import table
+    from tst_study.experiments.state.status_screen import columns
+    from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, share=not no_share)
     planner = Planner(chosen, unprepared=True)
@@ -172,8 +172,8 @@ def submit(
     ] = False,
 ) -> None:
     """Run a study: data, runs, figures, report. What is done is skipped."""
-    from experiments.launcher import Options
-    from experiments.studies.catalogue import load
+    from tst_study.experiments.launcher import Options
+    from tst_study.experiments.studies.catalogue import load
 
     chosen = load(study, scale, runs, device, not no_share)
     options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
@@ -188,9 +188,9 @@ def _print_json(value: Any) -> None:
 
 def _submitted(study: Any, launcher: str, options: Any, *wanted: Any) -> int:
     """The launcher's exit status; 1 also where a choice of the study can no longer be made."""
-    from analysis.verdict.question import register
-    from experiments.launcher import launcher_of
-    from experiments.plan.planner import Planner
+    from tst_study.analysis.verdict.question import register
+    from tst_study.experiments.launcher import launcher_of
+    from tst_study.experiments.plan.planner import Planner
     from tst_study.record.launch_facts import code_version
 
     if not options.dry:
@@ -220,8 +220,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the runs of a study, or of any folder of runs, are."""
-    from experiments.state.status import StatusRow, matching
-    from experiments.state.status_screen import look, show
+    from tst_study.experiments.state.status import StatusRow, matching
+    from tst_study.experiments.state.status_screen import look, show
 
     root, pattern = _place(study, scale, runs, pattern)
 
@@ -246,7 +246,7 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Of each log.")] = 40,
 ) -> None:
     """Show the end of the logs of runs: of those that failed, where none are named."""
-    from experiments.state.jobs import log_tails
+    from tst_study.experiments.state.jobs import log_tails
 
     for text in log_tails(*_place(study, scale, runs, pattern), lines):
         print(text)
@@ -269,10 +269,10 @@ def retry(
     no_share: NoShare = False,
 ) -> None:
     """Run again what failed or was stopped, and nothing else."""
-    from experiments.launcher import Options
-    from experiments.plan.planner import Planner
-    from experiments.state.status import of_folder, stopped
-    from experiments.studies.catalogue import STUDIES, load
+    from tst_study.experiments.launcher import Options
+    from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.state.status import of_folder, stopped
+    from tst_study.experiments.studies.catalogue import STUDIES, load
 
     if study in STUDIES:
         chosen = load(study, scale, runs, device, not no_share)
@@ -298,7 +298,7 @@ def cancel(
     runs: RunsFolder = None,
 ) -> None:
     """Stop runs after a checkpoint and start none that wait, until `submit` or `retry` asks."""
-    from experiments.state.jobs import cancel_runs
+    from tst_study.experiments.state.jobs import cancel_runs
 
     root, pattern = _place(study, scale, runs, pattern)
     cancelled = cancel_runs(root, pattern)
@@ -321,10 +321,10 @@ def collect(
     ] = None,
 ) -> None:
     """Write run table, figures and report from what is there; name the runs that are missing."""
-    from experiments.state.collect import collect as collect_runs
-    from experiments.state.collect import keep as keep_runs
-    from experiments.state.status_screen import look
-    from experiments.studies.catalogue import folder_of
+    from tst_study.experiments.state.collect import collect as collect_runs
+    from tst_study.experiments.state.collect import keep as keep_runs
+    from tst_study.experiments.state.status_screen import look
+    from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
     print(*collect_runs(root, look(study, scale, root)), sep="\n")
@@ -344,9 +344,9 @@ def clean(
 ) -> None:
     """Delete what nothing needs any more: older checkpoints of finished runs, those of a study's
     trunks that nothing forks from, code and scripts of jobs that ended. Never a run's record."""
-    from experiments.plan.planner import Planner
-    from experiments.state.clean import delete, not_needed
-    from experiments.studies.catalogue import STUDIES, folder_of, load
+    from tst_study.experiments.plan.planner import Planner
+    from tst_study.experiments.state.clean import delete, not_needed
+    from tst_study.experiments.studies.catalogue import STUDIES, folder_of, load
 
     root, planner = folder_of(study, scale, runs), None
     if study in STUDIES:
@@ -364,8 +364,8 @@ def clean(
 
 def _place(study: str, scale: str, runs: Path | None, pattern: str) -> tuple[Path, str]:
     """The folder of a study's runs, and which of them are meant: its folder may name one run."""
-    from experiments.run_process import config_path
-    from experiments.studies.catalogue import folder_of
+    from tst_study.experiments.run_process import config_path
+    from tst_study.experiments.studies.catalogue import folder_of
 
     root = folder_of(study, scale, runs)
     if (root / "run.json").exists() or config_path(root).exists():
@@ -390,8 +390,8 @@ def retrain(
     ] = None,
 ) -> None:
     """Train a recorded run again and say how far its losses are from the record."""
-    from experiments.retrain import compared, recorded
     from tst_study.cli import train_here
+    from tst_study.experiments.retrain import compared, recorded
 
     record = recorded(archive, run, overrides or [])
     folder = folder or Path("runs/again") / record.run_id

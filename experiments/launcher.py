@@ -13,16 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
-from experiments.plan.planned_run import PlannedRun, is_over
-from experiments.plan.planner import Planner
-from experiments.study import Study
 from tst_study.errors import UserError, one_of
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, check_layouts
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 
 LAUNCHERS = {
-    "local": "experiments.local.launcher:Local",
-    "slurm": "experiments.slurm.launcher:Slurm",
+    "local": "tst_study.experiments.local.launcher:Local",
+    "slurm": "tst_study.experiments.slurm.launcher:Slurm",
 }
 
 _LOCK = ".submit.lock"

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeVar
 
-from experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
-from experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
-from experiments.plan.planner import Planner
-from experiments.state.status import StatusRow, row
-from experiments.state.status_screen import ENDLESS, fitted, totals
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, to_dict
 from tst_study.cost.compute import gpu_hours
 from tst_study.dry_run import TIMED, seconds_per_step
 from tst_study.errors import UserError
+from tst_study.experiments.plan.layouts import Allocation, AllocationOf, Prices, problems
+from tst_study.experiments.plan.planned_run import PlannedRun, Shape, matches, total_flops
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.state.status import StatusRow, row
+from tst_study.experiments.state.status_screen import ENDLESS, fitted, totals
 from tst_study.record import reader as run_record
 from tst_study.text import big, duration
 

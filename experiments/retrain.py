@@ -30,8 +30,8 @@ def recorded(archive: Path, name: str, overrides: Sequence[str] = ()) -> Recorde
     Raises `UserError` where it is none or several, where its text is not here, and where overrides
     make it another run.
     """
-    from analysis.tables.columns import rows_of
-    from analysis.tables.source import read_tables
+    from tst_study.analysis.tables.columns import rows_of
+    from tst_study.analysis.tables.source import read_tables
 
     tables = read_tables(archive)
     ids = tables.runs["run_id"]

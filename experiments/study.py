@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from analysis.verdict.question import Question
-from experiments.corpora import Recipe
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import Config
+from tst_study.experiments.corpora import Recipe
 
 Key = TypeVar("Key")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.tables.source import Folders
-from paper_figures.catalogue import Entry, catalogue, find
-from paper_figures.item import Item, Missing, write_bytes
-from paper_figures.report import page, reproduction
-from paper_figures.sources import Sources
+from tst_study.analysis.tables.source import Folders
 from tst_study.errors import UserError
+from tst_study.paper_figures.catalogue import Entry, catalogue, find
+from tst_study.paper_figures.item import Item, Missing, write_bytes
+from tst_study.paper_figures.report import page, reproduction
+from tst_study.paper_figures.sources import Sources
 
 Made = tuple[list[Item | Missing], list[Path]]
 """What one entry gives, and the files of it that were written."""

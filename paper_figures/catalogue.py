@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
-from paper_figures.item import Finding, Item, Missing
-from paper_figures.sources import Sources
 from tst_study.errors import one_of
+from tst_study.paper_figures.item import Finding, Item, Missing
+from tst_study.paper_figures.sources import Sources
 
 FOLDERS = ("paper", "extensions", "study")
 PAGES = ("report", "reproduction")
@@ -94,7 +94,7 @@ def figure(names: str | Mapping[str, Any], **facts: Any) -> Callable[[Maker], Ma
     """
 
     def register(maker: Maker) -> Maker:
-        group = maker.__module__.split(".")[1]
+        group = maker.__module__.split(".")[-2]
         family = {names: None} if isinstance(names, str) else names
         for name, which in family.items():
             make = maker if which is None else functools.partial(maker, which=which)
@@ -116,7 +116,7 @@ PAIR = f"a finished baseline and a finished superposed run of one seed: {submit(
 def catalogue() -> dict[str, Entry]:
     """Every entry by name, in the order of pages."""
     for folder in FOLDERS:
-        package = import_module(f"paper_figures.{folder}")
+        package = import_module(f"tst_study.paper_figures.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             import_module(module.name)
     return {entry.name: entry for entry in sorted(_REGISTERED.values(), key=_place)}

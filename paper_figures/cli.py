@@ -30,7 +30,7 @@ def figures(
     ] = None,
 ) -> None:
     """Draw the paper's tables and figures, those it lacks, and the report."""
-    from paper_figures.build import build
+    from tst_study.paper_figures.build import build
 
     for line in build(runs, to, only=only).lines():
         print(line)

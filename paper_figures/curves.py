@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import published
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from paper_figures.drawing import (
+from tst_study.analysis import published
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.paper_figures.drawing import (
     is_baseline,
     is_hollow,
     lines,
@@ -24,8 +24,8 @@ from paper_figures.drawing import (
     step_axis,
     switch_line,
 )
-from paper_figures.groups import Group
-from paper_figures.style import BASELINE, Look, Mark, cycle_mark
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.style import BASELINE, Look, Mark, cycle_mark
 
 COLUMNS = (
     *("source", "panel", "label", "quantity", "step", "loss", "low", "high", "switch"),

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.tables.columns import rows_of
-from analysis.wording import gain_sentence
-from paper_figures.picture import say
-from paper_figures.style import (
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain_sentence
+from tst_study.paper_figures.picture import say
+from tst_study.paper_figures.style import (
     MUTED,
     PAPER,
     Look,

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from analysis.verdict.comparison import SAME
-from analysis.wording import span, told_apart, told_apart_by_set_up
+from tst_study.analysis import published
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import SAME
+from tst_study.analysis.wording import span, told_apart, told_apart_by_set_up
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 
 import tst_study
-from analysis import published
-from analysis.tables.columns import rows_of
+from tst_study.analysis import published
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.atomic_files import written_atomically
 from tst_study.text import in_csv
 

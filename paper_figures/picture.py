@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from paper_figures.item import Item
-from paper_figures.style import room, styled, wrapped
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.style import room, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},

@@ -5,11 +5,11 @@ import json
 
 import pandas as pd
 
-from analysis.published import TASKS
-from analysis.summary import Summary, summarise
-from analysis.tables.source import Folders, read_tables, roots
-from analysis.verdict.comparison import SAME
-from paper_figures.groups import Group
+from tst_study.analysis.published import TASKS
+from tst_study.analysis.summary import Summary, summarise
+from tst_study.analysis.tables.source import Folders, read_tables, roots
+from tst_study.analysis.verdict.comparison import SAME
+from tst_study.paper_figures.groups import Group
 
 METRICS = ("acc_norm", "acc")
 """The first that a task reports. (The paper does not say which of them it prints.)"""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from analysis.tables.columns import rows_of
-from analysis.wording import gain
-from paper_figures.item import Item
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain
+from tst_study.paper_figures.item import Item
 from tst_study.text import in_markdown
 
 Row = dict[str, Any]

@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.fits.law.answer import published_beside_law
-from analysis.fits.law.held_out import predictions, splits
-from analysis.fits.law.rows import published_rows
-from analysis.fits.law.superposition_law import Law, published_law
-from analysis.summary import Summary, summarise
-from analysis.tables.source import read_tables
-from analysis.verdict.comparison import Comparison, compare
-from analysis.verdict.decide import paired
-from analysis.verdict.question import read_questions
-from experiments.studies import catalogue
-from experiments.studies.what_does_the_work import FAMILY_1
-from paper_figures.report.sections import verdicts as grids_of_verdicts
+from tst_study.analysis.fits.law.answer import published_beside_law
+from tst_study.analysis.fits.law.held_out import predictions, splits
+from tst_study.analysis.fits.law.rows import published_rows
+from tst_study.analysis.fits.law.superposition_law import Law, published_law
+from tst_study.analysis.summary import Summary, summarise
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict.comparison import Comparison, compare
+from tst_study.analysis.verdict.decide import paired
+from tst_study.analysis.verdict.question import read_questions
+from tst_study.experiments.studies import catalogue
+from tst_study.experiments.studies.what_does_the_work import FAMILY_1
+from tst_study.paper_figures.report.sections import verdicts as grids_of_verdicts
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/records"

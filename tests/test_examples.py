@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from analysis.tables.imports import import_logs
-from analysis.verdict.comparison import compare
+from tst_study.analysis.tables.imports import import_logs
+from tst_study.analysis.verdict.comparison import compare
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -12,7 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-LAYERS = ("tst_study", "analysis", "paper_figures", "experiments")
+FOLDERS = {
+    "tst_study": "tst_study",
+    "analysis": "tst_study.analysis",
+    "paper_figures": "tst_study.paper_figures",
+    "experiments": "tst_study.experiments",
+}
+"""Top-level folders and the packages that they hold: `tst_study` links to the other three."""
+LAYERS = tuple(FOLDERS)
 """Each may import those before it."""
 TORCH_HALF = (
     "tst_study.model",
@@ -58,13 +65,21 @@ def every_module() -> list[str]:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             if parts[-1] != "__main__":
-                names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+                inside = parts[1:-1] if parts[-1] == "__init__" else parts[1:]
+                names.append(".".join((FOLDERS[package], *inside)))
     return names
+
+
+def layer(module: str) -> str:
+    """The folder that holds a module; empty for a module that is not ours."""
+    first, _, rest = module.partition(".")
+    part = rest.partition(".")[0]
+    return (part if part in FOLDERS else first) if first == "tst_study" else ""
 
 
 def test_all_but_the_torch_half_is_imported_without_torch() -> None:
     modules = [name for name in every_module() if not name.startswith(TORCH_HALF)]
-    assert {name.partition(".")[0] for name in modules} == set(LAYERS)
+    assert {layer(name) for name in modules} == set(LAYERS)
     program = BLOCKER.format(modules=modules)
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -74,7 +89,7 @@ def test_all_but_the_torch_half_is_imported_without_torch() -> None:
 def test_imports_run_one_way_also_inside_functions(package: str) -> None:
     above = LAYERS[LAYERS.index(package) + 1 :]
     for path in (ROOT / package).rglob("*.py"):
-        used = {name.partition(".")[0] for name in _imported(path)}.intersection(above)
+        used = {layer(name) for name in _imported(path)}.intersection(above)
         assert not used, f"{path.relative_to(ROOT)} imports {used}"
 
 
@@ -84,8 +99,9 @@ def test_no_subpackage_imports_what_imports_it(package: str) -> None:
     below: dict[str, set[str]] = {}
     for path in (ROOT / package).rglob("*.py"):
         part = path.relative_to(ROOT / package).with_suffix("").parts[0]
-        used = [one.split(".") for one in _imported(path)]
-        others = {one[1] for one in used if one[0] == package and len(one) > 1}
+        own = FOLDERS[package] + "."
+        used = [name for name in _imported(path) if layer(name) == package]
+        others = {name.removeprefix(own).partition(".")[0] for name in used if own in name}
         if not part.startswith("__"):
             below.setdefault(part, set()).update(others - {part})
     assert any(below.values())

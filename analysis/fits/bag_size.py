@@ -21,12 +21,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.checks import Floats, needs_columns, numbers
-from analysis.tables.columns import rows_of
-from analysis.tables.eligible import over_shared_seeds
-from analysis.wording import number
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.checks import Floats, needs_columns, numbers
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.eligible import over_shared_seeds
+from tst_study.analysis.wording import number
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, one_of
 from tst_study.statistics import critical_t

@@ -20,12 +20,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.checks import Floats
-from analysis.fits.scaling.laws import power_law
-from analysis.fits.solver.problem import Problem
-from analysis.fits.solver.solve import fit, grid_of_starts
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.scaling.laws import power_law
+from tst_study.analysis.fits.solver.problem import Problem
+from tst_study.analysis.fits.solver.solve import fit, grid_of_starts
 from tst_study.data.token_file import TokenFile
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import mutual_information_weights

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.columns import RUN_COLUMNS, SHAPE, finished, rows_of
+from tst_study.analysis.tables.columns import RUN_COLUMNS, SHAPE, finished, rows_of
 from tst_study.config.presets import expand_preset
 from tst_study.config.schema import Model
 from tst_study.cost.compute import count_parameters, flops_per_position

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
-from analysis.tables.run_folders import of_config
+from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
+from tst_study.analysis.tables.run_folders import of_config
 from tst_study.atomic_files import written_atomically
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError

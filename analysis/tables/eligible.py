@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.checks import is_number, needs_columns
-from analysis.tables.columns import rows_of
+from tst_study.analysis.checks import is_number, needs_columns
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 

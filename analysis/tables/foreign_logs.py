@@ -25,8 +25,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.checks import is_number
-from analysis.tables.columns import rows_of
+from tst_study.analysis.checks import is_number
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 
 STEP = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter", "Step")

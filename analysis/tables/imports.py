@@ -15,8 +15,16 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.tables.columns import CURVES, EVALUATIONS, Column, Tables, finished, rows_of, typed
-from analysis.tables.foreign_logs import Log, read_facts, read_logs
+from tst_study.analysis.tables.columns import (
+    CURVES,
+    EVALUATIONS,
+    Column,
+    Tables,
+    finished,
+    rows_of,
+    typed,
+)
+from tst_study.analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.tables.columns import CURVES, EVALUATIONS, RUN_COLUMNS, SHAPE, Column, Tables, typed
+from tst_study.analysis.tables.columns import (
+    CURVES,
+    EVALUATIONS,
+    RUN_COLUMNS,
+    SHAPE,
+    Column,
+    Tables,
+    typed,
+)
 from tst_study.config.identity import SEEDS, digest, identity_form
 from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
 from tst_study.errors import UserError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.tables.archive import find_archives, read_archive
-from analysis.tables.columns import Tables, merged
-from analysis.tables.run_folders import read_folders
+from tst_study.analysis.tables.archive import find_archives, read_archive
+from tst_study.analysis.tables.columns import Tables, merged
+from tst_study.analysis.tables.run_folders import read_folders
 from tst_study.errors import UserError
 from tst_study.record.reader import find_run_folders
 

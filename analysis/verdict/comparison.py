@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.tables.columns import rows_of
-from analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
-from analysis.verdict.decide import Contrast, Estimate, block, decide
-from analysis.verdict.planned import asked_contrasts
-from analysis.verdict.question import Question
-from analysis.wording import told_apart
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
+from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
+from tst_study.analysis.verdict.planned import asked_contrasts
+from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.wording import told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 

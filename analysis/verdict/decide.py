@@ -19,8 +19,8 @@ import pandas as pd
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from analysis.verdict.intervals import LEVEL, Design, critical, exceeded, varies
-from analysis.verdict.question import Question
+from tst_study.analysis.verdict.intervals import LEVEL, Design, critical, exceeded, varies
+from tst_study.analysis.verdict.question import Question
 from tst_study.errors import UserError
 from tst_study.statistics import detectable
 

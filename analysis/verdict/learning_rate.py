@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.tables.eligible import over_shared_seeds
-from analysis.verdict.comparison import Comparison
-from analysis.wording import number
+from tst_study.analysis.tables.eligible import over_shared_seeds
+from tst_study.analysis.verdict.comparison import Comparison
+from tst_study.analysis.wording import number
 
 
 @dataclass(frozen=True)

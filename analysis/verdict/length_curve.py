@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from analysis.checks import Floats, positive
-from analysis.verdict.intervals import varies
+from tst_study.analysis.checks import Floats, positive
+from tst_study.analysis.verdict.intervals import varies
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 

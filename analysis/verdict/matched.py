@@ -18,12 +18,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.tables.columns import rows_of
-from analysis.verdict.comparison import SAME, SAME_BUT_LENGTH, Comparison, alike, asked_of, compare
-from analysis.verdict.decide import block, paired
-from analysis.verdict.length_curve import speed_up
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import (
+    SAME,
+    SAME_BUT_LENGTH,
+    Comparison,
+    alike,
+    asked_of,
+    compare,
+)
+from tst_study.analysis.verdict.decide import block, paired
+from tst_study.analysis.verdict.length_curve import speed_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError

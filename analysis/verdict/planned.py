@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.tables.columns import rows_of
-from analysis.verdict.decide import Contrast, block, paired
-from analysis.verdict.question import Question
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.decide import Contrast, block, paired
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.launcher import Job, Options, check_can_be_trained
-from experiments.local import progress
-from experiments.local.queue import StoppedError, launch
-from experiments.plan.layouts import Allocation, Prices
-from experiments.plan.planned_run import PlannedRun
-from experiments.run_process import cancel_mark, log_path
-from experiments.state.status import row, rows_of
-from experiments.study import Study
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job, Options, check_can_be_trained
+from tst_study.experiments.local import progress
+from tst_study.experiments.local.queue import StoppedError, launch
+from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.run_process import cancel_mark, log_path
+from tst_study.experiments.state.status import row, rows_of
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 from tst_study.text import duration
 
@@ -98,7 +98,7 @@ def _stop(folder: Path) -> bool:
 
 
 def _conclude(study: Study) -> None:
-    from experiments.state.collect import collect
+    from tst_study.experiments.state.collect import collect
 
     said = collect(study.folder, rows_of(study))
     at_scale = f" at scale {study.scale}" if study.scale else ""

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from experiments.local.queue import Queue
-from experiments.state.status import StatusRow, row
-from experiments.state.status_screen import lines
+from tst_study.experiments.local.queue import Queue
+from tst_study.experiments.state.status import StatusRow, row
+from tst_study.experiments.state.status_screen import lines
 from tst_study.text import duration
 
 SHOWN = 24

@@ -17,12 +17,12 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from experiments.launcher import RETRIES, Options
-from experiments.plan.planned_run import PlannedRun, is_over, state
-from experiments.plan.planner import Planner
-from experiments.run_process import Exit, Rank, cancel_mark, run, write_config
-from experiments.study import Study
 from tst_study.config.schema import Config
+from tst_study.experiments.launcher import RETRIES, Options
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import Exit, Rank, cancel_mark, run, write_config
+from tst_study.experiments.study import Study
 from tst_study.process.host import cores
 from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
@@ -245,5 +245,5 @@ def _context(config: Config) -> ForkServerContext | SpawnContext:
     if config.execution.device != "cpu":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.local.warm_server"])
+    context.set_forkserver_preload(["tst_study.experiments.local.warm_server"])
     return context

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import get_args
 
-from experiments.plan.planned_run import PlannedRun
 from tst_study.config.schema import Config, Model, Recompute
 from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
@@ -19,6 +18,7 @@ from tst_study.cost.parallel_layout import (
     tensor_sizes,
 )
 from tst_study.errors import UserError
+from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.text import listed
 
 ENDLESS = 10**18

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
-from experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
-from experiments.run_process import config_path
-from experiments.study import Results, Study
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.identity import digest, fingerprint, prefix_form, run_id, shared_until
 from tst_study.config.schema import Config, Data, ForkPoint, load, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
+from tst_study.experiments.plan.planned_run import PlannedRun, final_loss, is_over, state
+from tst_study.experiments.run_process import config_path
+from tst_study.experiments.study import Results, Study
 
 
 @dataclass

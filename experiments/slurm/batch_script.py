@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import RUNS, Submission
 from tst_study.errors import UserError
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.submission import RUNS, Submission
 from tst_study.process.rank_environment import ON_GPUS
 
-TASK = "experiments.slurm.task"
+TASK = "tst_study.experiments.slurm.task"
 
 
 def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
@@ -113,7 +113,7 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
     """Lines before the ranks; each of the profile's own must succeed."""
     lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
     return [
-        f"source {shlex.quote(one.code)}/experiments/slurm/launch.sh || exit 1",
+        f"source {shlex.quote(one.code)}/tst_study/experiments/slurm/launch.sh || exit 1",
         "tst_begin",
         # The colon: a line may be a comment alone.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),

@@ -6,18 +6,18 @@ import re
 import shutil
 from pathlib import Path
 
+import tst_study
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.errors import UserError
 from tst_study.record.launch_facts import COPY_FACTS, code_version
 
-PACKAGES = ("tst_study", "experiments", "analysis", "paper_figures")
 FOLDER = "code"
 VERBS = "pyproject.toml"
 """By which a copy, which nobody installs, finds its verbs."""
 
 
 def keep_code(root: Path) -> Path:
-    """Copy the packages into `root/code/<12 hex of their content>`; the same code is kept once.
+    """Copy the package into `root/code/<12 hex of their content>`; the same code is kept once.
 
     Raises `UserError` where that cannot be written.
     """
@@ -52,11 +52,13 @@ def copies(root: Path) -> list[Path]:
 
 
 def _files() -> dict[str, Path]:
-    root, found = Path(__file__).parents[2], {}
-    if (root / VERBS).is_file():
-        found[VERBS] = root / VERBS
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found[path.relative_to(root).as_posix()] = path
-    return found
+    """Every file of the package, by its path in the copy."""
+    package = Path(tst_study.__file__).parent
+    root = package.parent
+    found = {VERBS: root / VERBS} if (root / VERBS).is_file() else {}
+    # In a checkout three of the package's folders are links to folders beside it.
+    for folder, _, names in os.walk(package, followlinks=True):
+        if Path(folder).name != "__pycache__":
+            paths = (Path(folder) / name for name in names)
+            found.update({path.relative_to(root).as_posix(): path for path in paths})
+    return dict(sorted(found.items()))

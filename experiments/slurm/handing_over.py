@@ -13,19 +13,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.launcher import Job, Options, the_only_submitter
-from experiments.plan.planned_run import PlannedRun, is_over, state
-from experiments.plan.planner import Planner
-from experiments.run_process import cancel_mark, submitted_anew
-from experiments.slurm import submission
-from experiments.slurm.batch_script import array_script, command_script
-from experiments.slurm.code_copy import FOLDER, keep_code
-from experiments.slurm.commands import SlurmError, call, setting
-from experiments.slurm.jobs import launches_of
-from experiments.slurm.profile import Profile, Resources
-from experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
-from experiments.studies.catalogue import STUDIES
-from experiments.study import Study
+from tst_study.experiments.launcher import Job, Options, the_only_submitter
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import cancel_mark, submitted_anew
+from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.batch_script import array_script, command_script
+from tst_study.experiments.slurm.code_copy import FOLDER, keep_code
+from tst_study.experiments.slurm.commands import SlurmError, call, setting
+from tst_study.experiments.slurm.jobs import launches_of
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
+from tst_study.experiments.studies.catalogue import STUDIES
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 
 SECOND_LOOK = 2.0

@@ -10,9 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from experiments.launcher import Job
-from experiments.run_process import Exit
-from experiments.slurm.commands import call
+from tst_study.experiments.launcher import Job
+from tst_study.experiments.run_process import Exit
+from tst_study.experiments.slurm.commands import call
 
 ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}

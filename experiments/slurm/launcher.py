@@ -6,19 +6,19 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from experiments.launcher import Job, Options, check_can_be_trained
-from experiments.plan.layouts import Allocation, Prices
-from experiments.plan.planned_run import PlannedRun
-from experiments.run_process import cancel_mark
-from experiments.slurm import submission
-from experiments.slurm.code_copy import copies
-from experiments.slurm.commands import call
-from experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from experiments.slurm.jobs import remark
-from experiments.slurm.profile import PLACES, Profile, found, load_profile, template
-from experiments.slurm.submission import SMALL
-from experiments.study import Study
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job, Options, check_can_be_trained
+from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.run_process import cancel_mark
+from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.code_copy import copies
+from tst_study.experiments.slurm.commands import call
+from tst_study.experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
+from tst_study.experiments.slurm.jobs import remark
+from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_profile, template
+from tst_study.experiments.slurm.submission import SMALL
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 
 JOBS_PER_CALL = 200

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from experiments.launcher import RETRIES
-from experiments.slurm.commands import call
 from tst_study.config.keys import problem_of
 from tst_study.config.schema import NotNegative, Positive, PositiveFloat, Strict, read_toml
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import RETRIES
+from tst_study.experiments.slurm.commands import call
 
 PLACES = (Path("slurm.toml"), Path("~/.config/tst-study/slurm.toml"))
 """Where a profile is looked for when none is named."""

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from experiments.launcher import Job
-from experiments.slurm.commands import SlurmError, call
-from experiments.slurm.jobs import MARK, Key, in_the_queue
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job
+from tst_study.experiments.slurm.commands import SlurmError, call
+from tst_study.experiments.slurm.jobs import MARK, Key, in_the_queue
 
 FOLDER = "slurm"
 COLLECT, REST = "collect", "submit-rest"

@@ -1,4 +1,4 @@
-"""What a task of a job runs: one rank of one run. `python -m experiments.slurm.task FOLDER [--gpu]`
+"""One rank of one run, in a job: `python -m tst_study.experiments.slurm.task FOLDER [--gpu]`.
 
 The run is told by its folder alone; its config lies in `job/config.toml`. A rank only trains: what
 becomes of its job is up to the batch script (`launch.sh`), which it tells by `job/ended`.
@@ -10,8 +10,14 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from experiments.run_process import Exit, config_path, log_path, send_output_to, train_rank
 from tst_study.config import schema as config
+from tst_study.experiments.run_process import (
+    Exit,
+    config_path,
+    log_path,
+    send_output_to,
+    train_rank,
+)
 from tst_study.process.host import leave
 from tst_study.process.rank_environment import adopt_slurm_ranks
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.launcher import UnreachableError, launchers, the_only_submitter
-from experiments.plan.planner import Planner, trunks_of
-from experiments.state.status import check_is_one_study, folders_below, say_once
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps
 from tst_study.config import schema as config
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import UnreachableError, launchers, the_only_submitter
+from tst_study.experiments.plan.planner import Planner, trunks_of
+from tst_study.experiments.state.status import check_is_one_study, folders_below, say_once
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 

@@ -4,9 +4,9 @@ those that are over, small enough to be kept in git."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.state.status import StatusRow, check_is_there, rows_below
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
+from tst_study.experiments.state.status import StatusRow, check_is_there, rows_below
 from tst_study.record.reader import FINAL_STATES
 
 ROWS = 100
@@ -19,9 +19,9 @@ def collect(root: Path, rows: Sequence[StatusRow] | None = None) -> list[str]:
     `rows`: of the study's own list of runs, where it is known; else runs that never began are not
     missed.
     """
-    from analysis.tables.source import load
-    from paper_figures.build import build
-    from paper_figures.item import csv_bytes, write_bytes
+    from tst_study.analysis.tables.source import load
+    from tst_study.paper_figures.build import build
+    from tst_study.paper_figures.item import csv_bytes, write_bytes
 
     check_is_there(root)
     rows = rows_below(root) if rows is None else rows
@@ -52,9 +52,9 @@ def keep(root: Path, to: Path) -> list[str]:
 
     Raises `UserError` for a damaged run.
     """
-    from analysis.tables.archive import add_to_archive
-    from analysis.tables.source import read_tables
-    from analysis.verdict.question import add_questions, read_questions
+    from tst_study.analysis.tables.archive import add_to_archive
+    from tst_study.analysis.tables.source import read_tables
+    from tst_study.analysis.verdict.question import add_questions, read_questions
 
     tables = read_tables(root)
     if tables.problems:

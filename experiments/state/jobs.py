@@ -3,10 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.launcher import UnreachableError, launchers
-from experiments.plan.planned_run import matches
-from experiments.state.status import STOPPED, check_is_one_study, matching, rows_below, say_once
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import UnreachableError, launchers
+from tst_study.experiments.plan.planned_run import matches
+from tst_study.experiments.state.status import (
+    STOPPED,
+    check_is_one_study,
+    matching,
+    rows_below,
+    say_once,
+)
 from tst_study.text import printable
 
 

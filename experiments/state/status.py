@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.launcher import Job, launchers
-from experiments.plan.planned_run import PlannedRun, matches
-from experiments.plan.planner import Planner
-from experiments.run_process import cancel_mark, config_path
-from experiments.studies.catalogue import on_device
-from experiments.study import Study
 from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job, launchers
+from tst_study.experiments.plan.planned_run import PlannedRun, matches
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.run_process import cancel_mark, config_path
+from tst_study.experiments.studies.catalogue import on_device
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.text import duration

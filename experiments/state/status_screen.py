@@ -8,9 +8,15 @@ from itertools import count
 from pathlib import Path
 from shutil import get_terminal_size
 
-from experiments.state.status import StatusRow, check_is_there, rows_below, rows_of, say_once
-from experiments.studies.catalogue import STUDIES, load
 from tst_study.errors import UserError
+from tst_study.experiments.state.status import (
+    StatusRow,
+    check_is_there,
+    rows_below,
+    rows_of,
+    say_once,
+)
+from tst_study.experiments.studies.catalogue import STUDIES, load
 from tst_study.text import aligned, duration, printable, shortened
 
 STATES = (

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.verdict.question import Arm, Question
-from experiments.corpora import Books
-from experiments.studies.grid import Choice, Part, against_baseline, grid
-from experiments.studies.scales import SMALL_MAIN
-from experiments.studies.setting import BASELINE, Setting
+from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import Superposition
+from tst_study.experiments.corpora import Books
+from tst_study.experiments.studies.grid import Choice, Part, against_baseline, grid
+from tst_study.experiments.studies.scales import SMALL_MAIN
+from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = 20_000
 """Of every grid but the lengths and the sizes."""

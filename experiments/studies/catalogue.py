@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import get_args
 
-from experiments.corpora import PREPARED, place
-from experiments.studies import (
+from tst_study.config.schema import Config, DeviceName, Superposition
+from tst_study.errors import UserError, one_of
+from tst_study.experiments.corpora import PREPARED, place
+from tst_study.experiments.studies import (
     comparisons,
     data_constrained,
     gate,
@@ -12,12 +14,10 @@ from experiments.studies import (
     mixture_10b_a1b,
     what_does_the_work,
 )
-from experiments.studies.grid import Declared
-from experiments.studies.scales import scale_of
-from experiments.studies.setting import BASELINE, Setting
-from experiments.study import Study
-from tst_study.config.schema import Config, DeviceName, Superposition
-from tst_study.errors import UserError, one_of
+from tst_study.experiments.studies.grid import Declared
+from tst_study.experiments.studies.scales import scale_of
+from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.study import Study
 from tst_study.record.reader import find_run_folders
 
 STUDIES: dict[str, Declared] = {

@@ -5,8 +5,10 @@ At scale `paper` they are its tables and figures to the digit.
 
 from dataclasses import replace
 
-from experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
-from experiments.studies.scales import (
+from tst_study.config.optimizer_kinds import OptimizerName
+from tst_study.config.schema import Superposition
+from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
+from tst_study.experiments.studies.scales import (
     DENSE_3B,
     DENSE_270M,
     DENSE_270M_LONG,
@@ -15,9 +17,7 @@ from experiments.studies.scales import (
     EQUAL_LOSS_STEPS,
     Scale,
 )
-from experiments.studies.setting import BASELINE, Setting
-from tst_study.config.optimizer_kinds import OptimizerName
-from tst_study.config.schema import Superposition
+from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS
 
 

@@ -7,9 +7,9 @@ so repeat it more often.
 
 from collections.abc import Sequence
 
-from experiments.corpora import Books, HubText, Recipe
-from experiments.studies.grid import Declared, Part, against_baseline
-from experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
+from tst_study.experiments.corpora import Books, HubText, Recipe
+from tst_study.experiments.studies.grid import Declared, Part, against_baseline
+from tst_study.experiments.studies.scales import DCLM, FINEWEB_EDU, Scale
 
 EPOCHS = (1, 4, 16)
 """Of the baseline."""

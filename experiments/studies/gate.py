@@ -7,9 +7,9 @@ of a pair's difference is known before a study is paid for (docs/research/plan-o
 
 from dataclasses import replace
 
-from experiments.studies.grid import Choice, Declared, Part, against_baseline
-from experiments.studies.scales import SMALL_MAIN, Scale
-from experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = {"desktop": 8_000}
 SEEDS = 6

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.verdict.question import Question
-from experiments.corpora import Recipe
-from experiments.studies.scales import SCALES, Scale
-from experiments.studies.setting import BASELINE, Setting
-from experiments.study import Results, best_of
+from tst_study.analysis.verdict.question import Question
 from tst_study.config.schema import Config, Superposition
+from tst_study.experiments.corpora import Recipe
+from tst_study.experiments.studies.scales import SCALES, Scale
+from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.experiments.study import Results, best_of
 
 Make = Callable[[Setting, Superposition, int], Config]
 """A set-up's run of this arm and seed, as a study has it trained."""

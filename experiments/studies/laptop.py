@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.verdict.question import Arm, Question
-from experiments.corpora import Recipe, TopicalLanguage
-from experiments.studies import campaign
-from experiments.studies.campaign import STEPS
-from experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
-from experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.analysis.verdict.question import Arm, Question
+from tst_study.experiments.corpora import Recipe, TopicalLanguage
+from tst_study.experiments.studies import campaign
+from tst_study.experiments.studies.campaign import STEPS
+from tst_study.experiments.studies.grid import Choice, Declared, Part, against_baseline, grid
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 
 SHORT_STEPS = {"smoke": 300}
 """Of prose, where they are not the scale's."""

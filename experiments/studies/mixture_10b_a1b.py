@@ -7,12 +7,12 @@ experts, top 8, normed queries and keys, 24 heads over 4 groups, untied) and sma
 
 from dataclasses import replace
 
-from experiments.corpora import HubText
-from experiments.studies.grid import Declared, Part
-from experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS, Scale
-from experiments.studies.setting import BASELINE, Setting
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Parallel, Superposition
+from tst_study.experiments.corpora import HubText
+from tst_study.experiments.studies.grid import Declared, Part
+from tst_study.experiments.studies.scales import VALIDATION_TOKENS, WARMUP_STEPS, Scale
+from tst_study.experiments.studies.setting import BASELINE, Setting
 
 QWEN = "Qwen/Qwen3-30B-A3B"
 """The tokenizer of the Qwen3 family, with its 151,936 words."""

@@ -16,9 +16,9 @@ clipping, initialisation and seeds (`tst_study`'s defaults).
 
 from dataclasses import dataclass
 
-from experiments.corpora import Books, HubText
-from experiments.studies.setting import Setting
 from tst_study.config.schema import Parallel, Superposition
+from tst_study.experiments.corpora import Books, HubText
+from tst_study.experiments.studies.setting import Setting
 
 GATE_CHANGES = ("schedule.decay_ratio=0.3", "model.qk_norm=true")
 """What the gate chose beside the rate."""

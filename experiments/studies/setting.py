@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from experiments.corpora import PREPARED, Recipe
 from tst_study.config.schema import (
     Config,
     DeviceName,
@@ -13,6 +12,7 @@ from tst_study.config.schema import (
     from_dict,
 )
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.experiments.corpora import PREPARED, Recipe
 
 BASELINE = Superposition()
 

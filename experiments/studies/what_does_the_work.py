@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.verdict.question import Arm, Question
-from experiments.studies.grid import Choice, Declared, Part
-from experiments.studies.scales import SMALL_MAIN, Scale
-from experiments.studies.setting import BASELINE, Setting
+from tst_study.analysis.verdict.question import Arm, Question
 from tst_study.config.schema import Superposition
+from tst_study.experiments.studies.grid import Choice, Declared, Part
+from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
+from tst_study.experiments.studies.setting import BASELINE, Setting
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Of the study, where they are not the scale's; the gate's are two fifths of them."""

@@ -7,19 +7,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
-from analysis.fits.scaling.compute_multiplier import compute_multiplier as multiplier
-from analysis.fits.scaling.compute_multiplier import multipliers_of
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from analysis.wording import number, told_apart_by_set_up
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import key, lines
-from paper_figures.item import Finding
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import MUTED, PAGE, Look, bag_size_mark, new_figure
+from tst_study.analysis import published
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_multiplier as multiplier
+from tst_study.analysis.fits.scaling.compute_multiplier import multipliers_of
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number, told_apart_by_set_up
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import key, lines
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import MUTED, PAGE, Look, bag_size_mark, new_figure
 
 LENGTHS = (4, 5)
 """Tables of one model at two lengths: 270M."""

@@ -7,16 +7,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
-from analysis.fits.law.rows import published_rows
-from analysis.fits.law.superposition_law import Law, published_law
-from analysis.tables.columns import rows_of
-from analysis.wording import number
-from paper_figures.catalogue import figure
-from paper_figures.item import Finding
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.analysis.fits.law.held_out import held_out, observed_gains, predictions, splits
+from tst_study.analysis.fits.law.rows import published_rows
+from tst_study.analysis.fits.law.superposition_law import Law, published_law
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number
+from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
 NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}

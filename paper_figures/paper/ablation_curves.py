@@ -12,16 +12,16 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.tables.columns import rows_of
-from analysis.wording import gain
-from paper_figures import curves
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import end_labels
-from paper_figures.groups import Group, folders_of
-from paper_figures.item import Finding, judged
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import PAGE, Mark, new_figure
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import end_labels
+from tst_study.paper_figures.groups import Group, folders_of
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import PAGE, Mark, new_figure
 
 SWITCH = 20_000
 

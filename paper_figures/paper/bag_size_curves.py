@@ -13,15 +13,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
-from analysis.fits.bag_size import grid_of_runs, optima
-from analysis.tables.columns import rows_of
-from analysis.wording import number
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import end_labels, lines, log_axis, note
-from paper_figures.groups import Group
-from paper_figures.item import Finding, Verdict
-from paper_figures.paper.final_loss_grid import (
+from tst_study.analysis import published
+from tst_study.analysis.fits.bag_size import grid_of_runs, optima
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import end_labels, lines, log_axis, note
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.item import Finding, Verdict
+from tst_study.paper_figures.paper.final_loss_grid import (
     LOSSES,
     TABLE4,
     TABLE5,
@@ -29,9 +29,9 @@ from paper_figures.paper.final_loss_grid import (
     TABLE7,
     PublishedGrid,
 )
-from paper_figures.picture import Picture, say
-from paper_figures.sources import Sources
-from paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
+from tst_study.paper_figures.picture import Picture, say
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import FAINT, INK, PAGE, Look, new_figure, ratio_mark
 
 NEAR = 0.55
 """Step ratios up to here are shown once more, near their optimum."""

@@ -9,15 +9,22 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import published
-from analysis.summary import verdict_counts
-from analysis.tables.columns import rows_of
-from analysis.wording import number
-from paper_figures.catalogue import figure, submit
-from paper_figures.groups import Group, is_at_scale
-from paper_figures.item import Finding, judged
-from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, gain_entry, grids_over_s_and_r, number_as, number_entry
+from tst_study.analysis import published
+from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.groups import Group, is_at_scale
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.table import (
+    Grid,
+    Table,
+    gain_entry,
+    grids_over_s_and_r,
+    number_as,
+    number_entry,
+)
 
 
 @dataclass(frozen=True)

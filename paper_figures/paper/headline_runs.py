@@ -5,17 +5,17 @@ Hours from the cost model stand beside the published ones, with the MFU that tho
 
 import pandas as pd
 
-from analysis import published
-from analysis.summary import verdict_counts
-from analysis.tables.columns import rows_of
-from analysis.wording import gain, number, span
-from paper_figures.catalogue import figure, submit
-from paper_figures.groups import Group, folders_of
-from paper_figures.item import Finding, judged
-from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
+from tst_study.analysis import published
+from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain, number, span
 from tst_study.cost.compute import gpu_hours
 from tst_study.cost.devices import peak_flops
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.groups import Group, folders_of
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.table import Grid, Table, gain_entry, number_as, number_entry
 from tst_study.text import big
 
 MFU = 0.4

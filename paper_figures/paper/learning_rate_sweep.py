@@ -11,20 +11,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from analysis.tables.eligible import over_shared_seeds
-from analysis.verdict.learning_rate import swept
-from analysis.wording import group_label, number, told_apart
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import key_above, log_axis, means, note, point
-from paper_figures.item import Finding
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
+from tst_study.analysis import published
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.eligible import over_shared_seeds
+from tst_study.analysis.verdict.learning_rate import swept
+from tst_study.analysis.wording import group_label, number, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import key_above, log_axis, means, note, point
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
 from tst_study.text import big
 
 MOST = 6

@@ -7,18 +7,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from analysis.verdict.comparison import SAME_BUT_LENGTH, alike
-from analysis.wording import bounds, gain, group_label, number, signed
-from paper_figures import curves
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import is_baseline, key_above, level_line
-from paper_figures.item import Finding, judged
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import PAGE, new_figure
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH, alike
+from tst_study.analysis.wording import bounds, gain, group_label, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import is_baseline, key_above, level_line
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import PAGE, new_figure
 
 PANELS = {
     "a_equal_flops": ("equal FLOPs", "dense_3b_baseline_20k", "20k"),

@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from analysis.tables.columns import rows_of
-from paper_figures.catalogue import figure
-from paper_figures.item import Finding
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import FAINT, INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.config.phase_plan import Phase, PhasePlan
+from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, cycle_mark, new_figure
 
 PLAN = PhasePlan(
     steps=10,

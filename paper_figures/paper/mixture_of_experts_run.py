@@ -7,16 +7,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
-from analysis.wording import signed
-from paper_figures import curves
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import is_baseline, key_above, level_line, note
-from paper_figures.groups import Group
-from paper_figures.item import Finding, judged
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import INK, MUTED, PAGE, Look, new_figure
+from tst_study.analysis import published
+from tst_study.analysis.wording import signed
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import is_baseline, key_above, level_line, note
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.item import Finding, judged
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 RUNS = {"baseline": "moe_10b_a1b_baseline", "TST, s = 16": "moe_10b_a1b_tst_s16"}
 SWITCH = 12_483

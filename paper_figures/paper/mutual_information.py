@@ -14,16 +14,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import published
-from analysis.checks import Floats
-from analysis.fits.mutual_information import fit_decay
-from paper_figures.catalogue import figure
-from paper_figures.drawing import log_axis
-from paper_figures.item import Finding
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.analysis import published
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.mutual_information import fit_decay
 from tst_study.errors import UserError
+from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.drawing import log_axis
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, cycle_mark, new_figure
 
 NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --to RUNS/mutual_information.json`"
 Constants = tuple[float, float, float]

@@ -2,14 +2,14 @@
 
 import pandas as pd
 
-from analysis import published
-from analysis.tables.columns import rows_of
-from analysis.wording import signed
-from paper_figures.catalogue import figure, submit
-from paper_figures.groups import Group, folders_of
-from paper_figures.item import Finding, Verdict
-from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, gain_entry, number_entry
+from tst_study.analysis import published
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import signed
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.groups import Group, folders_of
+from tst_study.paper_figures.item import Finding, Verdict
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.table import Grid, Table, gain_entry, number_entry
 
 METHODS = {
     "baseline": "baseline",

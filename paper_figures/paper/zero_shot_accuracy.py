@@ -3,16 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.published import TASKS
-from analysis.tables.columns import rows_of
-from analysis.wording import number, told_apart
-from paper_figures.catalogue import figure, submit
-from paper_figures.groups import is_at_scale
-from paper_figures.item import Finding
-from paper_figures.sources import Sources
-from paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
+from tst_study.analysis import published
+from tst_study.analysis.published import TASKS
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number, told_apart
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.groups import is_at_scale
+from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.table import Grid, Table, grids_over_s_and_r, number_entry
 from tst_study.text import big
 
 

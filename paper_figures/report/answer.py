@@ -4,11 +4,11 @@ it is; at its end what the numbers cannot say.
 
 import pandas as pd
 
-from analysis.summary import Summary, verdict_counts
-from analysis.tables.columns import rows_of
-from analysis.wording import gain_sentence, number, signed, span
-from paper_figures.groups import Group
-from paper_figures.sources import Sources
+from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import gain_sentence, number, signed, span
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.sources import Sources
 from tst_study.text import big, duration
 
 ASKED = (

@@ -12,13 +12,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from paper_figures.item import Item
-from paper_figures.picture import Picture
-from paper_figures.report import sections
-from paper_figures.report.answer import lead, limits
-from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, PALETTE
-from paper_figures.table import Grid, Table
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.report import sections
+from tst_study.paper_figures.report.answer import lead, limits
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import COLUMN, PALETTE
+from tst_study.paper_figures.table import Grid, Table
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.summary import Summary
-from analysis.tables.columns import rows_of
-from analysis.wording import bounds, number, verdict_parts
-from paper_figures.table import Entry, Grid, Row, number_as, number_entry
+from tst_study.analysis.summary import Summary
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import bounds, number, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.text import big
 
 

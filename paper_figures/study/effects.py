@@ -5,16 +5,16 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.summary import verdict_counts
-from analysis.tables.columns import rows_of
-from analysis.wording import number, told_apart_by_set_up
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import forest
-from paper_figures.groups import Group
-from paper_figures.item import Finding, Item
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import PAGE, new_figure
+from tst_study.analysis.summary import verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import number, told_apart_by_set_up
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import forest
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.item import Finding, Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import PAGE, new_figure
 from tst_study.text import big
 
 MOST = 60

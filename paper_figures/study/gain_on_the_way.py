@@ -6,15 +6,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from analysis.tables.columns import rows_of
-from analysis.wording import signed
-from paper_figures.catalogue import figure
-from paper_figures.curves import marks
-from paper_figures.drawing import end_labels, lines
-from paper_figures.item import Item
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import MUTED, PAGE, new_figure
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.wording import signed
+from tst_study.paper_figures.catalogue import figure
+from tst_study.paper_figures.curves import marks
+from tst_study.paper_figures.drawing import end_labels, lines
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import MUTED, PAGE, new_figure
 
 OFTEN = 5
 """Evaluations from which on a line is drawn."""

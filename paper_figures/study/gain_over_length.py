@@ -6,15 +6,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.verdict.comparison import SAME_BUT_LENGTH
-from analysis.wording import gain, span, told_apart
-from paper_figures.catalogue import figure, submit
-from paper_figures.drawing import key_above, log_axis, means
-from paper_figures.groups import Group, file_part
-from paper_figures.item import Item
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import COLUMN, MUTED, new_figure, setting_marks
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
+from tst_study.analysis.wording import gain, span, told_apart
+from tst_study.paper_figures.catalogue import figure, submit
+from tst_study.paper_figures.drawing import key_above, log_axis, means
+from tst_study.paper_figures.groups import Group, file_part
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import COLUMN, MUTED, new_figure, setting_marks
 
 LENGTHS = "Gain against the number of steps"
 

@@ -10,15 +10,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.wording import group_details
-from paper_figures import curves
-from paper_figures.catalogue import PAIR, figure
-from paper_figures.drawing import key_above
-from paper_figures.groups import Group
-from paper_figures.item import Item
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import BASELINE, COLUMN, MUTED, Mark, new_figure, setting_marks
+from tst_study.analysis.wording import group_details
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.catalogue import PAIR, figure
+from tst_study.paper_figures.drawing import key_above
+from tst_study.paper_figures.groups import Group
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import BASELINE, COLUMN, MUTED, Mark, new_figure, setting_marks
 
 NEAR_END, INSET = 0.75, 2
 """Share of the steps after which an inset shows the curves again, if they are not more than so

@@ -7,18 +7,18 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.tables.columns import rows_of
-from analysis.verdict.comparison import SAME
-from analysis.wording import number, told_apart
-from paper_figures import curves
-from paper_figures.catalogue import PAIR, figure
-from paper_figures.drawing import forest
-from paper_figures.groups import Group, folders_of
-from paper_figures.item import Item
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.study.loss_curves import curves_of, draw_whole, has_inset
-from paper_figures.style import PAGE, Mark, new_figure
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.comparison import SAME
+from tst_study.analysis.wording import number, told_apart
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.catalogue import PAIR, figure
+from tst_study.paper_figures.drawing import forest
+from tst_study.paper_figures.groups import Group, folders_of
+from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.study.loss_curves import curves_of, draw_whole, has_inset
+from tst_study.paper_figures.style import PAGE, Mark, new_figure
 
 MOST_ROWS = 6
 """Settings per corpus in the overview."""

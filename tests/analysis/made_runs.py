@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.archive import add_to_archive
-from analysis.tables.imports import import_logs
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.imports import import_logs
 from tst_study.config.identity import SCHEMA_VERSION, fingerprint, run_id
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, from_dict, to_dict

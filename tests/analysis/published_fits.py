@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.fits.scaling.laws import chinchilla
-from analysis.fits.solver.problem import Problem
+from tst_study.analysis.fits.scaling.laws import chinchilla
+from tst_study.analysis.fits.solver.problem import Problem
 
 SCALING = Path(__file__).parent / "scaling"
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.fits.law.rows import rows_of_runs
-from analysis.summary import summarise
-from analysis.tables.source import load, read_tables
-from analysis.verdict.comparison import Comparison, compare
-from analysis.verdict.decide import paired
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis.fits.law.rows import rows_of_runs
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.source import load, read_tables
+from tst_study.analysis.verdict.comparison import Comparison, compare
+from tst_study.analysis.verdict.decide import paired
 from tst_study.errors import UserError
 from tst_study.statistics import detectable, smallest_detectable
 

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.fits.scaling.compute_multiplier import compute_answer, compute_multiplier
-from analysis.fits.scaling.frontier import Form, isoflop
-from analysis.fits.scaling.laws import (
+from tests.analysis.published_fits import chinchilla_runs
+from tst_study.analysis.fits.scaling.compute_multiplier import compute_answer, compute_multiplier
+from tst_study.analysis.fits.scaling.frontier import Form, isoflop
+from tst_study.analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
 )
-from analysis.questions import ask
-from tests.analysis.published_fits import chinchilla_runs
+from tst_study.analysis.questions import ask
 from tst_study.errors import UserError
 
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import fit_chinchilla
-from analysis.verdict.comparison import compare
-from analysis.verdict.matched import matched
 from benchmarks.coverage import RECORD, Circumstance, circumstances, gains
+from tst_study.analysis import fit_chinchilla
+from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.matched import matched
 
 MADE = 200
 CASES = [(one, seeds) for one in circumstances() for seeds in one.seeds]

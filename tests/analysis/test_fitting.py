@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.fits.scaling.laws import GRID, chinchilla, power_law
-from analysis.fits.solver.problem import HUBER, Formula, Problem
-from analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
-from analysis.fits.solver.uncertainty import bootstrap
 from tests.analysis.published_fits import chinchilla_problem
+from tst_study.analysis.fits.scaling.laws import GRID, chinchilla, power_law
+from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
+from tst_study.analysis.fits.solver.solve import Fit, NotConvergedError, fit, grid_of_starts
+from tst_study.analysis.fits.solver.uncertainty import bootstrap
 from tst_study.errors import UserError
 
 TRUTH = np.array([np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37])

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import analysis
-from analysis.answer import Answer
-from analysis.fits.scaling.laws import chinchilla_answer
-from analysis.fits.scaling.points import at_best_rates
-from analysis.tables.source import load
 from tests.analysis.made_runs import imported
+from tst_study import analysis
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.fits.scaling.laws import chinchilla_answer
+from tst_study.analysis.fits.scaling.points import at_best_rates
+from tst_study.analysis.tables.source import load
 from tst_study.errors import UserError
 
 TRUTH = {"E": 1.8, "A": 480.0, "B": 2085.0, "alpha": 0.35, "beta": 0.37}

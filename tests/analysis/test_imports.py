@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.questions import ask
-from analysis.tables.archive import add_to_archive
-from analysis.tables.columns import Tables
-from analysis.tables.imports import import_logs, write_template
-from analysis.tables.source import read_tables
-from analysis.verdict.comparison import compare
-from paper_figures.build import build
 from tests.analysis.made_runs import config, imported, write_run
+from tst_study.analysis.questions import ask
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.columns import Tables
+from tst_study.analysis.tables.imports import import_logs, write_template
+from tst_study.analysis.tables.source import read_tables
+from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
+from tst_study.paper_figures.build import build
 
 STEPS = (10, 20, 30)
 FACTS = {

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import published
-from analysis.summary import summarise
-from analysis.tables.source import load, read_tables
-from analysis.verdict.comparison import compare
-from analysis.verdict.learning_rate import Sweep, sweeps
-from analysis.verdict.length_curve import speed_up
-from analysis.verdict.matched import matched
-from analysis.wording import bounds
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis import published
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.source import load, read_tables
+from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.learning_rate import Sweep, sweeps
+from tst_study.analysis.verdict.length_curve import speed_up
+from tst_study.analysis.verdict.matched import matched
+from tst_study.analysis.wording import bounds
 
 
 def rows_of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -8,9 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import published
-from analysis.fits.mutual_information import fit_decay, measure, mutual_information_answer, weights
 from tests.data.token_files import write_token_file
+from tst_study.analysis import published
+from tst_study.analysis.fits.mutual_information import (
+    fit_decay,
+    measure,
+    mutual_information_answer,
+    weights,
+)
 from tst_study.errors import UserError
 
 WORDS, COUNT, DOCUMENTS = 300, 200_000, 100

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import published
-from analysis.fits.bag_size import UNKNOWN, grid_of_runs, optima, optimum
-from analysis.verdict.comparison import compare
+from tst_study.analysis import published
+from tst_study.analysis.fits.bag_size import UNKNOWN, grid_of_runs, optima, optimum
+from tst_study.analysis.verdict.comparison import compare
 from tst_study.errors import UserError
 
 BAGS = np.arange(2, 17)
@@ -123,8 +123,8 @@ def test_published_optima_fall_with_r() -> None:
 
 
 def test_runs_with_seeds_bring_their_own_noise(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from analysis.tables.source import load
     from tests.analysis.made_runs import config, write_run
+    from tst_study.analysis.tables.source import load
 
     random = np.random.default_rng(0)
     for seed in (0, 1):

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.answer import Answer, table_lines
-from analysis.questions import QUESTIONS, ask
 from tests.analysis.made_runs import config, write_run, write_study
+from tst_study.analysis.answer import Answer, table_lines
+from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
 from tst_study.errors import UserError
 

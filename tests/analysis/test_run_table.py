@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.tables.archive import add_to_archive
-from analysis.tables.source import load, read_tables
-from analysis.verdict.comparison import compare
 from tests.analysis.made_runs import BOOKS, config, write_run
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import load, read_tables
+from tst_study.analysis.verdict.comparison import compare
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from scipy import optimize
 
-import analysis
-from analysis.fits.law.answer import recommend
-from analysis.fits.law.held_out import held_out, predictions, splits
-from analysis.fits.law.rows import effective_targets, published_rows
-from analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
-from analysis.fits.solver.solve import NotConvergedError
-from analysis.questions import ask
 from tests.analysis.made_runs import imported
+from tst_study import analysis
+from tst_study.analysis.fits.law.answer import recommend
+from tst_study.analysis.fits.law.held_out import held_out, predictions, splits
+from tst_study.analysis.fits.law.rows import effective_targets, published_rows
+from tst_study.analysis.fits.law.superposition_law import LINEAR, Law, fit_law, gain, published_law
+from tst_study.analysis.fits.solver.solve import NotConvergedError
+from tst_study.analysis.questions import ask
 from tst_study.errors import UserError
 
 SHORT, LONG = 20_000 * 2.0**21, 100_000 * 2.0**21

@@ -13,18 +13,24 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.summary import summarise
-from analysis.tables.source import load, read_tables
-from analysis.verdict.comparison import compare
-from analysis.verdict.decide import paired
-from analysis.verdict.intervals import Design, critical
-from analysis.verdict.question import Arm, Question, add_questions, read_questions, register
-from analysis.wording import verdict_parts
-from experiments.studies import catalogue
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.source import load, read_tables
+from tst_study.analysis.verdict.comparison import compare
+from tst_study.analysis.verdict.decide import paired
+from tst_study.analysis.verdict.intervals import Design, critical
+from tst_study.analysis.verdict.question import (
+    Arm,
+    Question,
+    add_questions,
+    read_questions,
+    register,
+)
+from tst_study.analysis.wording import verdict_parts
 from tst_study.config.schema import Config, to_dict
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
+from tst_study.experiments.studies import catalogue
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
 

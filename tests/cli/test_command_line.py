@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tomli_w
 
-from experiments.slurm.code_copy import keep_code
 from tests.analysis.made_runs import config as made_config
 from tests.analysis.made_runs import write_run
 from tests.examples import example
@@ -25,6 +24,7 @@ from tst_study.cli import train
 from tst_study.config.schema import from_dict, to_toml
 from tst_study.dry_run import describe
 from tst_study.errors import UserError
+from tst_study.experiments.slurm.code_copy import keep_code
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from paper_figures.sources import Sources
 from tests.huggingface.trained import BYTES
 from tests.tiny_runs import run
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.errors import UserError
 from tst_study.evaluation.options import EvaluationOptions
 from tst_study.evaluation.run import evaluate_run, trained_model
+from tst_study.paper_figures.sources import Sources
 from tst_study.record import reader as run_record
 from tst_study.superposition.method import NEXT_TOKEN
 

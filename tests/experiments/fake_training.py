@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from experiments import run_process
-from experiments.study import Study
 from tests.examples import example
 from tests.slurm.fake_site.fake_trainer import install
 from tst_study.config.schema import Config
+from tst_study.experiments import run_process
+from tst_study.experiments.study import Study
 
 
 def config(name: str, *overrides: str) -> Config:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tables.source import load
-from experiments.corpora import TopicalLanguage
-from experiments.studies import catalogue, laptop
+from tst_study.analysis.tables.source import load
 from tst_study.config.identity import digest, identity_form
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config, from_dict, of_record, to_dict
+from tst_study.experiments.corpora import TopicalLanguage
+from tst_study.experiments.studies import catalogue, laptop
 
 RECORDS = Path(__file__).parents[2] / "docs/records"
 

@@ -17,22 +17,6 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from experiments import cli
-from experiments.launcher import RETRIES, Options
-from experiments.local import launcher as launcher_local
-from experiments.local import queue as local_queue
-from experiments.local.queue import Queue, StoppedError, launch
-from experiments.plan.planner import Planner
-from experiments.plan_table import table
-from experiments.run_process import Exit, train_rank
-from experiments.state.jobs import cancel_runs
-from experiments.state.status import of_folder, stopped
-from experiments.studies import catalogue
-from experiments.studies.catalogue import load
-from experiments.studies.grid import Choice, Declared, against_baseline
-from experiments.studies.scales import SMALL_MAIN
-from experiments.studies.setting import Setting
-from experiments.study import Results, Study, best_of
 from tests.experiments import fake_training
 from tests.experiments.fake_training import at, config, launches, study_of
 from tests.experiments.test_studies import NoResults
@@ -41,6 +25,22 @@ from tst_study.config.schema import Config, to_toml
 from tst_study.config.schema import load as load_config
 from tst_study.data import run_data
 from tst_study.errors import OtherRankError, UserError
+from tst_study.experiments import cli
+from tst_study.experiments.launcher import RETRIES, Options
+from tst_study.experiments.local import launcher as launcher_local
+from tst_study.experiments.local import queue as local_queue
+from tst_study.experiments.local.queue import Queue, StoppedError, launch
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.plan_table import table
+from tst_study.experiments.run_process import Exit, train_rank
+from tst_study.experiments.state.jobs import cancel_runs
+from tst_study.experiments.state.status import of_folder, stopped
+from tst_study.experiments.studies import catalogue
+from tst_study.experiments.studies.catalogue import load
+from tst_study.experiments.studies.grid import Choice, Declared, against_baseline
+from tst_study.experiments.studies.scales import SMALL_MAIN
+from tst_study.experiments.studies.setting import Setting
+from tst_study.experiments.study import Results, Study, best_of
 from tst_study.process.host import cores
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
@@ -219,11 +219,11 @@ def test_to_go_on_a_study_keeps_all_that_was_asked_for(
     def stop(*arguments: object, **more: object) -> None:
         raise StoppedError(signal.SIGINT)
 
-    monkeypatch.setattr("experiments.local.launcher.launch", stop)
+    monkeypatch.setattr("tst_study.experiments.local.launcher.launch", stop)
     monkeypatch.setattr(Study, "prepare", lambda study: None)
     cli.retry("bag-grid", scale="smoke", runs=tmp_path / "r s")
     assert capsys.readouterr().out.startswith("nothing to retry")
-    stopped = "experiments.state.status.stopped"
+    stopped = "tst_study.experiments.state.status.stopped"
     monkeypatch.setattr(stopped, lambda study, pattern: lambda run: True)
     with pytest.raises(typer.Exit):
         verb(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.plan.layouts import memory_by_part
-from experiments.studies.catalogue import load
-from experiments.study import Study
 from tst_study.config.phase_plan import plan_phases
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
+from tst_study.experiments.plan.layouts import memory_by_part
+from tst_study.experiments.studies.catalogue import load
+from tst_study.experiments.study import Study
 
 HEADLINE = Path(__file__).parents[2] / "analysis" / "published" / "headline_runs.csv"
 

@@ -9,16 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import cli
-from experiments.corpora import TopicalLanguage
-from experiments.launcher import Options, launcher_of
-from experiments.plan.layouts import Allocation, Prices
-from experiments.plan.planned_run import PlannedRun, total_flops
-from experiments.plan.planner import Planner
-from experiments.plan_table import ENDLESS, detectable, table
-from experiments.slurm.profile import Resources
-from experiments.studies import catalogue
-from experiments.study import Study
 from tests.examples import example
 from tests.record.test_record import DATA, evaluation, metrics, open_run
 from tests.tiny_runs import tiny
@@ -27,6 +17,16 @@ from tst_study.cost.devices import device_named
 from tst_study.data import run_data
 from tst_study.dry_run import seconds_per_step
 from tst_study.errors import UserError
+from tst_study.experiments import cli
+from tst_study.experiments.corpora import TopicalLanguage
+from tst_study.experiments.launcher import Options, launcher_of
+from tst_study.experiments.plan.layouts import Allocation, Prices
+from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.plan_table import ENDLESS, detectable, table
+from tst_study.experiments.slurm.profile import Resources
+from tst_study.experiments.studies import catalogue
+from tst_study.experiments.study import Study
 from tst_study.record.writer import RunWriter, header_of
 from tst_study.statistics import smallest_detectable
 

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from experiments.launcher import Options
-from experiments.local.queue import launch
-from experiments.study import Study
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.local.queue import launch
+from tst_study.experiments.study import Study
 from tests.examples import example
 
 def config(name, s, device):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.retrain import compared, recorded
-from experiments.state.collect import keep
 from tests.tiny_runs import run
 from tst_study.errors import UserError
+from tst_study.experiments.retrain import compared, recorded
+from tst_study.experiments.state.collect import keep
 from tst_study.train import train
 
 

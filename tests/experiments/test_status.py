@@ -15,17 +15,17 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from experiments.launcher import Job, the_only_submitter
-from experiments.local.progress import shown, time_left
-from experiments.local.queue import Queue
-from experiments.plan.planned_run import PlannedRun
-from experiments.run_process import Exit, train_rank
-from experiments.state import status
-from experiments.state.status_screen import lines, totals
 from tests.examples import example
 from tests.record.test_record import evaluation, open_run
 from tst_study.config.schema import to_toml
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Job, the_only_submitter
+from tst_study.experiments.local.progress import shown, time_left
+from tst_study.experiments.local.queue import Queue
+from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.run_process import Exit, train_rank
+from tst_study.experiments.state import status
+from tst_study.experiments.state.status_screen import lines, totals
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.text import big, duration, shortened
@@ -150,7 +150,7 @@ def test_a_run_without_a_word_for_twice_its_step_is_marked(tmp_path: Path) -> No
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_run(tmp_path / "a").status("running", 3)
     full = SimpleNamespace(free=0)
-    monkeypatch.setattr("experiments.state.status.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("tst_study.experiments.state.status.shutil.disk_usage", lambda path: full)
     one = status.row(tmp_path / "a", job=Job("1_0", "failed", "job 1_0: FAILED"))
     assert one.message == "job 1_0: FAILED; the disk is full: make room, then retry"
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tables import source
-from experiments.corpora import Books
-from experiments.slurm.code_copy import keep_code
-from experiments.studies import catalogue, data_constrained
-from experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
+from tst_study.analysis.tables import source
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops, count_parameters
 from tst_study.errors import UserError
+from tst_study.experiments.corpora import Books
+from tst_study.experiments.slurm.code_copy import keep_code
+from tst_study.experiments.studies import catalogue, data_constrained
+from tst_study.experiments.studies.scales import FINEWEB_EDU, SCALES, scale_of
 
 PUBLISHED = Path(__file__).parents[2] / "analysis" / "published"
 OTHERS = ("laptop", "gate", "mixture-10b-a1b", "optimizers", "what-does-the-work")
@@ -232,7 +232,7 @@ def test_a_copy_of_the_code_takes_whole_corpora_of_the_books_as_they_are(
     path = {**os.environ, "PYTHONPATH": str(keep_code(tmp_path))}
 
     def prepare(folder: str) -> str:
-        code = f"from experiments.corpora import *; {recipe}.prepare(Path({folder!r}))"
+        code = f"from tst_study.experiments.corpora import *; {recipe}.prepare(Path({folder!r}))"
         command = [sys.executable, "-P", "-c", code]
         done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True)
         return done.stderr

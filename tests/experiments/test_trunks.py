@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import Options, launcher_of
-from experiments.plan.planned_run import PlannedRun, total_flops
-from experiments.plan.planner import Planner, trunks_of
-from experiments.run_process import write_config
-from experiments.studies import catalogue
-from experiments.study import Study
 from tests.examples import example
 from tests.record.test_record import DATA
 from tst_study.checkpoints.places import checkpoint_folder, checkpoint_place
 from tst_study.config.schema import Config
 from tst_study.data import run_data
+from tst_study.experiments.launcher import Options, launcher_of
+from tst_study.experiments.plan.planned_run import PlannedRun, total_flops
+from tst_study.experiments.plan.planner import Planner, trunks_of
+from tst_study.experiments.run_process import write_config
+from tst_study.experiments.studies import catalogue
+from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 from tst_study.record.writer import RunWriter, header_of
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.tables import source
-from experiments import cli
-from experiments.plan.planner import Planner
-from experiments.slurm.code_copy import keep_code
-from experiments.state.clean import delete, not_needed
-from experiments.state.collect import collect, keep
-from experiments.state.jobs import cancel_runs, log_tails
-from experiments.studies.catalogue import folder_of, load
 from tests.experiments.test_trunks import begin, one, planner
 from tests.input.answers import answer, refusal
 from tests.record.test_record import DATA, evaluation, metrics, open_run
+from tst_study.analysis.tables import source
 from tst_study.checkpoints.places import checkpoint_steps
 from tst_study.config.schema import to_toml
 from tst_study.data import run_data
 from tst_study.errors import UserError
+from tst_study.experiments import cli
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.slurm.code_copy import keep_code
+from tst_study.experiments.state.clean import delete, not_needed
+from tst_study.experiments.state.collect import collect, keep
+from tst_study.experiments.state.jobs import cancel_runs, log_tails
+from tst_study.experiments.studies.catalogue import folder_of, load
 from tst_study.record import reader as run_record
 
 

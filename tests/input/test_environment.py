@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.slurm.batch_script import script_text
 from tests.input.answers import refusal
 from tst_study.errors import UserError
+from tst_study.experiments.slurm.batch_script import script_text
 from tst_study.process.rank_environment import adopt_slurm_ranks, first_host
 
 TWO = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}

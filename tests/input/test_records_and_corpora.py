@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.slurm.profile import load_profile
 from tests.input.answers import UNKNOWN, answer, refusal
 from tests.tiny_runs import run, tiny
 from tst_study.checkpoints.pickles import read_description
@@ -25,6 +24,7 @@ from tst_study.data.integrity import verify
 from tst_study.data.manifest import MANIFEST, read_manifest
 from tst_study.data.preparation.text_sources import PACKED
 from tst_study.errors import UserError
+from tst_study.experiments.slurm.profile import load_profile
 from tst_study.record import reader as run_record
 
 LOGS = ("run.json", "status.json", "segments.jsonl", "metrics.jsonl", "evals.jsonl")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_figures.build import Built, build
 from tests.analysis.made_runs import write_study
+from tst_study.paper_figures.build import Built, build
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tables.source import load
-from paper_figures.build import Built, build
-from paper_figures.catalogue import catalogue, find
-from paper_figures.picture import Picture
-from paper_figures.report import reproduction
-from paper_figures.report.answer import lead
-from paper_figures.sources import Sources
-from paper_figures.style import PALETTE
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis.tables.source import load
 from tst_study.errors import UserError
+from tst_study.paper_figures.build import Built, build
+from tst_study.paper_figures.catalogue import catalogue, find
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.report import reproduction
+from tst_study.paper_figures.report.answer import lead
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import PALETTE
 
 
 def test_every_picture_has_its_files_and_its_trace(built: Built) -> None:
@@ -163,7 +163,7 @@ def test_the_top_of_the_report_tells_rates_and_models_apart(tmp_path: Path) -> N
 LEFT_BEHIND = """
 import gc, os, sys, torch.distributed as dist
 from datetime import timedelta
-from paper_figures.build import build
+from tst_study.paper_figures.build import build
 gc.disable()
 os.register_at_fork(after_in_child=gc.collect)
 cycle = [dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))]

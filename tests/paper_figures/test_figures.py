@@ -14,18 +14,18 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from analysis import published
-from paper_figures import curves
-from paper_figures.build import build
-from paper_figures.catalogue import catalogue
-from paper_figures.item import Item, Missing
-from paper_figures.paper.method import PLAN, shapes
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.study.loss_curves import curves_of
-from paper_figures.style import bag_size_mark, ratio_mark
-from paper_figures.table import Table
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis import published
+from tst_study.paper_figures import curves
+from tst_study.paper_figures.build import build
+from tst_study.paper_figures.catalogue import catalogue
+from tst_study.paper_figures.item import Item, Missing
+from tst_study.paper_figures.paper.method import PLAN, shapes
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.study.loss_curves import curves_of
+from tst_study.paper_figures.style import bag_size_mark, ratio_mark
+from tst_study.paper_figures.table import Table
 
 FILE = "published/final_loss_grid.csv"
 
@@ -85,7 +85,7 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process(tmp_path: Path) 
     names = ["figure1", "figure4", "table4"]
     here = build(None, tmp_path / "here", only=names)
     program = (
-        "import sys; from paper_figures.build import build\n"
+        "import sys; from tst_study.paper_figures.build import build\n"
         f"build(None, sys.argv[1], only={names!r})"
     )
     subprocess.run(

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from paper_figures.catalogue import catalogue
-from paper_figures.picture import Picture
-from paper_figures.sources import Sources
-from paper_figures.style import PAGE, styled
 from tests.analysis.made_runs import BOOKS, config, write_run
+from tst_study.paper_figures.catalogue import catalogue
+from tst_study.paper_figures.picture import Picture
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.style import PAGE, styled
 
 CAMPAIGN = Path(__file__).parents[2] / "docs/records/campaign"
 LONG = "a-corpus-whose-name-is-as-long-as-sixty-letters-of-the-alphabet"

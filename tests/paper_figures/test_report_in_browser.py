@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_rgb
 
-from paper_figures.build import Built
 from tests.paper_figures.browser import NAMES, Browser, executable, headless
+from tst_study.paper_figures.build import Built
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason=f"no browser on the PATH ({', '.join(NAMES)})"

@@ -8,16 +8,23 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import published
-from paper_figures.build import build
-from paper_figures.catalogue import catalogue, find
-from paper_figures.item import csv_bytes
-from paper_figures.paper.headline_runs import runs_table
-from paper_figures.sources import Sources
-from paper_figures.table import Entry, Grid, Table, latex_grid, markdown_grid, number_entry
 from tests.analysis.made_runs import config, write_run
+from tst_study.analysis import published
 from tst_study.config.presets import expand_preset
 from tst_study.config.schema import Model
+from tst_study.paper_figures.build import build
+from tst_study.paper_figures.catalogue import catalogue, find
+from tst_study.paper_figures.item import csv_bytes
+from tst_study.paper_figures.paper.headline_runs import runs_table
+from tst_study.paper_figures.sources import Sources
+from tst_study.paper_figures.table import (
+    Entry,
+    Grid,
+    Table,
+    latex_grid,
+    markdown_grid,
+    number_entry,
+)
 from tst_study.record.writer import append_task_results
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from analysis.tables import source
-from analysis.tables.columns import rows_of
-from analysis.tables.run_folders import of_config
 from tests.examples import example
+from tst_study.analysis.tables import source
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.run_folders import of_config
 from tst_study.config import schema as configuration
 from tst_study.config.identity import digest, fingerprint, identity_form, run_id
 from tst_study.config.schema import AddedLater, Config, from_dict, of_record, to_dict

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm.profile import Profile, Resources
 from tests.slurm.cluster import Cluster
 from tests.slurm.packages import NoSlurmError
 from tst_study.data import run_data
+from tst_study.experiments.slurm.profile import Profile, Resources
 
 REQUIRED = "TST_STUDY_REQUIRE_SLURM"
 """Set by `.ci/run`: there, a cluster that does not come up is a failure."""

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.plan.planner import Planner
-from experiments.slurm.profile import Profile, Resources
-from experiments.state.jobs import cancel_runs
-from experiments.state.status import StatusRow
-from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import (
@@ -26,6 +21,11 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tests.tiny_runs import tiny
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.state.jobs import cancel_runs
+from tst_study.experiments.state.status import StatusRow
+from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]

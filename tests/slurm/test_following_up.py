@@ -8,15 +8,6 @@ from typing import Any
 
 import pytest
 
-from experiments.launcher import Options
-from experiments.slurm import submission
-from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.launcher import Slurm
-from experiments.slurm.profile import Resources, SmallJob
-from experiments.state.clean import delete, not_needed
-from experiments.state.jobs import cancel_runs
-from experiments.state.status import stopped
-from experiments.studies import catalogue
 from tests.experiments.fake_training import config
 from tests.slurm import fake_site
 from tests.slurm.cluster import Cluster
@@ -34,6 +25,15 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tests.slurm.test_submitters import FORK, slow_sbatch
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.handing_over import submit_to_slurm
+from tst_study.experiments.slurm.launcher import Slurm
+from tst_study.experiments.slurm.profile import Resources, SmallJob
+from tst_study.experiments.state.clean import delete, not_needed
+from tst_study.experiments.state.jobs import cancel_runs
+from tst_study.experiments.state.status import stopped
+from tst_study.experiments.studies import catalogue
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster", "without_data")]
 SITE = Path(fake_site.__path__[0])
@@ -173,7 +173,7 @@ def test_clean_waits_for_a_submitter_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new job's folder is there, its job is not yet: it is not taken for one that ended."""
-    monkeypatch.setattr("experiments.slurm.launcher.SECOND_LOOK", 0.0)
+    monkeypatch.setattr("tst_study.experiments.slurm.launcher.SECOND_LOOK", 0.0)
     slow_sbatch(cluster, tmp_path, monkeypatch)
     root = tmp_path / "runs"
     submitter = FORK.Process(target=submit, args=(seeded("seconds_2"), root))

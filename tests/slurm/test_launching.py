@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import Options
-from experiments.slurm import submission
-from experiments.slurm.commands import call
-from experiments.slurm.handing_over import Submitted, submit_to_slurm
-from experiments.slurm.jobs import in_the_queue
-from experiments.slurm.profile import Profile, Resources
-from experiments.state.jobs import cancel_runs
-from experiments.state.status import StatusRow, rows_of
-from experiments.study import Study
 from tests.experiments.fake_training import at, config, launches, study_of
 from tests.slurm.conftest import profile
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.commands import call
+from tst_study.experiments.slurm.handing_over import Submitted, submit_to_slurm
+from tst_study.experiments.slurm.jobs import in_the_queue
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.state.jobs import cancel_runs
+from tst_study.experiments.state.status import StatusRow, rows_of
+from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm import launcher, submission
-from experiments.slurm.profile import Profile, load_profile
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, seeded, state, submit, wait_for_end
+from tst_study.experiments.slurm import launcher, submission
+from tst_study.experiments.slurm.profile import Profile, load_profile
 from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm.profile import Profile, Resources
-from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_launching import ROOT, rows, submit, wait_for_end, wait_until
 from tests.tiny_runs import assert_same_run, logged_step, run, tiny
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 pytestmark = pytest.mark.slurm

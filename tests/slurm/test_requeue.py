@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.slurm.jobs import Launch, launches_of, remark
-from experiments.slurm.profile import Resources
-from experiments.state.jobs import cancel_runs
 from tests.experiments.fake_training import config
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import enter, profile
@@ -28,6 +25,9 @@ from tests.slurm.test_launching import (
     wait_until,
 )
 from tst_study.data import run_data
+from tst_study.experiments.slurm.jobs import Launch, launches_of, remark
+from tst_study.experiments.slurm.profile import Resources
+from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]

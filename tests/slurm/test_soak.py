@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launcher import Options
-from experiments.plan.planner import Planner
-from experiments.slurm.handing_over import submit_to_slurm
-from experiments.slurm.profile import Profile, Resources
-from experiments.study import Study
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_submitters import FORK
 from tests.tiny_runs import assert_same_run, run, tiny
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Options
+from tst_study.experiments.plan.planner import Planner
+from tst_study.experiments.slurm.handing_over import submit_to_slurm
+from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

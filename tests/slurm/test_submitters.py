@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from experiments.slurm import commands, submission
-from experiments.state.status import rows_below
-from experiments.state.status_screen import show
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import profile
 from tests.slurm.test_launching import launches, rows, seeded, submit, wait_for_end, wait_until
 from tst_study.atomic_files import write_json
 from tst_study.errors import UserError
+from tst_study.experiments.slurm import commands, submission
+from tst_study.experiments.state.status import rows_below
+from tst_study.experiments.state.status_screen import show
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("without_data")]
 NAMES = ("a", "b", "seconds_0.2")
@@ -118,7 +118,7 @@ def test_without_locks_singleton_and_the_run_lock_keep_two_submitters_apart(
 ) -> None:
     """A file system on which the study's lock does not reach the other login node."""
     monkeypatch.setattr("fcntl.flock", lambda *arguments: None)
-    monkeypatch.setattr("experiments.slurm.handing_over.known_jobs", lambda root: {})
+    monkeypatch.setattr("tst_study.experiments.slurm.handing_over.known_jobs", lambda root: {})
     for _ in range(2):
         assert len(submit(seeded(*NAMES), tmp_path).new) == 3
     wait_for_end(tmp_path)

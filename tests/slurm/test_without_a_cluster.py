@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from experiments.launcher import Options, the_only_submitter
-from experiments.plan.planned_run import PlannedRun
-from experiments.run_process import write_config
-from experiments.slurm import batch_script, code_copy, submission
-from experiments.slurm.batch_script import array_script
-from experiments.slurm.code_copy import keep_code
-from experiments.slurm.commands import SlurmError
-from experiments.slurm.handing_over import short_times
-from experiments.slurm.launcher import Slurm
-from experiments.slurm.profile import Profile, Resources, load_profile
-from experiments.slurm.submission import Submission
-from experiments.state.clean import delete, not_needed
-from experiments.state.jobs import cancel_runs
 from tests.examples import example
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
+from tst_study.experiments.launcher import Options, the_only_submitter
+from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.run_process import write_config
+from tst_study.experiments.slurm import batch_script, code_copy, submission
+from tst_study.experiments.slurm.batch_script import array_script
+from tst_study.experiments.slurm.code_copy import keep_code
+from tst_study.experiments.slurm.commands import SlurmError
+from tst_study.experiments.slurm.handing_over import short_times
+from tst_study.experiments.slurm.launcher import Slurm
+from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
+from tst_study.experiments.slurm.submission import Submission
+from tst_study.experiments.state.clean import delete, not_needed
+from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
@@ -86,7 +86,7 @@ def test_clean_looks_twice_for_a_job_that_goes_back_into_the_queue(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Missing for a moment: while the list is made, and at the first look of the deletion."""
-    monkeypatch.setattr("experiments.slurm.launcher.SECOND_LOOK", 0.0)
+    monkeypatch.setattr("tst_study.experiments.slurm.launcher.SECOND_LOOK", 0.0)
     one, looks = submitted(tmp_path / "runs", programs), tmp_path / "looks"
     line = f"12|0|PENDING|BeginTime|tst-study:{one.id}"
     says(programs / "squeue", f'echo x >>{looks}; [ $(wc -l <{looks}) -lt 4 ] || echo "{line}"')
@@ -236,7 +236,7 @@ def site(programs: Path) -> None:
 def test_without_a_profile_submit_shows_one_for_the_cluster_that_it_sees(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.slurm.profile.PLACES", (Path("slurm.toml"),))
+    monkeypatch.setattr("tst_study.experiments.slurm.profile.PLACES", (Path("slurm.toml"),))
     site(programs)
     said = answer(["submit", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
     assert said.status == 2

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.fits.law.held_out import copied, held_out, nearest, observed_gains
-from analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
-from analysis.fits.law.superposition_law import Law, fit_law, published_law
-from analysis.fits.scaling.laws import Base
-from analysis.fits.solver.shared_errors import Spread
-from analysis.tables.columns import rows_of
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.fits.law.held_out import copied, held_out, nearest, observed_gains
+from tst_study.analysis.fits.law.rows import TOKENS_PER_STEP, rows_of_runs, settings
+from tst_study.analysis.fits.law.superposition_law import Law, fit_law, published_law
+from tst_study.analysis.fits.scaling.laws import Base
+from tst_study.analysis.fits.solver.shared_errors import Spread
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.text import big
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.checks import Floats
-from analysis.fits.law.superposition_law import fit_law
-from analysis.tables.columns import rows_of
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.law.superposition_law import fit_law
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.errors import UserError
 from tst_study.text import big
 

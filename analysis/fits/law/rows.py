@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.checks import Floats, needs_columns, numbers, positive
-from analysis.tables.columns import rows_of
-from analysis.tables.eligible import eligible, excluded_row
-from analysis.verdict.comparison import PAIRED
+from tst_study.analysis import published
+from tst_study.analysis.checks import Floats, needs_columns, numbers, positive
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.eligible import eligible, excluded_row
+from tst_study.analysis.verdict.comparison import PAIRED
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import NAMED_WEIGHTINGS, Weighting, offset_weights

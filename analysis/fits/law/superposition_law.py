@@ -27,11 +27,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.checks import Floats
-from analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
-from analysis.fits.solver.problem import Columns, Formula, derivative
-from analysis.fits.solver.shared_errors import Noise, Spread, fit_shared
-from analysis.fits.solver.solve import Fit
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.law.rows import published_rows, rows_of_frame, rows_of_runs, settings
+from tst_study.analysis.fits.solver.problem import Columns, Formula, derivative
+from tst_study.analysis.fits.solver.shared_errors import Noise, Spread, fit_shared
+from tst_study.analysis.fits.solver.solve import Fit
 from tst_study.errors import UserError
 from tst_study.superposition.weighting import Weighting
 

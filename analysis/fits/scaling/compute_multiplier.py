@@ -7,16 +7,16 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.answer import Answer
-from analysis.checks import needs_columns, positive
-from analysis.fits.scaling.frontier import Form, isoflop
-from analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
-from analysis.tables.columns import rows_of
-from analysis.tables.eligible import eligible
-from analysis.verdict.comparison import SAME_BUT_LENGTH
-from analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tables
-from analysis.wording import told_apart_by_set_up
+from tst_study.analysis import published
+from tst_study.analysis.answer import Answer
+from tst_study.analysis.checks import needs_columns, positive
+from tst_study.analysis.fits.scaling.frontier import Form, isoflop
+from tst_study.analysis.fits.scaling.points import alike_in_kind, at_best_rates, points_of
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.eligible import eligible
+from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
+from tst_study.analysis.verdict.length_curve import LengthCurve, floors, hull, paired_tables
+from tst_study.analysis.wording import told_apart_by_set_up
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.errors import UserError, one_of

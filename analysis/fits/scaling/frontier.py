@@ -15,8 +15,8 @@ import pandas as pd
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
-from analysis.checks import Floats
-from analysis.fits.scaling.points import annealed_points
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.scaling.points import annealed_points
 from tst_study.errors import UserError
 from tst_study.statistics import critical_t
 

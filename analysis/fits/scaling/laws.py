@@ -15,18 +15,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.answer import Answer, table_lines
-from analysis.checks import Floats
-from analysis.fits.scaling.points import (
+from tst_study.analysis.answer import Answer, table_lines
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.scaling.points import (
     alike_in_kind,
     annealed_points,
     at_best_rates,
     of_runs,
     with_tokens,
 )
-from analysis.fits.solver.problem import HUBER, Formula, Problem
-from analysis.fits.solver.solve import Fit, fit, grid_of_starts
-from analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
+from tst_study.analysis.fits.solver.problem import HUBER, Formula, Problem
+from tst_study.analysis.fits.solver.solve import Fit, fit, grid_of_starts
+from tst_study.analysis.fits.solver.uncertainty import LEAST_CLUSTERS, Bootstrap, bootstrap
 from tst_study.errors import UserError
 
 _NAMES = {"log_E": "E", "log_A": "A", "log_B": "B", "alpha": "alpha", "beta": "beta"}

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.checks import Floats, needs_columns, positive, truths
-from analysis.tables.eligible import eligible, over_shared_seeds
-from analysis.wording import number, told_apart
+from tst_study.analysis.checks import Floats, needs_columns, positive, truths
+from tst_study.analysis.tables.eligible import eligible, over_shared_seeds
+from tst_study.analysis.wording import number, told_apart
 from tst_study.errors import UserError
 
 SAME_SIZE = 0.02

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from analysis.checks import Floats
+from tst_study.analysis.checks import Floats
 
 Columns = Mapping[str, NDArray[Any]]
 LossFormula = Callable[[Mapping[str, Any], Columns], Any]

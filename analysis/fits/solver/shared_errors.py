@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.checks import Floats
-from analysis.fits.solver.problem import Formula, Problem
-from analysis.fits.solver.solve import Fit, fit, refit
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.solver.problem import Formula, Problem
+from tst_study.analysis.fits.solver.solve import Fit, fit, refit
 from tst_study.statistics import critical_t
 
 _TURNS = 3

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from analysis.checks import Floats, numbers
-from analysis.fits.solver.problem import Formula, Problem
+from tst_study.analysis.checks import Floats, numbers
+from tst_study.analysis.fits.solver.problem import Formula, Problem
 from tst_study.errors import UserError
 
 GRADIENT_TOLERANCE = 1e-5

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.checks import Floats
-from analysis.fits.solver.solve import (
+from tst_study.analysis.checks import Floats
+from tst_study.analysis.fits.solver.solve import (
     GRADIENT_TOLERANCE,
     Fit,
     gradient_measure,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from experiments.studies.grid import Declared
-from experiments.study import Results, best_of
 from tests.experiments.fake_training import config
 from tst_study.config.schema import Config
+from tst_study.experiments.studies.grid import Declared
+from tst_study.experiments.study import Results, best_of
 
 
 class Part:

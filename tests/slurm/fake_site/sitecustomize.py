@@ -11,8 +11,8 @@ fake_trainer.install()
 if "TST_STUDY_FIRST_RATE" in os.environ:
     from fake_sweep import STUDY
 
-    from experiments.studies.catalogue import STUDIES
     from tst_study.data import run_data
+    from tst_study.experiments.studies.catalogue import STUDIES
 
     run_data.fingerprints = lambda config: fake_trainer.DATA
     STUDIES["fake-sweep"] = STUDY
