@@ -8,6 +8,8 @@ import torch
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch import Tensor
 
+from tst_study.model.experts import Routes
+
 
 class _Copied(torch.autograd.Function):
     """Rows to copies of rows. A gather has atomic additions for its gradient on a GPU, in another
@@ -62,39 +64,32 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
         return self.ep_size == self.tp_size == 1
 
-    def dispatch_preprocess(
-        self, hidden_states: Tensor, routing_map: Tensor, probs: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """hidden_states (l, b, d); choices and their weights (positions, experts) -> copies of the
-        positions sorted by expert (positions · experts per position, d), and their weights."""
-        self.hidden_shape = hidden_states.shape
-        self.probs, self.routing_map = probs, routing_map
-        self.tokens_per_expert = self.preprocess(routing_map)
-        self._maybe_dtoh_and_synchronize("before_permutation_1")
-        rows = hidden_states.view(-1, self.hidden_shape[-1])
+    def dispatch(self, rows: Tensor, routes: Routes) -> tuple[Tensor, Tensor, Tensor]:
+        """rows (n, d) of this rank's positions -> copies of all ranks' positions for the experts
+        here, sorted by expert; how many each expert has; and their weights."""
+        per_token = routes.copies.shape[1]
+        copies = _Copied.apply(rows, routes.sources // per_token, routes.copies)
+        weights = _Copied.apply(
+            routes.weights.view(-1, 1), routes.sources, routes.copies.view(-1, 1)
+        ).squeeze(1)
+        if self._has_all_experts:
+            return copies, routes.counts, weights
         self.hidden_shape_before_permute = rows.shape
-        copies = rows.shape[0] * self.config.moe_router_topk
-        places = torch.nonzero_static(routing_map.T.contiguous().view(-1), size=copies).squeeze(1)
-        of_copy = places % rows.shape[0]
-        # Stable: a position's copies are added in the order of their experts.
-        copies_of = torch.argsort(of_copy, stable=True).view(rows.shape[0], -1)
-        self.order = of_copy, copies_of
-        copied: Tensor = _Copied.apply(rows, *self.order)
-        return copied, probs.T.reshape(-1).index_select(0, places)
+        self.probs = weights  # for its type
+        self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # it sums over rows
+        self._maybe_dtoh_and_synchronize("before_permutation_1")
+        copies, tokens_per_expert, weights = self.dispatch_postprocess(
+            *self.token_dispatch(copies, weights)
+        )
+        return copies, tokens_per_expert, weights
 
-    def combine_postprocess(self, copies: Tensor) -> Tensor:
-        combined: Tensor = _Combined.apply(copies, *self.order)
-        return combined.view(self.hidden_shape)
-
-    def dispatch_postprocess(self, rows: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def combine(self, rows: Tensor, routes: Routes) -> Tensor:
+        """The experts' outputs for the copies -> (n, d), each position's sum of its own."""
         if not self._has_all_experts:
-            result: tuple[Tensor, Tensor, Tensor] = super().dispatch_postprocess(rows, probs)
-            return result
-        positions, self.tokens_per_expert = self.tokens_per_expert, None
-        return rows, positions, probs
-
-    def combine_preprocess(self, rows: Tensor) -> Tensor:
-        return rows if self._has_all_experts else super().combine_preprocess(rows)
+            rows = self.token_combine(self.combine_preprocess(rows))
+        per_token = routes.copies.shape[1]
+        combined: Tensor = _Combined.apply(rows, routes.sources // per_token, routes.copies)
+        return combined
 
     def _maybe_dtoh_and_synchronize(
         self, point: str, tokens_per_expert: Tensor | None = None

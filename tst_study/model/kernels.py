@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 
@@ -47,7 +46,7 @@ class _RMSNorm(torch.autograd.Function):
 class RotaryTable(torch.nn.Module):
     """Cosines and sines of the rotary angles, made once per sequence length.
 
-    In the place of Megatron's RotaryEmbedding, which leaves their computation to every layer.
+    Megatron's RotaryEmbedding leaves their computation to every layer.
     """
 
     def __init__(self, head_size: int, theta: float) -> None:
@@ -55,15 +54,7 @@ class RotaryTable(torch.nn.Module):
         self.head_size, self.theta = head_size, theta
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
-    def get_rotary_seq_len(
-        self, context: Any, block: Any, hidden: Tensor | None, config: TransformerConfig, *more: Any
-    ) -> int:
-        """Positions of a whole sequence, of which this rank's input may be a part."""
-        hidden = hidden if hidden is not None else block.input_tensor
-        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
-        return hidden.shape[0] * parts
-
-    def forward(self, length: int, **unused: Any) -> Tensor:
+    def forward(self, length: int) -> Tensor:
         """(2, l, head_size) float32: cosines, and sines that are negative in the first half."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
@@ -141,12 +132,18 @@ class _SwiGLU(torch.autograd.Function):
         return both
 
 
-def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """rows (n, in) of consecutive groups that end at `ends` (groups,) int32, weights
-    (groups, out, in) -> (n, out)."""
+def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
+    """(n, 2·f) and weights (n,) float32 -> (n, f): SwiGLU of each row, times its weight."""
+    inner = swiglu(gate_and_up)
+    return (inner * weights.unsqueeze(1)).to(inner.dtype)
+
+
+def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+    """rows (n, in) of consecutive groups of `counts` (groups,) rows, weights (groups, out, in) ->
+    (n, out)."""
     if rows.shape[0] == 0:  # the grouped kernel takes no empty input
         return rows @ weights.sum(dim=0).T
-    product: Tensor = _GroupedProduct.apply(rows, weights, ends)
+    product: Tensor = _GroupedProduct.apply(rows, weights, counts)
     return product
 
 
@@ -154,17 +151,17 @@ class _GroupedProduct(torch.autograd.Function):
     """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, ends)
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+        ends = counts.cumsum(0, dtype=torch.int32)
+        ctx.save_for_backward(rows, weights, ends, counts)
         return F.grouped_mm(rows.contiguous(), weights.transpose(1, 2), offs=ends)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weights, ends = ctx.saved_tensors
+        rows, weights, ends, counts = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         of_rows = F.grouped_mm(gradient, weights, offs=ends)
         of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
         # On some GPUs the kernel leaves a group without rows whatever its memory held before.
-        empty = torch.diff(ends, prepend=ends.new_zeros(1)) == 0
-        of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
+        of_weights.masked_fill_((counts == 0).view(-1, 1, 1), 0.0)
         return of_rows, of_weights, None
