@@ -68,7 +68,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         """rows (n, d) of this rank's positions -> copies of all ranks' positions for the experts
         here, sorted by expert; how many each expert has; and their weights."""
         per_token = routes.copies.shape[1]
-        copies = _Copied.apply(rows, routes.sources // per_token, routes.copies)
+        copies = _Copied.apply(rows, routes.sources // per_token, routes.in_order)
         weights = _Copied.apply(
             routes.weights.view(-1, 1), routes.sources, routes.copies.view(-1, 1)
         ).squeeze(1)
@@ -88,7 +88,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
         per_token = routes.copies.shape[1]
-        combined: Tensor = _Combined.apply(rows, routes.sources // per_token, routes.copies)
+        combined: Tensor = _Combined.apply(rows, routes.sources // per_token, routes.in_order)
         return combined
 
     def _maybe_dtoh_and_synchronize(
