@@ -184,9 +184,10 @@ def kernel_values(device: str) -> dict[str, Tensor]:
         for shape in ((24, 16), (4, 32, 16), (24, 32))
     )
     counts = torch.tensor([8, 0, 8, 8], device=device)
+    ends = counts.cumsum(0, dtype=torch.int32)
     # Freed at once: memory that is then not written to is full of NaN.
     torch.full((4, 32, 16), torch.nan, device=device, dtype=torch.bfloat16)
-    product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), counts)
+    product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), ends, counts == 0)
     product.backward(of_product)
     for name, tensor in (("values", product), ("rows", rows.grad), ("weights", weights.grad)):
         values[f"kernels, an expert without positions: {name}{IN_BFLOAT16}"] = tensor.detach().cpu()

@@ -88,7 +88,7 @@ EXPERTS = {**SMALL, "experts": {"count": 4, "per_token": 2, "feed_forward_size":
 
 
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "layer"])
-@pytest.mark.parametrize(("model", "parts"), [(SMALL, 1), (EXPERTS, 3)], ids=["dense", "experts"])
+@pytest.mark.parametrize(("model", "parts"), [(SMALL, 1), (EXPERTS, 4)], ids=["dense", "experts"])
 def test_twelve_layers_share_the_graph_of_each_part(
     model: dict[str, Any], parts: int, recompute: str
 ) -> None:

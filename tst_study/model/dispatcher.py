@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
@@ -10,38 +11,62 @@ from torch import Tensor
 
 from tst_study.model.experts import Routes
 
+Summed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""What `sum_of_copies` computes."""
 
-class _Copied(torch.autograd.Function):
-    """Rows to copies of rows. A gather has atomic additions for its gradient on a GPU, in another
-    order every time; this one gathers again, and sums the copies of a row in their order."""
+
+class _Permuted(torch.autograd.Function):
+    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
+    gradient of a permutation is the inverse one."""
 
     @staticmethod
-    def forward(context: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
-        """rows (n, d); of_copy (n·k,) the row of each copy; copies_of (n, k) the copies of each."""
-        context.save_for_backward(of_copy, copies_of)
-        return rows.index_select(0, of_copy)
+    def forward(context: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        context.save_for_backward(inverse)
+        return numbers.index_select(0, order)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        _, copies_of = context.saved_tensors
-        return _summed(gradient, copies_of), None, None
+        (inverse,) = context.saved_tensors
+        return gradient.index_select(0, inverse), None, None
+
+
+class _Copied(torch.autograd.Function):
+    """Rows to copies of rows. Its gradient sums the copies of a row in their order, where that of a
+    gather would take another order every time on a GPU."""
+
+    @staticmethod
+    def forward(
+        context: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor, summed: Summed
+    ) -> Tensor:
+        """rows (n, d); of_copy (n·k,) the row of each copy; copies_of (n, k) the copies of each."""
+        context.save_for_backward(copies_of)
+        context.summed = summed
+        return rows.index_select(0, of_copy)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (copies_of,) = context.saved_tensors
+        return context.summed(gradient, copies_of), None, None, None
 
 
 class _Combined(torch.autograd.Function):
     """The other way: the sum of each row's copies."""
 
     @staticmethod
-    def forward(context: Any, copies: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
+    def forward(
+        context: Any, copies: Tensor, of_copy: Tensor, copies_of: Tensor, summed: Summed
+    ) -> Tensor:
         context.save_for_backward(of_copy)
-        return _summed(copies, copies_of)
+        return summed(copies, copies_of)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (of_copy,) = context.saved_tensors
-        return gradient.index_select(0, of_copy), None, None
+        return gradient.index_select(0, of_copy), None, None, None
 
 
-def _summed(copies: Tensor, copies_of: Tensor) -> Tensor:
+def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
+    """copies (n·k, d) and the copies of each row (n, k) -> (n, d)."""
     own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
     if own.device.type != "cpu":
         return own.sum(dim=1)
@@ -59,6 +84,9 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     grouped products bring them back. The sizes of messages have to be on the host.
     """
 
+    summed: Summed = staticmethod(sum_of_copies)
+    """Or the same function compiled."""
+
     @property
     def _has_all_experts(self) -> bool:
         """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
@@ -67,11 +95,9 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
     def dispatch(self, rows: Tensor, routes: Routes) -> tuple[Tensor, Tensor, Tensor]:
         """rows (n, d) of this rank's positions -> copies of all ranks' positions for the experts
         here, sorted by expert; how many each expert has; and their weights."""
-        per_token = routes.copies.shape[1]
-        copies = _Copied.apply(rows, routes.sources // per_token, routes.in_order)
-        weights = _Copied.apply(
-            routes.weights.view(-1, 1), routes.sources, routes.copies.view(-1, 1)
-        ).squeeze(1)
+        copies = _Copied.apply(rows, routes.positions, routes.in_order, self.summed)
+        entries = routes.weights.view(-1), routes.entries, routes.copies.view(-1)
+        weights = _Permuted.apply(*entries)
         if self._has_all_experts:
             return copies, routes.counts, weights
         self.hidden_shape_before_permute = rows.shape
@@ -87,8 +113,7 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         """The experts' outputs for the copies -> (n, d), each position's sum of its own."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
-        per_token = routes.copies.shape[1]
-        combined: Tensor = _Combined.apply(rows, routes.sources // per_token, routes.in_order)
+        combined: Tensor = _Combined.apply(rows, routes.positions, routes.in_order, self.summed)
         return combined
 
     def _maybe_dtoh_and_synchronize(

@@ -106,10 +106,12 @@ class Routes(NamedTuple):
     """(n, k) the place of each of these among all copies."""
     in_order: Tensor
     """(n, k) the same, ascending in each row: the order in which outputs are added."""
-    sources: Tensor
-    """(n·k,) which entry of a flattened (n, k) each copy is: the inverse of `copies`."""
+    entries: Tensor
+    """(n·k,) for each copy, its index in the flattened `copies`."""
+    positions: Tensor
+    """(n·k,) for each copy, its position."""
     counts: Tensor
-    """(experts,) copies for each expert."""
+    """(experts,) int32, copies for each expert."""
     logits: Tensor
     """(n, experts) detached, for the log."""
     balance: Tensor | None
@@ -192,31 +194,38 @@ def route(
     balance = None
     if losses is not None and losses.balance:
         probabilities = torch.softmax(logits, dim=1)
-        likeliest = torch.topk(probabilities, per_token, dim=1).indices
-        chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(1, likeliest, True)
+        likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
+        chosen = _among(likeliest, logits.shape[1]).view(length, -1)
         # Of each sequence and expert; other ranks of the group have other positions of them.
-        counts = reduce_from_tensor_model_parallel_region(chosen.view(length, -1).sum(0), group)
+        counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
         masses = probabilities.view(length, -1).sum(dim=0)
         whole = length * group.size()
         mean = logits.shape[1] * losses.balance / (per_token * whole * whole)
         balance = torch.sum(masses * counts) * mean / sequences
         weights = _WithLoss.apply(weights, balance * losses.share)
+        balance = balance.detach()
 
     return Routes(weights, *_places(experts, logits.shape[1]), logits.detach(), balance)
 
 
-def _places(experts: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _places(experts: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`copies` to `counts` of `Routes`, of the chosen experts (n, k). Copies are counted, which
     takes a GPU fewer and smaller passes than sorting them, and no size depends on a number."""
-    chosen = experts.new_zeros(count, len(experts)).scatter(0, experts.T, 1)
-    until_here = chosen.cumsum(dim=1)
+    until_here = _among(experts, count).T.cumsum(dim=1, dtype=torch.int32)
     counts = until_here[:, -1]
     # Copies of lower experts come before, and those of this expert for earlier positions.
     before = (counts.cumsum(0) - counts).unsqueeze(1) + until_here - 1
     copies = before.gather(0, experts.T).T.contiguous()
-    entries = torch.arange(copies.numel(), device=copies.device)
-    sources = torch.empty_like(entries).scatter(0, copies.view(-1), entries)
-    return copies, copies.sort(dim=1).values, sources, counts
+    numbers = torch.arange(copies.numel(), device=copies.device)
+    entries = torch.empty_like(numbers).scatter(0, copies.view(-1), numbers)
+    in_order = copies.sort(dim=1).values
+    return copies, in_order, entries, entries // experts.shape[1], counts
+
+
+def _among(chosen: Tensor, count: int) -> Tensor:
+    """(n, k) numbers below `count` -> (n, count) whether each is among those of its row."""
+    numbers = torch.arange(count, device=chosen.device)
+    return (chosen.unsqueeze(2) == numbers).any(dim=1)
 
 
 class _WithLoss(torch.autograd.Function):

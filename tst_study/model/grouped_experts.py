@@ -53,8 +53,9 @@ class GroupedExperts(MegatronModule):
     def forward(self, rows: Tensor, tokens_per_expert: Tensor, weights: Tensor) -> Tensor:
         """rows (n, d), sorted by expert; tokens_per_expert (experts,); weights (n,) -> (n, d)."""
         counts = tokens_per_expert.to(rows.device, non_blocking=True)
-        inner = self.activation(grouped_product(rows, self.linear_fc1, counts), weights)
-        return grouped_product(inner, self.linear_fc2, counts)
+        groups = counts.cumsum(0, dtype=torch.int32), counts == 0
+        inner = self.activation(grouped_product(rows, self.linear_fc1, *groups), weights)
+        return grouped_product(inner, self.linear_fc2, *groups)
 
     def sharded_state_dict(
         self,

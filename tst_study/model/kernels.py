@@ -138,12 +138,12 @@ def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
     return (inner * weights.unsqueeze(1)).to(inner.dtype)
 
 
-def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """rows (n, in) of consecutive groups of `counts` (groups,) rows, weights (groups, out, in) ->
-    (n, out)."""
+def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
+    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out). Groups end at
+    `ends` (groups,) int32; `empty` (groups,) says which have no rows."""
     if rows.shape[0] == 0:  # the grouped kernel takes no empty input
         return rows @ weights.sum(dim=0).T
-    product: Tensor = _GroupedProduct.apply(rows, weights, counts)
+    product: Tensor = _GroupedProduct.apply(rows, weights, ends, empty)
     return product
 
 
@@ -151,17 +151,16 @@ class _GroupedProduct(torch.autograd.Function):
     """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        ends = counts.cumsum(0, dtype=torch.int32)
-        ctx.save_for_backward(rows, weights, ends, counts)
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights, ends, empty)
         return F.grouped_mm(rows.contiguous(), weights.transpose(1, 2), offs=ends)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weights, ends, counts = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        rows, weights, ends, empty = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         of_rows = F.grouped_mm(gradient, weights, offs=ends)
         of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
         # On some GPUs the kernel leaves a group without rows whatever its memory held before.
-        of_weights.masked_fill_((counts == 0).view(-1, 1, 1), 0.0)
-        return of_rows, of_weights, None
+        of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
+        return of_rows, of_weights, None, None

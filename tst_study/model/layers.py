@@ -33,10 +33,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.model.around_calls import AwaitsWeights, Recomputable
-from tst_study.model.dispatcher import Dispatcher
-from tst_study.model.experts import Router
+from tst_study.model.dispatcher import Dispatcher, sum_of_copies
+from tst_study.model.experts import Router, route
 from tst_study.model.grouped_experts import GroupedExperts
-from tst_study.model.kernels import rms_norm, rotate, swiglu
+from tst_study.model.kernels import rms_norm, rotate, swiglu, weighted_swiglu
 
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -268,6 +268,7 @@ def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor")
         if not isinstance(getattr(layer, "mlp", None), MoE):
             layer.compile(backend=backend, fullgraph=alone)
             continue
-        router, experts = layer.mlp.router, layer.mlp.experts
-        layer.attend = compiled(layer.attend)
-        router.route, experts.activation = compiled(router.route), compiled(experts.activation)
+        moe = layer.mlp
+        layer.attend, moe.router.route = compiled(layer.attend), compiled(route)
+        moe.experts.activation = compiled(weighted_swiglu)
+        moe.dispatcher.summed = compiled(sum_of_copies)
