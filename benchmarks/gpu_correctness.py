@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
-from tst_study.model.kernels import grouped_product
+from tst_study.model.kernels import grouped_product, groups_of
 from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
@@ -184,10 +184,9 @@ def kernel_values(device: str) -> dict[str, Tensor]:
         for shape in ((24, 16), (4, 32, 16), (24, 32))
     )
     counts = torch.tensor([8, 0, 8, 8], device=device)
-    ends = counts.cumsum(0, dtype=torch.int32)
     # Freed at once: memory that is then not written to is full of NaN.
     torch.full((4, 32, 16), torch.nan, device=device, dtype=torch.bfloat16)
-    product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), ends, counts == 0)
+    product = grouped_product(rows.requires_grad_(), weights.requires_grad_(), groups_of(counts))
     product.backward(of_product)
     for name, tensor in (("values", product), ("rows", rows.grad), ("weights", weights.grad)):
         values[f"kernels, an expert without positions: {name}{IN_BFLOAT16}"] = tensor.detach().cpu()

@@ -16,6 +16,7 @@ from tst_study.config.megatron_version import check_megatron_version
 from tst_study.errors import UserError
 from tst_study.model.dispatcher import _Combined, _Copied, sum_of_copies
 from tst_study.model.experts import RoutingLog
+from tst_study.model.kernels import groups_of
 
 
 def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
@@ -72,7 +73,7 @@ def test_grouped_experts_are_a_loop_over_experts(
         weights = experts.linear_fc1, experts.linear_fc2
         hidden = torch.randn(sum(tokens), 16, dtype=weights[0].dtype, requires_grad=True)
         shares = torch.rand(sum(tokens), 1)
-        found = experts(hidden, torch.tensor(tokens), shares.squeeze(1))
+        found = experts(hidden, groups_of(torch.tensor(tokens)), shares.squeeze(1))
         plain = []
         for rows, share, into, back in zip(
             hidden.split(tokens), shares.split(tokens), *weights, strict=True

@@ -12,12 +12,18 @@ from torch import Tensor
 
 from tst_study.model import kernels
 from tst_study.model.cpu_backend import working_on
-from tst_study.model.kernels import RotaryTable, grouped_product, rms_norm, rotate, swiglu
+from tst_study.model.kernels import (
+    RotaryTable,
+    grouped_product,
+    groups_of,
+    rms_norm,
+    rotate,
+    swiglu,
+)
 
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
 THETA, EPSILON = 10_000.0, 1e-3
 GROUP_SIZES = torch.tensor([3, 0, 6, 1])
-GROUPS = GROUP_SIZES.cumsum(0, dtype=torch.int32), GROUP_SIZES == 0
 
 
 def rotation_table() -> Tensor:
@@ -63,7 +69,7 @@ KERNELS = {
         ((length, batch, heads, head_size),),
     ),
     "grouped_product": Kernel(
-        lambda rows, weights: grouped_product(rows, weights, *GROUPS),
+        lambda rows, weights: grouped_product(rows, weights, groups_of(GROUP_SIZES)),
         product_of_each_group,
         ((10, 16), (4, 8, 16)),
     ),
@@ -122,7 +128,7 @@ def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_the
 
     monkeypatch.setattr(F, "grouped_mm", leaving_garbage)
     weights = random(len(GROUP_SIZES), 4, 8).requires_grad_()
-    grouped_product(random(10, 8), weights, *GROUPS).sum().backward()
+    grouped_product(random(10, 8), weights, groups_of(GROUP_SIZES)).sum().backward()
     assert weights.grad is not None
     assert not weights.grad[1].any()
     assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()

@@ -10,24 +10,10 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from torch import Tensor
 
 from tst_study.model.experts import Routes
+from tst_study.model.kernels import Groups, groups_of
 
 Summed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """What `sum_of_copies` computes."""
-
-
-class _Permuted(torch.autograd.Function):
-    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
-    gradient of a permutation is the inverse one."""
-
-    @staticmethod
-    def forward(context: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        context.save_for_backward(inverse)
-        return numbers.index_select(0, order)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = context.saved_tensors
-        return gradient.index_select(0, inverse), None, None
 
 
 class _Copied(torch.autograd.Function):
@@ -92,28 +78,26 @@ class Dispatcher(MoEAlltoAllTokenDispatcher):
         """Nothing is sent, and positions sorted by expert are in the order of the experts here."""
         return self.ep_size == self.tp_size == 1
 
-    def dispatch(self, rows: Tensor, routes: Routes) -> tuple[Tensor, Tensor, Tensor]:
+    def dispatch(self, rows: Tensor, routes: Routes) -> tuple[Tensor, Groups, Tensor]:
         """rows (n, d) of this rank's positions -> copies of all ranks' positions for the experts
-        here, sorted by expert; how many each expert has; and their weights."""
-        copies = _Copied.apply(rows, routes.positions, routes.in_order, self.summed)
-        entries = routes.weights.view(-1), routes.entries, routes.copies.view(-1)
-        weights = _Permuted.apply(*entries)
+        here, sorted by expert; which of them go to which; and their weights."""
+        copies = _Copied.apply(rows, routes.positions, routes.copies, self.summed)
         if self._has_all_experts:
-            return copies, routes.counts, weights
+            return copies, routes.groups, routes.weights
         self.hidden_shape_before_permute = rows.shape
-        self.probs = weights  # for its type
+        self.probs = routes.weights.detach()  # for its type
         self.tokens_per_expert = self.preprocess(routes.counts.unsqueeze(0))  # it sums over rows
         self._maybe_dtoh_and_synchronize("before_permutation_1")
         copies, tokens_per_expert, weights = self.dispatch_postprocess(
-            *self.token_dispatch(copies, weights)
+            *self.token_dispatch(copies, routes.weights)
         )
-        return copies, tokens_per_expert, weights
+        return copies, groups_of(tokens_per_expert.to(rows.device, non_blocking=True)), weights
 
     def combine(self, rows: Tensor, routes: Routes) -> Tensor:
         """The experts' outputs for the copies -> (n, d), each position's sum of its own."""
         if not self._has_all_experts:
             rows = self.token_combine(self.combine_preprocess(rows))
-        combined: Tensor = _Combined.apply(rows, routes.positions, routes.in_order, self.summed)
+        combined: Tensor = _Combined.apply(rows, routes.positions, routes.copies, self.summed)
         return combined
 
     def _maybe_dtoh_and_synchronize(

@@ -12,6 +12,8 @@ from megatron.core.transformer.moe.moe_utils import router_gating_linear
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from tst_study.model.kernels import Groups, groups_of
+
 
 @dataclass
 class RoutingLog:
@@ -100,18 +102,16 @@ class Routes(NamedTuple):
     """Which experts compute which positions. A position that goes to k experts is copied k times;
     copies are sorted by expert, and those of an expert by position."""
 
-    weights: Tensor
-    """(n, k) by which the outputs of a position's experts are weighted, the likeliest first."""
-    copies: Tensor
-    """(n, k) the place of each of these among all copies."""
-    in_order: Tensor
-    """(n, k) the same, ascending in each row: the order in which outputs are added."""
-    entries: Tensor
-    """(n·k,) for each copy, its index in the flattened `copies`."""
     positions: Tensor
-    """(n·k,) for each copy, its position."""
+    """(n·k,) the position of each copy."""
+    copies: Tensor
+    """(n, k) the copies of each position, in the order in which the experts' outputs are added."""
+    weights: Tensor
+    """(n·k,) by which the outputs of the experts are weighted, of each copy."""
     counts: Tensor
     """(experts,) int32, copies for each expert."""
+    groups: Groups
+    """The same, as grouped products take it."""
     logits: Tensor
     """(n, experts) detached, for the log."""
     balance: Tensor | None
@@ -194,7 +194,10 @@ def route(
     balance = None
     if losses is not None and losses.balance:
         probabilities = torch.softmax(logits, dim=1)
-        likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
+        likeliest = experts
+        if not torch.compiler.is_compiling():
+            # Rounding may tie two probabilities whose scores differ. Recorded bits count these.
+            likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
         chosen = _among(likeliest, logits.shape[1]).view(length, -1)
         # Of each sequence and expert; other ranks of the group have other positions of them.
         counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
@@ -205,27 +208,46 @@ def route(
         weights = _WithLoss.apply(weights, balance * losses.share)
         balance = balance.detach()
 
-    return Routes(weights, *_places(experts, logits.shape[1]), logits.detach(), balance)
-
-
-def _places(experts: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`copies` to `counts` of `Routes`, of the chosen experts (n, k). Copies are counted, which
-    takes a GPU fewer and smaller passes than sorting them, and no size depends on a number."""
-    until_here = _among(experts, count).T.cumsum(dim=1, dtype=torch.int32)
-    counts = until_here[:, -1]
-    # Copies of lower experts come before, and those of this expert for earlier positions.
-    before = (counts.cumsum(0) - counts).unsqueeze(1) + until_here - 1
-    copies = before.gather(0, experts.T).T.contiguous()
-    numbers = torch.arange(copies.numel(), device=copies.device)
-    entries = torch.empty_like(numbers).scatter(0, copies.view(-1), numbers)
-    in_order = copies.sort(dim=1).values
-    return copies, in_order, entries, entries // experts.shape[1], counts
+    # Copies are counted, which takes a GPU fewer and smaller passes than sorting them. Those of
+    # lower experts come before, and those of an expert for earlier positions.
+    until_here = _among(experts, logits.shape[1]).T.cumsum(dim=1, dtype=torch.int32)
+    counts = until_here[:, -1].contiguous()
+    groups = groups_of(counts)
+    before = (groups.ends - counts).unsqueeze(1) + until_here - 1
+    copies = before.T.gather(1, experts).long()
+    places = copies.flatten()
+    entries = torch.empty_like(places)
+    entries[places] = torch.arange(len(places), device=places.device)
+    return Routes(
+        positions=entries // per_token,
+        copies=copies.sort(dim=1).values,
+        weights=_Permuted.apply(weights.flatten(), entries, places),
+        counts=counts,
+        groups=groups,
+        logits=logits.detach(),
+        balance=balance,
+    )
 
 
 def _among(chosen: Tensor, count: int) -> Tensor:
     """(n, k) numbers below `count` -> (n, count) whether each is among those of its row."""
     numbers = torch.arange(count, device=chosen.device)
     return (chosen.unsqueeze(2) == numbers).any(dim=1)
+
+
+class _Permuted(torch.autograd.Function):
+    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
+    gradient of a permutation is the inverse one."""
+
+    @staticmethod
+    def forward(context: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        context.save_for_backward(inverse)
+        return numbers.index_select(0, order)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = context.saved_tensors
+        return gradient.index_select(0, inverse), None, None
 
 
 class _WithLoss(torch.autograd.Function):

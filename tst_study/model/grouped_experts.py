@@ -16,7 +16,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels import grouped_product, weighted_swiglu
+from tst_study.model.kernels import Groups, grouped_product, weighted_swiglu
 
 
 class GroupedExperts(MegatronModule):
@@ -50,12 +50,10 @@ class GroupedExperts(MegatronModule):
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter
 
-    def forward(self, rows: Tensor, tokens_per_expert: Tensor, weights: Tensor) -> Tensor:
-        """rows (n, d), sorted by expert; tokens_per_expert (experts,); weights (n,) -> (n, d)."""
-        counts = tokens_per_expert.to(rows.device, non_blocking=True)
-        groups = counts.cumsum(0, dtype=torch.int32), counts == 0
-        inner = self.activation(grouped_product(rows, self.linear_fc1, *groups), weights)
-        return grouped_product(inner, self.linear_fc2, *groups)
+    def forward(self, rows: Tensor, groups: Groups, weights: Tensor) -> Tensor:
+        """rows (n, d), sorted by expert; weights (n,) -> (n, d)."""
+        inner = self.activation(grouped_product(rows, self.linear_fc1, groups), weights)
+        return grouped_product(inner, self.linear_fc2, groups)
 
     def sharded_state_dict(
         self,

@@ -5,7 +5,7 @@ the experts of a rank. Every one is held to autograd by `tests/model/test_kernel
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -138,12 +138,25 @@ def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
     return (inner * weights.unsqueeze(1)).to(inner.dtype)
 
 
-def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
-    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out). Groups end at
-    `ends` (groups,) int32; `empty` (groups,) says which have no rows."""
+class Groups(NamedTuple):
+    """Consecutive groups of rows."""
+
+    ends: Tensor
+    """(groups,) int32, the row after the last one of each."""
+    empty: Tensor
+    """(groups,) whether each has no row."""
+
+
+def groups_of(counts: Tensor) -> Groups:
+    """Groups of `counts` (groups,) rows."""
+    return Groups(counts.cumsum(0, dtype=torch.int32), counts == 0)
+
+
+def grouped_product(rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
+    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out)."""
     if rows.shape[0] == 0:  # the grouped kernel takes no empty input
         return rows @ weights.sum(dim=0).T
-    product: Tensor = _GroupedProduct.apply(rows, weights, ends, empty)
+    product: Tensor = _GroupedProduct.apply(rows, weights, *groups)
     return product
 
 

@@ -192,8 +192,7 @@ class MoE(Recomputable, MegatronModule):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         routes = self.router(hidden)
-        rows, tokens_per_expert, weights = self.dispatcher.dispatch(hidden.flatten(0, 1), routes)
-        rows = self.experts(rows, tokens_per_expert, weights)
+        rows = self.experts(*self.dispatcher.dispatch(hidden.flatten(0, 1), routes))
         return self.dispatcher.combine(rows, routes).view_as(hidden)
 
 
