@@ -14,9 +14,8 @@ from tests.tiny_runs import MIXTURE, built, run, tiny
 from tst_study.config import megatron_version
 from tst_study.config.megatron_version import check_megatron_version
 from tst_study.errors import UserError
-from tst_study.model.dispatcher import _Combined, _Copied, sum_of_copies
 from tst_study.model.experts import RoutingLog
-from tst_study.model.kernels import groups_of
+from tst_study.model.kernels import Combined, Copied, groups_of, sum_of_copies
 
 
 def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
@@ -25,10 +24,10 @@ def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
     of_copy = torch.randperm(positions * per_token) % positions
     copies_of = torch.argsort(of_copy, stable=True).view(positions, per_token)
     rows = torch.randn(positions, width, requires_grad=True)
-    copies = _Copied.apply(rows, of_copy, copies_of, sum_of_copies)
+    copies = Copied.apply(rows, of_copy, copies_of)
     assert torch.equal(copies, rows[of_copy])
     scales = torch.randn(len(of_copy), width)
-    combined = _Combined.apply(copies * scales, of_copy, copies_of, sum_of_copies)
+    combined = Combined.apply(copies * scales, of_copy, copies_of, sum_of_copies)
     (combined**2).sum().backward()
     expected = torch.zeros(positions, width)
     for place, row in enumerate(of_copy):

@@ -24,6 +24,8 @@ from tst_study.model.kernels import (
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
 THETA, EPSILON = 10_000.0, 1e-3
 GROUP_SIZES = torch.tensor([3, 0, 6, 1])
+OF_COPY = torch.tensor([0, 2, 3, 1, 2, 4, 0, 1, 4, 3])
+COPIES_OF = OF_COPY.argsort(stable=True).view(5, 2)
 
 
 def rotation_table() -> Tensor:
@@ -72,6 +74,20 @@ KERNELS = {
         lambda rows, weights: grouped_product(rows, weights, groups_of(GROUP_SIZES)),
         product_of_each_group,
         ((10, 16), (4, 8, 16)),
+    ),
+    "copied": Kernel(
+        lambda rows: kernels.Copied.apply(rows, OF_COPY, COPIES_OF), lambda x: x[OF_COPY], ((5, 4),)
+    ),
+    "combined": Kernel(
+        lambda rows: kernels.Combined.apply(rows, OF_COPY, COPIES_OF, kernels.sum_of_copies),
+        lambda copies: copies[COPIES_OF].sum(dim=1),
+        ((10, 4),),
+    ),
+    "permuted": Kernel(
+        lambda x: kernels.Permuted.apply(x, COPIES_OF.view(-1), COPIES_OF.view(-1).argsort()),
+        lambda x: x[COPIES_OF.view(-1)],
+        ((10,),),
+        0.0,
     ),
 }
 

@@ -12,7 +12,7 @@ from megatron.core.transformer.moe.moe_utils import router_gating_linear
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels import Groups, groups_of
+from tst_study.model.kernels import Copied, Groups, Permuted, groups_of
 
 
 @dataclass
@@ -102,6 +102,8 @@ class Routes(NamedTuple):
     """Which experts compute which positions. A position that goes to k experts is copied k times;
     copies are sorted by expert, and those of an expert by position."""
 
+    rows: Tensor
+    """(n·k, d) the copies."""
     positions: Tensor
     """(n·k,) the position of each copy."""
     copies: Tensor
@@ -188,15 +190,16 @@ def route(
     if losses is not None and losses.z_loss:
         z_loss = logits.logsumexp(dim=1).square().sum() * losses.z_loss
         logits = _WithLoss.apply(logits, z_loss)
-    scores, experts = torch.topk(logits, per_token, dim=1)
+    recorded = not torch.compiler.is_compiling()  # whose softmax adds the largest first
+    scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
     weights = torch.softmax(scores, dim=1)
 
     balance = None
     if losses is not None and losses.balance:
         probabilities = torch.softmax(logits, dim=1)
         likeliest = experts
-        if not torch.compiler.is_compiling():
-            # Rounding may tie two probabilities whose scores differ. Recorded bits count these.
+        if recorded:
+            # Rounding may tie two probabilities whose scores differ. Recorded runs count these.
             likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
         chosen = _among(likeliest, logits.shape[1]).view(length, -1)
         # Of each sequence and expert; other ranks of the group have other positions of them.
@@ -218,10 +221,12 @@ def route(
     places = copies.flatten()
     entries = torch.empty_like(places)
     entries[places] = torch.arange(len(places), device=places.device)
+    positions, copies = entries // per_token, copies.sort(dim=1).values
     return Routes(
-        positions=entries // per_token,
-        copies=copies.sort(dim=1).values,
-        weights=_Permuted.apply(weights.flatten(), entries, places),
+        rows=Copied.apply(hidden.flatten(0, 1), positions, copies),
+        positions=positions,
+        copies=copies,
+        weights=Permuted.apply(weights.flatten(), entries, places),
         counts=counts,
         groups=groups,
         logits=logits.detach(),
@@ -233,21 +238,6 @@ def _among(chosen: Tensor, count: int) -> Tensor:
     """(n, k) numbers below `count` -> (n, count) whether each is among those of its row."""
     numbers = torch.arange(count, device=chosen.device)
     return (chosen.unsqueeze(2) == numbers).any(dim=1)
-
-
-class _Permuted(torch.autograd.Function):
-    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
-    gradient of a permutation is the inverse one."""
-
-    @staticmethod
-    def forward(context: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        context.save_for_backward(inverse)
-        return numbers.index_select(0, order)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = context.saved_tensors
-        return gradient.index_select(0, inverse), None, None
 
 
 class _WithLoss(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """Operations of a layer with a backward pass of our own, each where autograd's walks over memory
-more often or refuses: RMSNorm, the rotary embedding, SwiGLU, and one product per group of rows for
-the experts of a rank. Every one is held to autograd by `tests/model/test_kernels.py`.
+more often, refuses, or adds in no fixed order: RMSNorm, the rotary embedding, SwiGLU, one product
+per group of rows for the experts of a rank, copies of rows and their sums. Every one is held to
+autograd by `tests/model/test_kernels.py`.
 """
 
 from __future__ import annotations
@@ -177,3 +178,62 @@ class _GroupedProduct(torch.autograd.Function):
         # On some GPUs the kernel leaves a group without rows whatever its memory held before.
         of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
         return of_rows, of_weights, None, None
+
+
+class Permuted(torch.autograd.Function):
+    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
+    gradient of a permutation is the inverse one."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return numbers.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return gradients[0].index_select(0, inverse), None, None
+
+
+class Copied(torch.autograd.Function):
+    """Rows to copies of rows. Its gradient sums the copies of a row in their order, where that of a
+    gather would take another order every time on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
+        """rows (n, d); of_copy (n·k,) the row of each copy; copies_of (n, k) the copies of each."""
+        ctx.save_for_backward(copies_of)
+        return rows.index_select(0, of_copy)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (copies_of,) = ctx.saved_tensors
+        return sum_of_copies(gradients[0], copies_of), None, None
+
+
+class Combined(torch.autograd.Function):
+    """The other way: the sum of each row's copies. `summed`: `sum_of_copies`, maybe compiled."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, copies: Tensor, of_copy: Tensor, copies_of: Tensor, summed: Any
+    ) -> Tensor:
+        ctx.save_for_backward(of_copy)
+        total: Tensor = summed(copies, copies_of)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (of_copy,) = ctx.saved_tensors
+        return gradients[0].index_select(0, of_copy), None, None, None
+
+
+def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
+    """copies (n·k, d) and the copies of each row (n, k) -> (n, d)."""
+    own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
+    if own.device.type != "cpu":
+        return own.sum(dim=1)
+    total = own[:, 0].clone()  # one after another: the bits of recorded runs
+    for nth in own.unbind(dim=1)[1:]:
+        total += nth
+    return total

@@ -33,10 +33,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.model.around_calls import AwaitsWeights, Recomputable
-from tst_study.model.dispatcher import Dispatcher, sum_of_copies
+from tst_study.model.dispatcher import Dispatcher
 from tst_study.model.experts import Router, route
 from tst_study.model.grouped_experts import GroupedExperts
-from tst_study.model.kernels import rms_norm, rotate, swiglu, weighted_swiglu
+from tst_study.model.kernels import rms_norm, rotate, sum_of_copies, swiglu, weighted_swiglu
 
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -192,7 +192,7 @@ class MoE(Recomputable, MegatronModule):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         routes = self.router(hidden)
-        rows = self.experts(*self.dispatcher.dispatch(hidden.flatten(0, 1), routes))
+        rows = self.experts(*self.dispatcher.dispatch(routes))
         return self.dispatcher.combine(rows, routes).view_as(hidden)
 
 
