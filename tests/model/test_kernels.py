@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.model import kernels
-from tst_study.model.cpu_backend import working_on
 from tst_study.model.kernels import (
     RotaryTable,
     grouped_product,
@@ -20,6 +19,7 @@ from tst_study.model.kernels import (
     rotate,
     swiglu,
 )
+from tst_study.model.megatron_patches import working_on
 
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
 THETA, EPSILON = 10_000.0, 1e-3

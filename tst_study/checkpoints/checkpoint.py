@@ -41,7 +41,7 @@ from tst_study.checkpoints.places import (
 )
 from tst_study.checkpoints.writer import FilesBeingWritten, plan_save
 from tst_study.errors import UserError
-from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
 

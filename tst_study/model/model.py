@@ -14,8 +14,6 @@ from megatron.core.models.common.embeddings.language_model_embedding import Lang
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
 )
 from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
@@ -28,10 +26,10 @@ from tst_study.config.phase_plan import PhasePlan
 from tst_study.config.schema import Config, Model, Superposition
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.around_calls import AwaitsWeights
-from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import Decoder
+from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
 from tst_study.superposition import (
     LINEAR_KINDS,
     bag_embedding,
@@ -272,13 +270,7 @@ def empty_model(config: Config) -> SuperposedGPT:
         model = SuperposedGPT(
             transformer_config(config), config.model, config.batch.sequence_length
         )
-    for module in model.modules():
-        split = isinstance(
-            module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
-        )
-        if split and module.weight is not None:
-            # Megatron leaves this mark where it draws the weights, which `initialize` does here.
-            module.weight.tensor_model_parallel = True
+    mark_split_weights(model)
     for layer in model.decoder.layers:
         layer.recomputed = config.execution.recompute == "layer"
         layer.mlp.recomputed = config.execution.recompute == "feed_forward"
