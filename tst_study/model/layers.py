@@ -118,23 +118,17 @@ class SelfAttention(MegatronModule):
         self.tp_group = groups.tp
         self.queries_per_group = config.num_attention_heads // config.num_query_groups
         queries = config.num_attention_heads * config.kv_channels
-        shared: dict[str, Any] = {"config": config, "bias": False, "tp_group": groups.tp}
+        qkv = queries + 2 * config.num_query_groups * config.kv_channels
+        shared: Any = {
+            "config": config,
+            "bias": False,
+            "skip_bias_add": True,
+            "tp_group": groups.tp,
+        }
+        shared["init_method"] = config.init_method  # not called: see initialization.py
         # First, as in Megatron: the last bit of a gradient norm depends on the order.
-        self.linear_proj = RowLinear(
-            queries,
-            config.hidden_size,
-            init_method=config.output_layer_init_method,
-            input_is_parallel=True,
-            skip_bias_add=True,
-            **shared,
-        )
-        self.linear_qkv = ColumnLinear(
-            config.hidden_size,
-            queries + 2 * config.num_query_groups * config.kv_channels,
-            init_method=config.init_method,
-            gather_output=False,
-            **shared,
-        )
+        self.linear_proj = RowLinear(queries, config.hidden_size, input_is_parallel=True, **shared)
+        self.linear_qkv = ColumnLinear(config.hidden_size, qkv, gather_output=False, **shared)
         norm = RMSNorm if config.qk_layernorm else IdentityOp
         self.q_layernorm = norm(config, config.kv_channels, config.layernorm_epsilon)
         self.k_layernorm = norm(config, config.kv_channels, config.layernorm_epsilon)
@@ -245,15 +239,15 @@ class Decoder(TransformerBlock):
         parts = TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
         super().__init__(config, parts, pre_process=pre_process, post_process=post_process)
 
-    def forward(self, hidden: Tensor | None, rotary: Tensor) -> Tensor:
-        """hidden (l, b, d); on a stage that is not the first, None: the schedule has set it."""
+    def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
+        """hidden (l, b, d), not read on a stage that is not the first: the schedule has set it."""
         hidden = hidden if self.pre_process else self.input_tensor
         for layer in self.layers:
             hidden = layer(hidden, rotary)
         return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
 
 
-def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor") -> None:
+def compile_layers(layers: Iterable[Any], backend: str = "inductor") -> None:
     """torch.compile, part by part, each by one graph for all layers: a dense layer whole; of a
     layer with experts its attention, routing and activation. Between those, messages and grouped
     products have sizes that depend on the data.

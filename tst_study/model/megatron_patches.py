@@ -134,12 +134,11 @@ def forget_groups() -> None:
 def mark_split_weights(model: torch.nn.Module) -> None:
     """Megatron leaves this mark where it draws the weights (tensor_parallel/layers.py, main too),
     which is done here by parameter name. By it a gradient norm counts every weight once."""
+    split = ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
     for module in model.modules():
-        split = isinstance(
-            module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
-        )
-        if split and module.weight is not None:
-            module.weight.tensor_model_parallel = True
+        weight: Any = module.weight if isinstance(module, split) else None
+        if weight is not None:
+            weight.tensor_model_parallel = True
 
 
 if not hasattr(moe_utils, "te_general_gemm"):

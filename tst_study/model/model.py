@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
@@ -200,7 +199,7 @@ class SuperposedGPT(AwaitsWeights, LanguageModule):
 
 
 def transformer_config(config: Config) -> TransformerConfig:
-    """Megatron's configuration of this model and layout."""
+    """Megatron's configuration of this layout, and what its layers and ours ask of the model."""
     model, parallel = config.model, layout_of(config)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
@@ -211,12 +210,8 @@ def transformer_config(config: Config) -> TransformerConfig:
             "num_moe_experts": model.experts.count,
             "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
-            # Per sequence, so that it does not depend on how sequences are spread over ranks.
-            "moe_router_load_balancing_type": "seq_aux_loss",
             "moe_aux_loss_coeff": model.experts.balance_loss,
             "moe_z_loss_coeff": model.experts.router_z_loss or None,
-            "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": "alltoall",
         }
     return TransformerConfig(
         num_layers=model.layers,
@@ -226,20 +221,15 @@ def transformer_config(config: Config) -> TransformerConfig:
         kv_channels=model.head_size,
         ffn_hidden_size=width,
         layernorm_epsilon=model.norm_epsilon,
-        normalization="RMSNorm",
         qk_layernorm=model.qk_norm,
         gated_linear_unit=True,
-        activation_func=F.silu,
         add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         # Losses are exact sums over a step already: gradients are summed over ranks, not averaged.
         calculate_per_token_loss=True,
         perform_initialization=False,  # by parameter name instead: see initialization.py
-        use_cpu_initialization=False,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         expert_model_parallel_size=parallel.expert,
@@ -247,12 +237,6 @@ def transformer_config(config: Config) -> TransformerConfig:
         sequence_parallel=parallel.sequence_parallel,
         batch_p2p_sync=False,  # waits for all kernels at every exchange, for torch before 2.0
         deallocate_pipeline_outputs=True,  # the next stage has them
-        gradient_accumulation_fusion=False,  # these fusions need TransformerEngine or Apex
-        masked_softmax_fusion=False,
-        persist_layer_norm=False,
-        apply_rope_fusion=False,
-        moe_permute_fusion=False,
-        moe_router_fusion=False,
         **experts,
     )
 
