@@ -111,9 +111,7 @@ def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32")
         def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
             # Without options it makes all logits at once.
             chunked = torch.nn.LinearCrossEntropyOptions()
-            return F.linear_cross_entropy(
-                rows, weight, targets, reduction="none", options=chunked
-            )
+            return F.linear_cross_entropy(rows, weight, targets, reduction="none", options=chunked)
 
         candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
 
