@@ -57,8 +57,8 @@ docs: $(ready)
 gpu:
 	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
 	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
-	    && exec "$$candidate" benchmarks/gpu.py; \
-	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
+	    && exec "$$candidate" benchmarks/gpu.py --minutes $(or $(MINUTES),8); \
+	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py --minutes $(or $(MINUTES),8)
 
 setup: $(ready)
 
