@@ -1,13 +1,15 @@
-"""The pickles inside a distributed checkpoint are read as data: none of them can run anything.
+"""Reads the pickles inside a distributed checkpoint as data: none of them can run anything.
 
-torch describes a checkpoint's tensors in a pickle (`.metadata`), stores objects as pickles beside
-them, and would run whatever these name. Here the description may name what one is made of and
-nothing else, tensors and no objects but the one in which newer versions of Megatron-Core keep a
-run's common state, files of the checkpoint's own folder alone; what torch is given to read has
-passed this.
+torch describes a checkpoint's tensors in a pickle (`.metadata`) and stores objects as pickles
+beside them. Loading a pickle runs whatever it names. So the description may name the classes that
+a description needs and no others, may fill objects that it has just made and no others, and may
+point to files of the checkpoint's own folder alone. It may list tensors, and one kind of object:
+the common state of a run as newer versions of Megatron-Core keep it. torch only gets to read what
+has passed these checks.
 """
 
 import pickle
+from dataclasses import is_dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from torch.distributed.checkpoint.metadata import (
 from tst_study.errors import UserError
 
 COMMON_STATE = "common_state/"
-"""What the name of the common state begins with, where it lies among the shards."""
+"""How the name of the common state begins, where it lies among the shards."""
 
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -51,18 +53,36 @@ _CLASSES = {
 }
 
 
-class _DescriptionUnpickler(pickle.Unpickler):
+class _DescriptionUnpickler(pickle._Unpickler):
+    """The Python one, as the one in C cannot be told which objects a pickle may fill."""
+
+    dispatch = dict(pickle._Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
         if name not in _CLASSES.get(module, ()):
-            raise UserError(
-                f"it would run {module}.{name}, which no checkpoint needs; it is refused, and "
-                "nothing in this folder is to be trusted"
-            )
+            raise _refused(f"it would run {module}.{name}")
         return super().find_class(module, name)
+
+    def load_build(self) -> None:
+        """Fill an object. A class, a function or a member of an enumeration is shared by the whole
+        process, which would go on with what the pickle has made of it."""
+        made = self.stack[-2]
+        if isinstance(made, type) or not is_dataclass(made):
+            raise _refused(f"it would change {made!r}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def _refused(what: str) -> UserError:
+    return UserError(
+        f"{what}, which no checkpoint needs; it is refused, and nothing in this folder is to be "
+        "trusted"
+    )
 
 
 def read_description(place: str | Path) -> Metadata:
-    """What `.metadata` of a checkpoint folder says: tensors, their chunks, where each lies.
+    """Read `.metadata` of a checkpoint folder: tensors, their chunks, where each lies.
 
     Raises `UserError` where it is missing, damaged, names anything that could be run, holds an
     object that is neither tensor nor common state, or points out of the folder.
@@ -99,7 +119,7 @@ def _is_common_state(name: str, value: Any) -> bool:
 
 
 def _refuse_code(path: Path, stored: Any) -> None:
-    """Raises `UserError` where a place of a file holds more than tensors and plain values."""
+    """Raise `UserError` where this part of a file holds more than tensors and plain values."""
     try:
         with open(path, "rb") as file:
             file.seek(stored.offset)
@@ -109,8 +129,8 @@ def _refuse_code(path: Path, stored: Any) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why torch could not read something, in one line; without its advice to read it nevertheless,
-    which is the last thing to do with a pickle that it refused."""
+    """Say in one line why torch could not read something, without its advice to read it anyway:
+    nobody should load a pickle that it refused."""
     if isinstance(error, pickle.UnpicklingError):
         return "it holds more than tensors and plain values: damaged, or not to be trusted"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
