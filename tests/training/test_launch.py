@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tiny_runs import logged_step, tiny
@@ -121,8 +122,13 @@ def test_one_ctrl_c_stops_all_ranks_with_a_checkpoint(running: Running) -> None:
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-def test_ranks_do_not_outlive_their_launcher(running: Running) -> None:
+def test_ranks_listen_on_the_loopback_alone_and_do_not_outlive_their_launcher(
+    running: Running,
+) -> None:
     folder, launcher = running
+    ranks = psutil.Process(launcher.pid).children()
+    doors = [door for rank in ranks for door in rank.net_connections() if door.status == "LISTEN"]
+    assert {door.laddr.ip for door in doors} == {"127.0.0.1"}
     launcher.kill()
     # Both pipes are at their end once every rank is gone.
     assert "preempted" not in launcher.communicate(timeout=60)[0]

@@ -12,7 +12,7 @@ import pickle
 from dataclasses import is_dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -56,7 +56,7 @@ _CLASSES = {
 class _DescriptionUnpickler(pickle._Unpickler):
     """The Python one, as the one in C cannot be told which objects a pickle may fill."""
 
-    dispatch = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _CLASSES.get(module, ()):
@@ -66,7 +66,7 @@ class _DescriptionUnpickler(pickle._Unpickler):
     def load_build(self) -> None:
         """Fill an object. A class, a function or a member of an enumeration is shared by the whole
         process, which would go on with what the pickle has made of it."""
-        made = self.stack[-2]
+        made: Any = self.stack[-2]  # type: ignore[attr-defined]
         if isinstance(made, type) or not is_dataclass(made):
             raise _refused(f"it would change {made!r}")
         super().load_build()  # type: ignore[misc]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,16 +16,18 @@ import psutil
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
 from tst_study.model.cpu_backend import working_on
-from tst_study.process.rank_environment import rank_variable
+from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
+AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun where its own process is the one that ranks meet at."""
 
 
 @dataclass(frozen=True)
@@ -215,4 +219,19 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if rank_variable("WORLD_SIZE") == 1:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
+    elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
+        settings |= _meet_on_loopback(timeout)
     dist.init_process_group(**settings)
+
+
+def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
+    """Where all ranks are on this machine, let them listen on its loopback alone: torch's store
+    would listen on every interface, and anyone who reaches it can have ranks load a pickle."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+    port = int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
+    return {"store": store, "rank": rank, "world_size": ranks}

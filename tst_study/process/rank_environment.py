@@ -25,6 +25,7 @@ ON_GPUS = {
     DUMPS: "/tmp/nccl_trace_rank_",
 }
 """Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
+LOOPBACK = "127.0.0.1"
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
@@ -33,7 +34,7 @@ def rank_variables(
     ranks: int,
     port: int,
     local: tuple[int, int] | None = None,
-    address: str = "127.0.0.1",
+    address: str = LOOPBACK,
 ) -> dict[str, str]:
     """torchrun's variables for one of `ranks` ranks. `local`: its number on its node, and how many
     are there; by default all of them are on this machine."""
