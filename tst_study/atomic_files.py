@@ -3,8 +3,8 @@
 import errno
 import json
 import os
+import secrets
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,10 +42,10 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
         target = Path(os.path.realpath(path))
         if not _ordinary(target):
             raise UserError(f"{path}: is a folder, pipe or device; name an ordinary file")
-        writer = f"{os.getpid()}-{threading.get_ident()}"
-        temporary = target.with_name(f".{target.name}.{writer}.tmp")
+        # Nobody can guess the name and put a link there, and a link there would not be followed.
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

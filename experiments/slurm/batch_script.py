@@ -17,7 +17,6 @@ from typing import Any
 from tst_study.errors import UserError
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import RUNS, Submission
-from tst_study.process.rank_environment import ON_GPUS
 
 TASK = "tst_study.experiments.slurm.task"
 
@@ -120,7 +119,6 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
         f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
-        *(f"export {name}=${{{name}:-{value}}}" for name, value in ON_GPUS.items()),
         # Since Slurm 22.05 a step no longer takes it over from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
     ]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def keep_code(root: Path) -> Path:
     place = (root / FOLDER / digest.hexdigest()[:12]).absolute()
     if place.is_dir():
         return place
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
         with disk_errors_named(place):
+            beside.mkdir(parents=True)  # new: a link that somebody has put there is not followed
             for name, path in files.items():
                 (beside / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, beside / name)

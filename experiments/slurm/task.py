@@ -19,7 +19,7 @@ from tst_study.experiments.run_process import (
     train_rank,
 )
 from tst_study.process.host import leave
-from tst_study.process.rank_environment import adopt_slurm_ranks
+from tst_study.process.rank_environment import adopt_slurm_ranks, prepare_for_gpus
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 LOCK_SECONDS = 20.0
@@ -36,6 +36,7 @@ def main(folder: Path, *, on_gpu: bool) -> int:
     send_output_to(log_path(folder, rank))
     for number in EARLY:
         signal.signal(number, _stop)
+    prepare_for_gpus()
     adopt_slurm_ranks()
     resolved = config.load(config_path(folder))
     if on_gpu and resolved.execution.device == "auto":

@@ -1,8 +1,11 @@
-"""Which rank this process is: torchrun's variables, or Slurm's in their place."""
+"""Environment variables of a rank: torchrun's, or Slurm's in their place, and those for GPUs."""
 
 import os
 import re
+import stat
+import tempfile
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,12 +22,12 @@ ON_GPUS = {
     # Blocks that grow, so that the sizes of two phases and of evaluations leave no holes.
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     # A collective that never ends tells nobody its name: each rank keeps its last ones, and writes
-    # them to a file of its node when the watchdog ends it.
+    # them to a file of its node (`DUMPS`) when the watchdog ends it.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    DUMPS: "/tmp/nccl_trace_rank_",
 }
-"""Set for every rank where it is not set already, before CUDA is; on processors of no effect."""
+"""Variables that every rank sets before it uses CUDA, unless the user has set them. They have no
+effect on CPUs."""
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, PORTS = 20_000, 10_000
 
@@ -58,14 +61,28 @@ def _number(name: str, text: str, digits: int, remedy: str) -> int:
 
 
 def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set `ON_GPUS`, but for what is set already."""
+    """Set `ON_GPUS` and the place of `flight_record`, except for what is set already."""
     for name, value in ON_GPUS.items():
         environment.setdefault(name, value)
+    if DUMPS not in environment:
+        environment[DUMPS] = str(_private_folder() / "nccl_trace_rank_")
+
+
+def _private_folder() -> Path:
+    """A folder of this user's own among the machine's temporary files. In the shared one, somebody
+    else could have put a link under the name that a rank will write to."""
+    folder = Path(tempfile.gettempdir()) / f"tst-study-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="tst-study-"))
 
 
 def flight_record(rank: int) -> str:
-    """Says where the last collectives of a rank of this node lie, if torch has written them."""
-    path = Path(f"{os.environ.get(DUMPS, ON_GPUS[DUMPS])}{rank}")
+    """Say where the last collectives of a rank of this node lie, if torch has written them."""
+    path = Path(f"{os.environ.get(DUMPS, '')}{rank}")
     # One that an earlier job has left says nothing about this one.
     if not path.exists() or path.stat().st_mtime < psutil.Process().create_time():
         return ""
