@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,9 @@ DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), 
 def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files; says what is there then.
 
-    Raises `UserError` where an input cannot be read, the folder holds something else, the disk is
-    full, or no document is left for one of the splits. Finished shards are kept. Of two calls at
-    once the second waits for the first.
+    Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
+    something else, the disk is full, or no document is left for one of the splits. Finished shards
+    are kept. Of two calls at once the second waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.found(to)
@@ -79,7 +80,7 @@ def _prepare(
                 seen += size
                 bar.update(task, seen=seen >> 20)
             bar.advance(task)
-            sha256 = file_sha256(source.path) if source.path else None
+            sha256 = _digest(source, unfinished)
             read.append(source.record.model_copy(update={"sha256": sha256}))
     manifest = Manifest(
         request=asked,
@@ -90,6 +91,26 @@ def _prepare(
         notes=request.notes,
     )
     return manifest.write(unfinished.parent, tokenizer.json)
+
+
+def _digest(source: Source, unfinished: Path) -> str | None:
+    """The sha256 of the file that has been read; None for a stream, which has no file.
+
+    Raises `UserError` where the file is no longer as it was found: what was read may be a mixture
+    of both versions. Shards of such a mixture are deleted.
+    """
+    if source.path is None:
+        return None
+    found, sha256 = (source.record.bytes, source.record.modified_ns), ""
+    with suppress(OSError):  # it has been deleted
+        sha256, now = file_sha256(source.path), source.path.stat()
+        if (now.st_size, now.st_mtime_ns) == found:
+            return sha256
+    shutil.rmtree(unfinished)
+    raise UserError(
+        f"source {source.path}: has been changed or deleted while it was read; wait until nothing "
+        "writes to it, then run the same command again"
+    )
 
 
 def _within_limit(
