@@ -9,6 +9,7 @@ shell around `srun`.
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from tst_study.errors import UserError
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import RUNS, Submission
 
+PERCENT = "\ue000"
+"""Stands for a percent sign: a character without a meaning, which no folder of runs may hold."""
 TASK = "tst_study.experiments.slurm.task"
 
 
@@ -124,6 +127,18 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
     ]
 
 
+def check_setup(lines: Sequence[str]) -> None:
+    """Raise `UserError` for a line of a profile's `setup` that bash cannot read: it would end the
+    batch script before anything could be said about it."""
+    for line in lines:
+        done = subprocess.run(
+            ["bash", "-n"], input=f"{{ :\n{line}\n}}\n", capture_output=True, text=True
+        )
+        if done.returncode:
+            said = done.stderr.partition("\n")[0].removeprefix("bash: ")
+            raise UserError(f"setup = {line!r}: bash cannot read it ({said}); correct the line")
+
+
 def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
     """The script that runs `command` in `srun`.
 
@@ -137,14 +152,16 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
     for key, value in parameters.items():
         if key not in ("setup", "teardown"):  # shell, which may have lines
             _check_lines(key, value)
+    # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
+    # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.
     try:
-        executor = SlurmExecutor(folder)
+        executor = SlurmExecutor(str(folder).replace("%", PERCENT))
     except RuntimeError as error:
         raise UserError(f"{error} Submit on a login node, or with --launcher local") from None
     executor.update_parameters(**parameters)
     executor.parameters["map_count"] = count
     text: str = executor._make_submission_file_text(command, uid="")
-    return text
+    return text.replace(PERCENT, "%%")
 
 
 def _check_lines(key: str, value: Any) -> None:

@@ -46,8 +46,11 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
             timeout=SECONDS,
             pass_fds=pass_fds,
         )
-    except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]}: no answer in {SECONDS} s; is slurmctld up?") from None
+    except subprocess.TimeoutExpired as error:
+        # sbatch says why it waits, such as for room where the queue is full.
+        text = " ".join((error.stderr or b"").decode(errors="replace").split())
+        why = f"it waits: {text}" if text else "is slurmctld up?"
+        raise SlurmError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None
     if done.returncode:
         text = " ".join((done.stderr or done.stdout).split())
         raise SlurmError(f"{command[0]}: {text or f'ended with status {done.returncode}'}")

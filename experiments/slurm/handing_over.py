@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, the_only_submitter
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
 from tst_study.experiments.plan.planner import Planner
@@ -88,8 +89,14 @@ class Submitted:
         """Trunks and runs without one first: branches name the job that they wait for."""
         if not runs:
             return
+        most = int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
+        longest = self.profile.max_array or most
+        if longest > most:
+            raise UserError(
+                f"max_array = {longest}: the cluster takes arrays of at most {most} runs "
+                "(MaxArraySize); say less, or leave max_array out"
+            )
         code = self.root / FOLDER / "…" if self.dry else keep_code(self.root)
-        longest = self.profile.max_array or int(setting("MaxArraySize") or DEFAULT_MAX_ARRAY)
         for waits in (False, True):
             groups: dict[tuple[Resources, str], list[PlannedRun]] = defaultdict(list)
             for run in runs:
@@ -106,6 +113,19 @@ class Submitted:
                 for start in range(0, len(members), longest):
                     chunk = members[start : start + longest]
                     self._submit(chunk, resources, dependency, code)
+
+    def check_small_jobs(self) -> None:
+        """Raise `UserError` where Slurm would refuse the job that collects the study: once its runs
+        are queued, it is too late to correct the profile."""
+        one = submission.new(self.root, f"-{COLLECT}", (COLLECT,), self.root / FOLDER / "…")
+        script = command_script(one, self.root, self.profile, [COLLECT], inside=True)
+        try:
+            call("sbatch", "--test-only", standard_input=script)
+        except SlurmError as error:
+            raise SlurmError(
+                f"the job that collects the study: {error}; correct slurm.toml, whose [small] is "
+                "about such jobs, or say --no-collect"
+            ) from None
 
     def follow_up(self, rest: Sequence[str], collecting: Sequence[str]) -> None:
         """A small job for when everything has ended, whatever came of it: it submits the `rest`,
@@ -203,7 +223,12 @@ def submit_to_slurm(
             elif not (options.only_new and job):
                 open_.append(run)
         result.warnings = short_times(open_, profile)
+        collects = options.collects and bool(open_)
+        if collects and not options.dry:
+            result.check_small_jobs()
         result.hand_over(open_)
+        if collects and options.dry:  # a dry run tells of the runs first
+            result.check_small_jobs()
         if not (result.undecided and rest and (result.jobs or not options.only_new)):
             rest = ()
         if options.collects and not options.dry:

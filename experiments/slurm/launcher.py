@@ -12,6 +12,7 @@ from tst_study.experiments.plan.layouts import Allocation, Prices
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import cancel_mark
 from tst_study.experiments.slurm import submission
+from tst_study.experiments.slurm.batch_script import check_setup
 from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
 from tst_study.experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
@@ -47,6 +48,7 @@ class Slurm:
                 "for, or name another by --profile"
             )
         profile = self.profile
+        check_setup(profile.setup)
         check_can_be_trained(study, wanted, self.allocation)
         if not self._options.dry:
             study.prepare()

@@ -53,14 +53,20 @@ def _not_taken(options: dict[str, str | int | bool]) -> dict[str, str | int | bo
 
 def _one_line(line: str) -> str:
     if not line.isprintable():
-        # Of two, a failure of the first would go unseen.
-        raise ValueError(f"{line!r}: is more than one line; give each as a string of its own")
+        # It could add a line to the batch script. Of two lines of `setup` in one string, a failure
+        # of the first would go unseen.
+        raise ValueError(
+            "holds a line break or another control character; remove it (in setup, give each line "
+            "as a string of its own)"
+        )
     return line
 
 
 Line = Annotated[str, AfterValidator(_one_line)]
-SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_not_taken)]
+SbatchOptions = Annotated[dict[str, Line | int | bool], AfterValidator(_not_taken)]
 """Options of sbatch by their long names."""
+Gigabytes = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
+"""Slurm is told whole megabytes, and takes 0 of them for all that a node has."""
 
 
 LEAST_SECONDS = 60
@@ -74,14 +80,14 @@ class Resources(Strict):
     tasks_per_node: Positive = 1
     """Ranks of torch.distributed per node; on GPUs, one per GPU."""
     gpus_per_node: NotNegative = 0
-    gpu_type: str | None = None
+    gpu_type: Line | None = None
     """As the cluster calls it: `a100`."""
     cpus_per_task: Positive = 1
-    memory_gb: PositiveFloat | None = None
+    memory_gb: Gigabytes | None = None
     """Per node; the partition's default where it is not set."""
     time: WallTime = "24:00:00"
     """Of one launch; a longer run is requeued after a checkpoint."""
-    partition: str | None = None
+    partition: Line | None = None
 
     @property
     def seconds(self) -> int:
@@ -109,18 +115,18 @@ class SmallJob(Strict):
     has the account alone, so that it never sits on GPUs or whole nodes."""
 
     time: WallTime = "1:00:00"
-    partition: str | None = None
-    qos: str | None = None
+    partition: Line | None = None
+    qos: Line | None = None
     cpus_per_task: Positive = 1
-    memory_gb: PositiveFloat | None = None
-    srun: tuple[str, ...] = ()
+    memory_gb: Gigabytes | None = None
+    srun: tuple[Line, ...] = ()
     sbatch: SbatchOptions = Field(default_factory=dict)
 
 
 class Match(Strict):
     """Other resources for the runs whose names match a pattern of the shell's kind."""
 
-    match: str
+    match: Line
     resources: dict[str, Any]
 
 
@@ -130,10 +136,10 @@ class Profile(Strict):
     resources: Resources = Resources()
     runs: tuple[Match, ...] = ()
     """`[[runs]]`: the last one that matches a run's name wins, key by key."""
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    exclude: Line | None = None
     signal_seconds: Positive = 300
     """How long before the end of its time a run is told to write its checkpoint."""
     retries: NotNegative = RETRIES
@@ -144,23 +150,23 @@ class Profile(Strict):
     """By which option of sbatch the cluster takes GPUs."""
     max_array: Positive | None = None
     """Runs per array; the cluster's MaxArraySize by default."""
-    modules: tuple[str, ...] = ()
+    modules: tuple[Line, ...] = ()
     """Loaded by `module load` before the run."""
     setup: tuple[Line, ...] = ()
     """Lines of shell before the run; each must succeed."""
-    container: str = ""
+    container: Line = ""
     """Put before python: `apptainer exec --nv image.sif`."""
-    python: str | None = None
+    python: Line | None = None
     """The interpreter; by default the one that submits."""
-    srun: tuple[str, ...] = ()
+    srun: tuple[Line, ...] = ()
     """More options of the srun that starts the ranks: `--container-image=…`, `--mpi=pmix`."""
     sbatch: SbatchOptions = Field(default_factory=dict)
     """More of them, for runs."""
-    mail: str | None = None
+    mail: Line | None = None
     """Told by Slurm when the study has been collected."""
     small: SmallJob = SmallJob()
     """`[small]`: for jobs that collect, or submit the rest of a study."""
-    device: str | None = None
+    device: Line | None = None
     """GPU's name, for `plan`'s hours: as in `tst_study.cost.devices`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
     """Measured there, in the place of what `plan` expects by its model of a step."""

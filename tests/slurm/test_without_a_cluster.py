@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from tests.examples import example
+from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, the_only_submitter
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.run_process import write_config
-from tst_study.experiments.slurm import batch_script, code_copy, submission
+from tst_study.experiments.slurm import batch_script, code_copy, commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
@@ -262,6 +263,53 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     says(programs / "sbatch", '[ "$1" != --test-only ] || { echo no such account >&2; exit 1; }')
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (2, "error: sbatch: no such account\n")
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ('setup = ["true", "load (cuda"]', "setup = 'load (cuda': bash cannot read it (line 2: "),
+        ('setup = ["export A=b \\\\"]', "bash cannot read it"),
+        ("max_array = 5000", "max_array = 5000: the cluster takes arrays of at most 1001 runs"),
+        ('[small]\npartition = "nowhere"', "the job that collects the study: sbatch: "),
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.usefixtures("without_data")
+def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
+    tmp_path: Path, programs: Path, profile: str, said: str, dry: bool
+) -> None:
+    site(programs)
+    nowhere = "--partition=nowhere"
+    says(
+        programs / "sbatch",
+        f'[ "$1" = --version ] || ! cat $2 | grep -e {nowhere} >&2 && echo 12',
+    )
+    (tmp_path / "slurm.toml").write_text(profile)
+    options, root = Options(profile=tmp_path / "slurm.toml", dry=dry), tmp_path / "runs"
+    with pytest.raises(UserError, match=re.escape(said)):
+        Slurm(options).submit(at(study_of(config("a")), root))
+    assert not list(root.glob("slurm/*"))
+
+
+def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SECONDS", 0.5)
+    says(programs / "sbatch", "echo unable to accept job, sleeping and retrying. >&2; exec sleep 9")
+    with pytest.raises(SlurmError, match=r"no answer in 0.5 s; it waits: unable to accept job"):
+        commands.call("sbatch")
+    says(programs / "sbatch", "exec sleep 9")
+    with pytest.raises(SlurmError, match=r"no answer in 0.5 s; is slurmctld up\?"):
+        commands.call("sbatch")
+
+
+def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms(tmp_path: Path, programs: Path) -> None:
+    root = tmp_path / "%t of %j"
+    script = array_script(one_submission(root), root, Profile(), Resources())
+    outputs = re.findall(r"--output[= ]'([^']*)'", script)
+    assert len(outputs) == 2
+    assert all("/%%t of %%j/" in output and "/%A_%a_" in output for output in outputs)
 
 
 def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs: Path) -> None:
