@@ -19,7 +19,7 @@ from types import FrameType
 
 from tst_study.config.schema import Config
 from tst_study.experiments.launcher import RETRIES, Options
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import Exit, Rank, cancel_mark, run, write_config
 from tst_study.experiments.study import Study
@@ -28,6 +28,7 @@ from tst_study.process.local_ranks import free_port
 from tst_study.process.stop_request import signals_handled
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
+from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
 
 PATIENCE = 30.0
@@ -120,8 +121,11 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
     queue.decided = [one for one in planning.decided() if wanted(one)]
     queue.whole = [one for one in planning.whole() if wanted(one)]
     for one in queue.decided:
-        if is_over(one):
+        said, damage = state_and_damage(one)
+        if said in FINAL_STATES:
             queue.over[one.fingerprint] = one
+        elif damage:
+            queue.failed[one.fingerprint] = (one, damage)
     # What `cancel`, and whoever knows only the study's folder, see of a run that waits.
     for one in queue.waiting:
         write_config(one.config, one.folder)
@@ -161,8 +165,11 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
             continue
         del children[key]
         one = queue.running.pop(key)
-        if is_over(one):
+        said, damage = state_and_damage(one)
+        if said in FINAL_STATES:
             queue.over[key] = one
+        elif damage:
+            queue.failed[key] = (one, damage)
         elif code == Exit.HELD:
             continue  # it waits for who has it
         elif cancel_mark(one.folder).exists():

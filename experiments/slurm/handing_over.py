@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, Options, the_only_submitter
-from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state
+from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, submitted_anew
 from tst_study.experiments.slurm import submission
@@ -28,6 +28,7 @@ from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_j
 from tst_study.experiments.studies.catalogue import STUDIES
 from tst_study.experiments.study import Study
 from tst_study.record import lock as run_lock
+from tst_study.record.reader import FINAL_STATES
 
 SECOND_LOOK = 2.0
 """Seconds after which a job that was not in the queue is looked for again: a requeued one may be
@@ -58,6 +59,8 @@ class Submitted:
     """Small jobs by their kind."""
     refused: list[str] = field(default_factory=list)
     """What Slurm said."""
+    damaged: list[str] = field(default_factory=list)
+    """Runs whose record cannot be read, and why."""
     warnings: list[str] = field(default_factory=list)
     first_script: str = ""
     undecided: int = 0
@@ -83,6 +86,7 @@ class Submitted:
             job = self.follow_ups[COLLECT]
             text.append(f"job {job} collects the study when all of them have ended")
         text += [f"refused: {said}" for said in self.refused]
+        text += [f"not submitted: {said}; move its folder away" for said in self.damaged]
         return [*text, "", self.first_script] if self.dry else text
 
     def hand_over(self, runs: Sequence[PlannedRun]) -> None:
@@ -213,8 +217,11 @@ def submit_to_slurm(
         result.undecided = max(0, len(planning.whole()) - len(decided))
         for run in runs:
             job = result.known.get(run.run_id)
-            if is_over(run):
+            said, damage = state_and_damage(run)
+            if said in FINAL_STATES:
                 result.over.append(run)
+            elif damage:
+                result.damaged.append(f"{run.run_id}: {damage}")
             # What was cancelled may take a while to end.
             elif not cancel_mark(run.folder).exists() and (
                 (job is not None and job.is_active) or run_lock.is_held(run.folder)

@@ -57,7 +57,7 @@ class Slurm:
         rest = self._options.again(at, "--launcher", "slurm", "--only-new") if study.scale else ()
         done = submit_to_slurm(study, profile, self._options, wanted, rest)
         print(*done.lines(), sep="\n")
-        return 1 if done.refused else 0
+        return 1 if done.refused or done.damaged else 0
 
     def jobs(self, root: Path) -> dict[str, Job]:
         """Asks Slurm only where the study was ever submitted to it."""

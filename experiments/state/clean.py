@@ -63,13 +63,22 @@ def delete(
     return gone
 
 
+def _is_over(folder: Path) -> bool:
+    """Whether a run is done or has diverged; nothing is known of one whose record is damaged."""
+    try:
+        run_record.read_header(folder)
+        return run_record.is_over(folder)
+    except UserError:
+        return False
+
+
 def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, str]]:
     """But those from which a run forks that was handed to a launcher and is not over."""
     needed = {
         Path(fork.folder).name
         for path in root.glob("*/job/config.toml")
         if (fork := config.load(path).execution.fork_from)
-        if not run_record.is_over(path.parent.parent)
+        if not _is_over(path.parent.parent)
     }
     given_up = set()
     if planner:
@@ -79,7 +88,7 @@ def _checkpoints(root: Path, planner: Planner | None) -> Iterator[tuple[Path, st
         given_up = trunks - {run.trunk.run_id for run in planned if run.trunk}
     # Of this study alone: which trunks are needed is not known of a folder full of studies.
     for folder in sorted(path.parent for path in root.glob("*/run.json")):
-        if not run_record.is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
+        if not _is_over(folder) or run_lock.is_held(folder) or folder.name in needed:
             continue
         header, steps = run_record.read_header(folder), checkpoint_steps(folder)
         if header["role"] != "trunk":

@@ -18,7 +18,7 @@ from tst_study.checkpoints.places import checkpoint_place
 from tst_study.config import schema as config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Job, launchers
-from tst_study.experiments.plan.planned_run import PlannedRun, matches
+from tst_study.experiments.plan.planned_run import DAMAGED, PlannedRun, matches
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import cancel_mark, config_path
 from tst_study.experiments.studies.catalogue import on_device
@@ -30,7 +30,7 @@ from tst_study.text import duration
 QUIET_SECONDS = 60.0
 """For which a run may say nothing, whatever its steps take: an evaluation, a checkpoint."""
 FULL_BYTES = 2**20
-STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked"})
+STOPPED = frozenset({"failed", "preempted", "interrupted", "cancelled", "blocked", DAMAGED})
 """States in which nothing happens until the run is submitted again."""
 
 
@@ -57,8 +57,11 @@ class StatusRow:
 
 def row(folder: Path, steps: int = 0, job: Job | None = None) -> StatusRow:
     """The state of one run folder, which need not exist yet; `steps` are those planned for it."""
-    status = run_record.read_status(folder)
-    state, message = _state(status, folder, job)
+    try:
+        status = run_record.read_status(folder)
+        state, message = _state(status, folder, job)
+    except UserError as error:
+        status, state, message = None, DAMAGED, str(error)
     said: Mapping[str, Any] = status or {"step": 0, "steps": 0}
     running = status is not None and state == "running"
     if status is not None and running:
@@ -203,7 +206,11 @@ def of_folder(root: Path, device: str | None = None) -> Study:
         there = [path for path in (config_path(folder), folder / "run.json") if path.exists()]
         if not there:  # it failed before it wrote either
             continue
-        asked = config.load(there[0])
+        try:
+            asked = config.load(there[0])
+        except UserError as error:
+            say_once(f"without {folder.name}: {error}")
+            continue
         fork = asked.execution.fork_from
         # What waits for its trunk's checkpoint comes when that is there.
         if fork is None or checkpoint_place(Path(fork.folder), fork.step).exists():

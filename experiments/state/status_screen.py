@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 
 from tst_study.errors import UserError
+from tst_study.experiments.plan.planned_run import DAMAGED
 from tst_study.experiments.state.status import (
     StatusRow,
     check_is_there,
@@ -21,7 +22,7 @@ from tst_study.text import aligned, duration, printable, shortened
 
 STATES = (
     *("done", "running", "failed", "diverged", "preempted", "interrupted", "queued", "blocked"),
-    *("cancelled", "waiting"),
+    *("cancelled", DAMAGED, "waiting"),
 )
 ENDLESS = 10_000
 """Columns of a screen that is none: a file or a pipe gets whole lines."""

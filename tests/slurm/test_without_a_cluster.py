@@ -19,6 +19,7 @@ from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, the_only_submitter
 from tst_study.experiments.plan.planned_run import PlannedRun
+from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
 from tst_study.experiments.slurm import batch_script, code_copy, commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
@@ -290,6 +291,25 @@ def test_what_slurm_would_refuse_is_refused_before_anything_is_queued(
     with pytest.raises(UserError, match=re.escape(said)):
         Slurm(options).submit(at(study_of(config("a")), root))
     assert not list(root.glob("slurm/*"))
+
+
+@pytest.mark.usefixtures("without_data")
+def test_a_damaged_run_is_not_submitted_and_all_others_are(
+    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site(programs)
+    says(programs / "sbatch", "echo 12")
+    study = at(study_of(config("a"), config("b", "seed=2")), tmp_path / "runs")
+    bad, good = Planner(study).decided()
+    bad.folder.mkdir(parents=True)
+    (bad.folder / "run.json").touch()
+    (tmp_path / "slurm.toml").touch()
+    assert Slurm(Options(profile=tmp_path / "slurm.toml")).submit(study) == 1
+    said = capsys.readouterr().out
+    assert "1 submitted in 1 arrays" in said
+    assert f"not submitted: {bad.run_id}: {bad.folder}/run.json: not JSON" in said
+    (array, _) = submission.all_of(study.folder)
+    assert array.runs == (good.run_id,)
 
 
 def test_a_full_queue_is_not_taken_for_a_controller_that_is_down(
