@@ -1,5 +1,6 @@
 """A run in a child process: lock, log file, training, and its last word in `status.json`."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -8,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from threading import Thread
 
 from tst_study.atomic_files import written_atomically
 from tst_study.config.schema import Config, to_toml
@@ -17,6 +19,9 @@ from tst_study.process.rank_environment import prepare_for_gpus, rank_variables
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
+
+PATIENCE = 30.0
+"""Seconds that a run gets to write its checkpoint when its launcher stops it or ends."""
 
 
 class Exit(IntEnum):
@@ -65,10 +70,23 @@ def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send_output_to(log_path(folder, rank.number))
+    Thread(target=_end_with_launcher, daemon=True).start()
     prepare_for_gpus()
     if rank.of > 1:
         os.environ |= rank_variables(rank.number, rank.of, rank.port)
     leave(train_rank(config, folder, rank.number))
+
+
+def _end_with_launcher() -> None:
+    """Wait for the launcher's end, and end as it would have ended this run: a launcher that was
+    killed could not, and nobody else would know of the run."""
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    print("the launcher has ended", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:

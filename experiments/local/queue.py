@@ -21,7 +21,14 @@ from tst_study.config.schema import Config
 from tst_study.experiments.launcher import RETRIES, Options
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.run_process import Exit, Rank, cancel_mark, run, write_config
+from tst_study.experiments.run_process import (
+    PATIENCE,
+    Exit,
+    Rank,
+    cancel_mark,
+    run,
+    write_config,
+)
 from tst_study.experiments.study import Study
 from tst_study.process.host import cores
 from tst_study.process.local_ranks import free_port
@@ -30,9 +37,6 @@ from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.reader import FINAL_STATES
 from tst_study.record.writer import mark
-
-PATIENCE = 30.0
-"""Seconds that a run gets to write its checkpoint when it is told to stop."""
 
 
 @dataclass
@@ -134,10 +138,15 @@ def _plan(planning: Planner, queue: Queue, wanted: Callable[[PlannedRun], bool])
 def _start(
     queue: Queue, children: dict[str, list[BaseProcess]], target: Callable[..., None]
 ) -> None:
-    for one in queue.waiting:
-        if len(children) >= queue.slots:
-            return  # asked ten times a second: nobody's folder is read until there is room
-        if run_lock.is_held(one.folder):
+    if len(children) >= queue.slots:
+        return  # asked ten times a second: nobody's folder is read until there is room
+    waiting = queue.waiting
+    # Runs of another launcher, maybe of one that was killed and whose runs are about to end.
+    held = {one.fingerprint for one in waiting if run_lock.is_held(one.folder)}
+    for one in waiting:
+        if len(children) + len(held) >= queue.slots:
+            return
+        if one.fingerprint in held:
             continue
         if is_over(one):  # by another process
             queue.over[one.fingerprint] = one
