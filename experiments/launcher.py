@@ -27,8 +27,15 @@ LAUNCHERS = {
 
 _LOCK = ".submit.lock"
 RETRIES = 3
-"""Launches of a run in a row that may end, stopped or crashed, without a new checkpoint and are
-made again; one more, and it is given up."""
+"""How many launches of a run may end in a row, stopped or crashed, without a new checkpoint; after
+one more the run is given up."""
+
+
+def given_up(idle: int, retries: int, why: str) -> str:
+    """Say why a run is given up after so many launches in a row without a new checkpoint; empty
+    where it is launched again."""
+    said = f"given up: launches in a row without a new checkpoint: {idle}"
+    return "" if idle <= retries else f"{said} ({why})" if why else said
 
 
 class UnreachableError(UserError):

@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from threading import Thread
 
-from tst_study.atomic_files import written_atomically
+from tst_study.atomic_files import DiskAwayError, insist, written_atomically
 from tst_study.config.schema import Config, to_toml
 from tst_study.errors import OtherRankError, UserError, one_line
 from tst_study.process.host import leave
@@ -22,6 +22,10 @@ from tst_study.record.writer import mark
 
 PATIENCE = 30.0
 """Seconds that a run gets to write its checkpoint when its launcher stops it or ends."""
+
+
+AWAY_SECONDS = 300.0
+"""Seconds for which a run tries to write its last word while the file system is away."""
 
 
 class Exit(IntEnum):
@@ -122,15 +126,17 @@ def _train(config: Config, folder: Path, *, speaks: bool) -> Exit:
         traceback.print_exc()
         if speaks:
             _mark_failed(folder, config, error)
-        would_happen_again = isinstance(error, UserError) and not isinstance(error, OtherRankError)
+        passing = isinstance(error, OtherRankError | DiskAwayError)
+        would_happen_again = isinstance(error, UserError) and not passing
         return Exit.FAILED if would_happen_again else Exit.CRASHED
     return Exit.PREEMPTED if state == "preempted" else Exit.OVER
 
 
 def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
-    """On a full disk the log alone says it; the exit status counts all the same."""
+    """Write why the run failed. On a full disk the log alone says it, and the exit status counts
+    all the same; a file system that is away may come back."""
     with suppress(UserError, OSError):
-        mark(folder, config, "failed", one_line(error))
+        insist(lambda: mark(folder, config, "failed", one_line(error)), AWAY_SECONDS, DiskAwayError)
 
 
 def write_config(config: Config, folder: Path) -> None:

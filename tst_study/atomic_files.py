@@ -5,15 +5,23 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from tst_study.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk without room for more says."""
+"""Error numbers of a disk without room for more."""
+AWAY = (errno.EIO, errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
+"""Error numbers of a file system that is away: a server or a network that is down."""
+T = TypeVar("T")
+
+
+class DiskAwayError(UserError):
+    """A file system does not answer or has lost a folder; that may pass."""
 
 
 @contextmanager
@@ -22,10 +30,23 @@ def disk_errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        kind = DiskAwayError if error.errno in AWAY else UserError
         remedy = "choose another place"
         if error.errno in FULL:
             remedy = "free some space and run the same command again"
-        raise UserError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
+        raise kind(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
+
+
+def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
+    """Call `do`, again and again for so many seconds while it raises an error that may pass."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return do()
+        except passing:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from tst_study.config.schema import Config
-from tst_study.experiments.launcher import RETRIES, Options
+from tst_study.experiments.launcher import RETRIES, Options, given_up
 from tst_study.experiments.plan.planned_run import PlannedRun, is_over, state, state_and_damage
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import (
@@ -188,11 +188,9 @@ def _reap(queue: Queue, children: dict[str, list[BaseProcess]]) -> None:
         else:
             is_new = _checkpoint(one) > queue.begun_at[key]
             queue.idle[key] = 0 if is_new else queue.idle.get(key, 0) + 1
-            reason = _reason(one, code)
-            if queue.idle[key] > RETRIES:
-                said = f"given up: launches in a row without a new checkpoint: {queue.idle[key]}"
-                mark(one.folder, one.config, "failed", f"{said} ({reason})")
-                queue.failed[key] = (one, f"{said} ({reason})")
+            if why := given_up(queue.idle[key], RETRIES, _reason(one, code)):
+                mark(one.folder, one.config, "failed", why)
+                queue.failed[key] = (one, why)
             # Else it waits for its next turn.
 
 

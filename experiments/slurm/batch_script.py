@@ -28,20 +28,18 @@ def array_script(one: Submission, root: Path, profile: Profile, resources: Resou
     """Of all runs of a submission; `sbatch` does the same with it again."""
     listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
+    rules = profile.retries, profile.signal_seconds, profile.exclude or ""
     around = {
         "setup": [
             f'TST_RUN={shlex.quote(str(root.absolute()))}/"$({line})"',
-            f"TST_RETRIES={profile.retries}",
-            f"TST_SIGNAL={profile.signal_seconds}",
-            f"TST_EXCLUDED={shlex.quote(profile.exclude or '')}",
             *_setup(one, profile),
+            "srun() { tst_supervise " + shlex.join(map(str, rules)) + ' "$@"; }',
         ],
-        "teardown": ["tst_end $?"],
     }
     python = _python(profile.container, profile.srun, profile.python)
     # -P: the working directory, most likely a checkout, must not shadow the copy of the code.
     gpu = " --gpu" if profile.on_gpu(resources) else ""
-    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu} 2>"$TST_RUN/job/srun.txt"'
+    command = f'{python} -P -u -m {TASK} "$TST_RUN"{gpu}'
     parameters = _parameters(one, profile, resources) | around
     return script_text(one.folder(root), command, parameters, len(one.runs))
 
@@ -115,11 +113,12 @@ def _setup(one: Submission, profile: Profile) -> list[str]:
     """Lines before the ranks; each of the profile's own must succeed."""
     lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
     return [
-        f"source {shlex.quote(one.code)}/tst_study/experiments/slurm/launch.sh || exit 1",
-        "tst_begin",
+        f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(one.code)}",
+        'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
         # The colon: a line may be a comment alone.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
-        f"export PYTHONPATH={shlex.quote(one.code)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "trap - EXIT",
+        'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
         # Since Slurm 22.05 a step no longer takes it over from its job.
@@ -150,7 +149,7 @@ def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count
 
     _check_lines("folder of runs", str(folder.absolute()))
     for key, value in parameters.items():
-        if key not in ("setup", "teardown"):  # shell, which may have lines
+        if key != "setup":  # shell, which may have lines
             _check_lines(key, value)
     # In the name of an output file Slurm takes % for the beginning of a pattern, and %% for a
     # percent sign. submitit replaces patterns too, so it gets to see none of the folder's.

@@ -1,6 +1,7 @@
 """Slurm's own programs, called with an environment of our own and errors of one line."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -14,6 +15,10 @@ SECONDS = 30
 
 class SlurmError(UnreachableError):
     """Slurm could not be asked, or refused."""
+
+
+class NoAnswerError(SlurmError):
+    """The controller did not answer; it may be being started again."""
 
 
 def environment() -> dict[str, str]:
@@ -50,10 +55,11 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
         # sbatch says why it waits, such as for room where the queue is full.
         text = " ".join((error.stderr or b"").decode(errors="replace").split())
         why = f"it waits: {text}" if text else "is slurmctld up?"
-        raise SlurmError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None
+        raise NoAnswerError(f"{command[0]}: no answer in {SECONDS} s; {why}") from None
     if done.returncode:
         text = " ".join((done.stderr or done.stdout).split())
-        raise SlurmError(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
+        kind = NoAnswerError if re.search("ontact|onnect|imed out", text) else SlurmError
+        raise kind(f"{command[0]}: {text or f'ended with status {done.returncode}'}")
     return done.stdout
 
 

@@ -22,7 +22,7 @@ from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import array_script, command_script
 from tst_study.experiments.slurm.code_copy import FOLDER, keep_code
 from tst_study.experiments.slurm.commands import SlurmError, call, setting
-from tst_study.experiments.slurm.jobs import launches_of
+from tst_study.experiments.slurm.launch import launches_of
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from tst_study.experiments.studies.catalogue import STUDIES

@@ -16,7 +16,7 @@ from tst_study.experiments.slurm.batch_script import check_setup
 from tst_study.experiments.slurm.code_copy import copies
 from tst_study.experiments.slurm.commands import call
 from tst_study.experiments.slurm.handing_over import SECOND_LOOK, submit_to_slurm
-from tst_study.experiments.slurm.jobs import remark
+from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.profile import PLACES, Profile, found, load_profile, template
 from tst_study.experiments.slurm.submission import SMALL
 from tst_study.experiments.study import Study

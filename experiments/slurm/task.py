@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from tst_study.atomic_files import insist
 from tst_study.config import schema as config
 from tst_study.experiments.run_process import (
+    AWAY_SECONDS,
     Exit,
     config_path,
     log_path,
@@ -51,7 +53,7 @@ def main(folder: Path, *, on_gpu: bool) -> int:
         signal.signal(number, signal.SIG_IGN)
     if rank == 0:
         # srun's own status is the highest of all ranks', also of those that it killed after one.
-        (folder / "job" / "ended").write_text(f"{said}\n")
+        insist(lambda: (folder / "job" / "ended").write_text(f"{said}\n"), AWAY_SECONDS, OSError)
     elif ended == Exit.PREEMPTED:
         return Exit.OVER  # a bad exit would have the first rank killed
     return ended

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,11 +22,12 @@ from tst_study.experiments.launcher import Options, the_only_submitter
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
-from tst_study.experiments.slurm import batch_script, code_copy, commands, submission
+from tst_study.experiments.slurm import code_copy, commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
 from tst_study.experiments.slurm.handing_over import short_times
+from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
 from tst_study.experiments.slurm.submission import Submission
@@ -34,6 +36,8 @@ from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.record.writer import mark
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -121,51 +125,116 @@ def test_bytes_that_are_no_text_hide_no_job(tmp_path: Path, programs: Path) -> N
     assert [job.state for job in Slurm(Options()).jobs(tmp_path).values()] == ["running"]
 
 
-AROUND = Path(batch_script.__file__).with_name("launch.sh")
+RUN = "a-01230123"
+NODE = {"SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"}
+JOB = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_PARTITION": "main"}
 
 
-def around(run: Path, programs: Path, shell: str) -> subprocess.CompletedProcess[str]:
-    """Lines of a batch script, after `launch.sh` was sourced; requeueing ends nothing here."""
+def launched(
+    root: Path, programs: Path, srun: str = "", **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """A launch by the batch script as it is; the controller ends a job that it requeues."""
+    one = submission.new(root, "", [RUN], ROOT)
+    one.folder(root).mkdir(parents=True)
+    (one.folder(root) / submission.RUNS).write_text(f"{RUN}\n")
+    write_config(example(), root / RUN)
     says(programs / "squeue", "echo RUNNING")
-    says(programs / "scontrol", f"echo $* >>'{run.parent}/asked'")
-    says(programs / "sleep", "")
-    words = f'TST_RUN="{run}" TST_RETRIES=1 SLURMD_NODENAME=n1\nSLURM_JOB_NUM_NODES=1\n'
-    words += f"SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n1\nsource {shlex.quote(str(AROUND))}\n"
-    words += f"tst_begin\n{shell}\n"
-    return subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    says(programs / "scontrol", f"echo $* >>'{root}/asked'; kill -TERM $PPID")
+    says(programs / "srun", f"cd {root / RUN}; {srun}")
+    script = array_script(one, root, Profile(retries=1, **how), Resources())
+    return subprocess.run(
+        ["bash", "-c", script], env=os.environ | NODE | JOB, capture_output=True, text=True
+    )
 
 
-def told(run: Path) -> tuple[str, str]:
-    status = run_record.read_status(run)
+def told(root: Path) -> tuple[str, str]:
+    status = run_record.read_status(root / RUN)
     assert status is not None
     return status["state"], status["message"]
 
 
-def test_a_set_up_that_fails_is_the_runs_last_word(tmp_path: Path, programs: Path) -> None:
-    run = tmp_path / "a-01230123"
-    run.mkdir()
-    mark(run, example(), "preempted", "SIGUSR2 at step 500")
-    around(run, programs, """tst_stop 'module load cuda/12 | tee "/dev/null" && true'""")
-    said = "set-up failed: module load cuda/12 | tee  /dev/null     true"
-    assert told(run) == ("failed", said)
-    mark(run, example(), "done", "")
-    around(run, programs, "tst_stop x")
-    assert told(run) == ("done", "")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'load "cuda/12" | grep x || false',
+            'load "cuda/12" | grep x || false',
+        ),
+        ("exit 0", "it ended early: a line of setup, or what it sources, calls exit"),
+    ],
+)
+def test_a_set_up_that_fails_is_the_runs_last_word(
+    tmp_path: Path, programs: Path, line: str, said: str
+) -> None:
+    (tmp_path / RUN).mkdir()
+    mark(tmp_path / RUN, example(), "preempted", "SIGUSR2 at step 500")
+    assert launched(tmp_path, programs, "touch trained", setup=("true", line)).returncode == 1
+    assert told(tmp_path) == ("failed", f"set-up failed: {said}")
+    assert remark(tmp_path / RUN) == f"set-up failed: {said}"
+    mark(tmp_path / RUN, example(), "done", "")
+    launched(tmp_path, programs, "touch trained", setup=("true", line))
+    assert told(tmp_path) == ("done", "")
+    assert not (tmp_path / RUN / "trained").exists()
+
+
+ENDS = [
+    ("echo 0 >job/ended", 0, None),
+    ("echo 1 >job/ended; exit 1", 1, None),
+    ("echo 69 >job/ended; exit 69", 69, "69 0 0 - status 69"),
+    ("echo 75 >job/ended; exit 75", 69, "75 0 0 - status 75"),
+    ("echo 69 >job/ended; echo srun: error: n1: task 1: Killed >&2; exit 137", 69,
+     "crash 0 0 n1 n1: task 1: Killed"),
+    ("echo 'srun: error: n1: task 0: User defined signal 2' >&2; exit 140", 69, "early 0 0 - 0 s"),
+    ("exit 3", 69, "crash 0 0 - status 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("srun", "status", "noted"), ENDS, ids=range(len(ENDS)))
+def test_how_the_ranks_end_decides_what_becomes_of_the_job(
+    tmp_path: Path, programs: Path, srun: str, status: int, noted: str | None
+) -> None:
+    done = launched(tmp_path, programs, srun)
+    assert done.returncode == status, done.stderr
+    if noted is None:
+        assert not (tmp_path / "asked").exists()
+        return
+    assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
+    (line,) = (tmp_path / RUN / "job" / "launches").read_text().splitlines()
+    assert line.partition(" ")[2] == noted
 
 
 def test_launches_that_cannot_be_counted_are_not_made_again(tmp_path: Path, programs: Path) -> None:
     """As on a full disk, on which no crash leaves a line."""
-    run = tmp_path / "a-01230123"
-    (run / "job" / "launches").mkdir(parents=True)
-    done = around(run, programs, "touch $TST_RUN/job/srun.txt; tst_end 1")
+    noted = tmp_path / RUN / "job" / "launches"
+    noted.mkdir(parents=True)
+    done = launched(tmp_path, programs, "exit 1")
     assert done.returncode == 1
-    assert "cannot be written; submit again to go on" in done.stderr
+    assert "cannot be written" in done.stderr
+    assert "submit again to go on" in done.stderr
     assert not (tmp_path / "asked").exists()
-    (run / "job" / "launches").rmdir()
+    noted.rmdir()
     for _ in range(2):
-        around(run, programs, "touch $TST_RUN/job/srun.txt; tst_told=1; tst_end 1")
+        launched(tmp_path, programs, "exit 1")
     assert (tmp_path / "asked").read_text().count("requeue 7") == 1
-    assert told(run)[1].startswith("given up: launches in a row without a new checkpoint: 2")
+    assert told(tmp_path)[1].startswith("given up: launches in a row without a new checkpoint: 2")
+
+
+def test_a_file_system_that_is_away_for_a_while_costs_a_launch(
+    tmp_path: Path, programs: Path
+) -> None:
+    away = f"cd {tmp_path}; mv {RUN} away; (sleep 3; mv away {RUN}) >&- 2>&- & exit 1"
+    assert launched(tmp_path, programs, away).returncode == 69
+    assert (tmp_path / "asked").read_text() == "requeue 7_0\n"
+    assert remark(tmp_path / RUN) == "crashed 1 times, last status 1"
+
+
+def test_where_the_submitting_python_is_missing_a_run_is_trained_and_not_requeued(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    done = launched(tmp_path, programs, "exit 69")
+    assert done.returncode == 69
+    assert "/nowhere/python, which submitted this job, is not on n1: nothing" in done.stderr
 
 
 def one_submission(root: Path) -> Submission:
@@ -184,12 +253,12 @@ IN_IMAGE = f"""/bin/sh -c 'cd "$0" && exec "$@"' {shlex.quote(os.getcwd())} pyth
         ({"python": "python"}, "python -P", IN_IMAGE),
         ({"container": "apptainer exec x.sif", "python": "python"}, IN_IMAGE, "--gpu"),
         ({"srun": ("--container-image=x.sqsh",), "python": "python"}, IN_IMAGE, "--gpu"),
-        ({"sbatch": {"mail-user": "gpu-team@example.org"}}, "mail-user", '" --gpu '),
-        ({"sbatch": {"gres": "lustre"}}, "--gres=lustre", '" --gpu '),
-        ({"sbatch": {"gpus": False}}, "srun", '" --gpu '),
-        ({"sbatch": {"gres": "gpu:a100:2"}}, '" --gpu ', IN_IMAGE),
-        ({"sbatch": {"tres_per_node": "gres/gpu:1"}}, '" --gpu ', IN_IMAGE),
-        ({"sbatch": {"gpus": 4}}, '" --gpu ', IN_IMAGE),
+        ({"sbatch": {"mail-user": "gpu-team@example.org"}}, "mail-user", '" --gpu\n'),
+        ({"sbatch": {"gres": "lustre"}}, "--gres=lustre", '" --gpu\n'),
+        ({"sbatch": {"gpus": False}}, "srun", '" --gpu\n'),
+        ({"sbatch": {"gres": "gpu:a100:2"}}, '" --gpu\n', IN_IMAGE),
+        ({"sbatch": {"tres_per_node": "gres/gpu:1"}}, '" --gpu\n', IN_IMAGE),
+        ({"sbatch": {"gpus": 4}}, '" --gpu\n', IN_IMAGE),
     ],
 )
 def test_what_a_profile_says_stands_in_the_script_which_is_bash(
