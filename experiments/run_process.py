@@ -1,4 +1,4 @@
-"""A run in a child process: lock, log file, training, and its last word in `status.json`."""
+"""One run in a child process: its lock, its log file, training, and its final status."""
 
 import multiprocessing
 import os
@@ -34,13 +34,13 @@ class Exit(IntEnum):
     OVER = 0
     """Done or diverged."""
     FAILED = 1
-    """By what would happen again: an error that names its remedy."""
+    """Failed with an error that would recur: one that names its remedy."""
     PREEMPTED = 69
     """Stopped by a signal after a checkpoint; started again, it resumes from there."""
     CRASHED = 70
-    """By what may not happen again."""
+    """Failed with an error that may not recur."""
     HELD = 75
-    """Another process trains this run already."""
+    """Another process is training this run."""
 
 
 def log_path(folder: Path, rank: int = 0) -> Path:
@@ -48,27 +48,28 @@ def log_path(folder: Path, rank: int = 0) -> Path:
 
 
 def config_path(folder: Path) -> Path:
-    """As which the run was handed to a launcher last."""
+    """The config with which the run was last submitted."""
     return folder / "job" / "config.toml"
 
 
 def cancel_mark(folder: Path) -> Path:
-    """There, until the run is submitted again, no launcher starts or requeues it by itself."""
+    """The file that marks a run as cancelled. As long as it exists, until the run is submitted
+    again, no launcher starts or requeues the run."""
     return folder / "job" / "cancelled"
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of a run's processes on this machine one is."""
+    """Position of a process among those of its run on this machine."""
 
     number: int = 0
     of: int = 1
     port: int = 0
-    """Where the first one listens for the others."""
+    """The port on which the first process listens for the others."""
 
 
 def run(config: Config, folder: Path, rank: Rank = Rank()) -> None:
-    """Train to the end and leave the process with one of `Exit`; the launcher's target."""
+    """Train to the end and exit with one of `Exit`. The launcher starts its processes here."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher, which passes it on.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -94,9 +95,9 @@ def _end_with_launcher() -> None:
 
 
 def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.2) -> Exit:
-    """Train one rank of a run; the first holds the run and speaks for all.
+    """Train one rank of a run. The first rank holds the run's lock and writes its status.
 
-    `lock_seconds`: how long another process that holds the run is waited for.
+    `lock_seconds`: how long to wait for another process that holds the run.
     """
     if rank:
         return Exit.OVER if run_record.is_over(folder) else _train(config, folder, speaks=False)
@@ -107,7 +108,7 @@ def train_rank(config: Config, folder: Path, rank: int, lock_seconds: float = 0.
     except run_lock.RunHeldError as error:
         print(error)
         return Exit.HELD
-    except UserError as error:  # before it trained: nothing can be locked or written there, say
+    except UserError as error:  # before it could train, such as for a disk without locks
         print(error)
         _mark_failed(folder, config, error)
         return Exit.FAILED
@@ -140,7 +141,8 @@ def _mark_failed(folder: Path, config: Config, error: BaseException) -> None:
 
 
 def write_config(config: Config, folder: Path) -> None:
-    """Of the run, for its next launch; the other ranks of this one read it at the same time."""
+    """Write the config of a run for its next launch. Other ranks of this launch may be reading the
+    file at the same time, so it is left alone if nothing changes."""
     path, content = config_path(folder), to_toml(config).encode()
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
@@ -151,14 +153,15 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def submitted_anew(config: Config, folder: Path) -> None:
-    """Nothing counts against the run any more, nor against a node."""
+    """Record that a run is submitted again: it is no longer cancelled, and its earlier launches
+    count neither against it nor against a node."""
     for name in ("cancelled", "launches", "avoided"):
         (folder / "job" / name).unlink(missing_ok=True)
     write_config(config, folder)
 
 
 def send_output_to(path: Path) -> None:
-    """Send this process' and its children's output to a file, after what is there."""
+    """Append the output of this process and its children to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

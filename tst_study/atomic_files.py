@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and disks that refuse in one line."""
+"""Writes files whole or not at all, and turns errors of the disk into one line."""
 
 import errno
 import json
@@ -51,13 +51,13 @@ def insist(do: Callable[[], T], seconds: float, *passing: type[Exception]) -> T:
 
 @contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside `path` for writing and rename it to `path` when the block succeeds.
+    """Open a file beside `path` for writing, and rename it to `path` when the block succeeds.
 
-    Whatever goes wrong inside the block, the file that was at `path` before stays untouched and
-    the temporary one is removed. Through a link the file that it points to is written.
+    If the block fails, the file that was at `path` stays as it was and the temporary one is
+    removed. If `path` is a link, the file that it points to is written.
 
-    Raises `UserError` where the disk is full, or `path` cannot be a file there; a device, a pipe
-    and a folder are not replaced by one.
+    Raises `UserError` if the disk is full or `path` cannot be written. A device, a pipe or a folder
+    is not replaced by a file.
     """
     with disk_errors_named(path):
         target = Path(os.path.realpath(path))

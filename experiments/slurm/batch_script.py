@@ -1,10 +1,9 @@
-"""What a job is asked for with, and the shell that surrounds its ranks (`launch.sh`).
+"""The batch script of a job: its options, its set-up, and the start of `launch`.
 
-submitit hands a script out by a private method alone, which is called here and nowhere else. Its
-public way to a job pickles a function and renames the pickle when `sbatch` has answered: a
-submitter that is killed in between leaves a job that finds nothing to run. Our job needs no pickle,
-for it is told by its run folder and runs a copy of the code that lies there; and it needs lines of
-shell around `srun`.
+submitit writes the script. Only a private method of its returns the text, and this is the only
+module that calls it. submitit's public way to a job pickles a function and renames the pickle after
+`sbatch` has answered; if the submitting process is killed in between, the job finds nothing to run.
+Our job needs no pickle: it knows its run folder, and runs a copy of the code that lies there.
 """
 
 import os
@@ -25,7 +24,7 @@ TASK = "tst_study.experiments.slurm.task"
 
 
 def array_script(one: Submission, root: Path, profile: Profile, resources: Resources) -> str:
-    """Of all runs of a submission; `sbatch` does the same with it again."""
+    """The batch script of an array: one element for each run of a submission."""
     listed = shlex.quote(str(one.folder(root).absolute() / RUNS))
     line = f'sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {listed}'
     rules = profile.retries, profile.signal_seconds, profile.exclude or ""
@@ -47,14 +46,17 @@ def array_script(one: Submission, root: Path, profile: Profile, resources: Resou
 def command_script(
     one: Submission, root: Path, profile: Profile, words: Sequence[str], *, inside: bool
 ) -> str:
-    """Of a small job that runs `tst-study WORDS`; `inside`: the container, or with the interpreter
-    that submits, beside Slurm's programs."""
+    """The batch script of a small job that runs `tst-study WORDS`.
+
+    `inside`: run it in the container; else with the interpreter that submits, beside Slurm's
+    programs.
+    """
     small, resources = profile.of_small_jobs()
     small = small if inside else small.model_copy(update={"srun": ()})
     python = _python(profile.container, small.srun, profile.python) if inside else _python()
     parameters = _parameters(one, small, resources)
     parameters["setup"] = ["TST_RUN=", *_setup(one, profile)]
-    if account := parameters["account"]:  # which the user may have said in a variable alone
+    if account := parameters["account"]:  # the user may have set it in a variable only
         parameters["setup"].append(f"export SBATCH_ACCOUNT={shlex.quote(account)}")
     # It listens to no signal and has nothing to save, so it is "warned" when its time is up.
     parameters["signal_delay_s"] = 1
@@ -64,8 +66,9 @@ def command_script(
 
 
 def _python(container: str = "", srun: Sequence[str] = (), python: str | None = None) -> str:
-    """The interpreter's words; in a container it starts where the study was submitted, as corpora
-    and trunks are named from there: an image has a working directory of its own."""
+    """The words that start Python. In a container it starts in the folder where the study was
+    submitted, because paths of corpora are relative to it and an image has a working directory of
+    its own."""
     words = shlex.quote(python or sys.executable)
     if not container and not any(option.startswith("--container") for option in srun):
         return words
@@ -74,7 +77,7 @@ def _python(container: str = "", srun: Sequence[str] = (), python: str | None = 
 
 
 def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
-    """In submitit's names; what is None is left out."""
+    """Options of the job, by submitit's names. Those that are None are left out."""
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     return {
         "job_name": one.name,
@@ -87,7 +90,7 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         "mem": memory,
         "time": resources.time,
         "partition": resources.partition,
-        # By which a user names it to all commands; the profile's word counts more.
+        # Users may set the account in this variable; the profile comes first.
         "account": profile.account or os.environ.get("SBATCH_ACCOUNT"),
         "qos": profile.qos,
         "constraint": profile.constraint,
@@ -95,33 +98,33 @@ def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict
         "signal_delay_s": profile.signal_seconds,
         "stderr_to_stdout": True,
         "wckey": None,  # submitit's own; a cluster that keeps such keys may refuse it
-        # Corpora and trunks are named from where the study was submitted.
+        # Paths of corpora are relative to the folder where the study was submitted.
         "additional_parameters": {
             "requeue": True,
             **({"kill-on-invalid-dep": "yes"} if one.dependency else {}),
             "chdir": os.getcwd(),
             **profile.gpus(resources),
-            # An option that is turned off is one that is not there.
+            # An option that is set to false is left out.
             **{name: value for name, value in profile.sbatch.items() if value is not False},
         },
-        # One dead rank takes the others down; none outlives the first to end by a minute.
+        # One dead rank ends the others, and none outlives the first to end by a minute.
         "srun_args": ["--kill-on-bad-exit=1", "--wait=60", *profile.srun],
     }
 
 
 def _setup(one: Submission, profile: Profile) -> list[str]:
-    """Lines before the ranks; each of the profile's own must succeed."""
+    """Lines of shell before the ranks start. Each line of the profile must succeed."""
     lines = [*(f"module load {shlex.quote(name)}" for name in profile.modules), *profile.setup]
     return [
         f"TST_PYTHON={shlex.quote(sys.executable)} TST_CODE={shlex.quote(one.code)}",
         'source "$TST_CODE/tst_study/experiments/slurm/launch.sh" || exit 1',
-        # The colon: a line may be a comment alone.
+        # The colon is for lines that are only a comment.
         *(f"{{ :\n{line}\n}} || tst_stop {shlex.quote(line)}" for line in lines),
         "trap - EXIT",
         'export PYTHONPATH="$TST_CODE${PYTHONPATH:+:$PYTHONPATH}"',
         "export PYTHONSAFEPATH=1",
         "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
-        # Since Slurm 22.05 a step no longer takes it over from its job.
+        # Since Slurm 22.05 a step does not inherit this from its job.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
     ]
 
@@ -139,11 +142,11 @@ def check_setup(lines: Sequence[str]) -> None:
 
 
 def script_text(folder: Path, command: str, parameters: Mapping[str, Any], count: int) -> str:
-    """The script that runs `command` in `srun`.
+    """The text of a batch script that runs `command` by `srun`.
 
-    `folder`: for its output. `parameters`: those of `submitit.SlurmExecutor`. `count`: elements of
-    its array. Raises `UserError` where Slurm is not here, or a value
-    would be more than a line of the script.
+    `folder`: where the output goes. `parameters`: those of `submitit.SlurmExecutor`. `count`: the
+    number of elements of the array. Raises `UserError` if Slurm is not installed here, or if a
+    value would add a line to the script.
     """
     from submitit import SlurmExecutor
 

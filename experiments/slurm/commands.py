@@ -1,4 +1,4 @@
-"""Slurm's own programs, called with an environment of our own and errors of one line."""
+"""Calls of Slurm's programs, with a clean environment and errors of one line."""
 
 import os
 import re
@@ -22,8 +22,8 @@ class NoAnswerError(SlurmError):
 
 
 def environment() -> dict[str, str]:
-    """This process' environment without what an enclosing job left there: it would override the
-    script's own options."""
+    """The environment of this process without the variables of an enclosing job, which would
+    override the options of a batch script."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") -> str:
-    """Standard output of a program. Raises `SlurmError`."""
+    """Run a program of Slurm's and return its standard output. Raises `SlurmError`."""
     if shutil.which(command[0]) is None:
         raise SlurmError(
             f"{command[0]}: not on the PATH; submit on a login node of a Slurm cluster"
@@ -64,7 +64,7 @@ def call(*command: str, pass_fds: Sequence[int] = (), standard_input: str = "") 
 
 
 def setting(name: str) -> str | None:
-    """A value of the cluster's configuration, such as `MaxArraySize`."""
+    """A value of the cluster's configuration, such as `MaxArraySize`; None if it is not set."""
     for line in call("scontrol", "show", "config").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == name:

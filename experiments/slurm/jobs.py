@@ -14,21 +14,21 @@ ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
     | {"PREEMPTED", "REVOKED", "TIMEOUT"}
 )
-"""Job states after which nothing comes; every other one is a job that will still do something."""
+"""Final job states. A job in any other state may still run."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 NEVER = "DependencyNeverSatisfied"
-"""Reason of a job that waits for one that failed."""
+"""Slurm's reason for a job that waits for one that has failed."""
 MARK = "tst-study:"
-"""Begins the comment of every job; the submission's id follows."""
+"""How the comment of every job begins; the id of its submission follows."""
 
 Key = tuple[str, int]
-"""Submission and place in its array."""
+"""The id of a submission, and an index in its array."""
 
 
 def in_the_queue() -> dict[Key, Job]:
-    """All of this user's jobs that the controller remembers, also those that ended lately.
+    """All jobs of this user that the controller remembers, including those that ended lately.
 
-    Raises `SlurmError` where it cannot be asked.
+    Raises `SlurmError` if the controller does not answer.
     """
     out = call("squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}",
                "--format=%F|%K|%T|%r|%k")  # fmt: skip
@@ -38,14 +38,14 @@ def in_the_queue() -> dict[Key, Job]:
         if not comment.startswith(MARK) or not place.isdigit():
             continue
         key = (comment.removeprefix(MARK), int(place))
-        # A requeued task can be listed twice for a moment: what is alive counts.
+        # A requeued task can be listed twice for a moment; the entry that is alive counts.
         if key not in jobs or not jobs[key].is_active:
             jobs[key] = _job(f"{array}_{place}", state, reason)
     return jobs
 
 
 def _job(id: str, state: str, reason: str) -> Job:
-    """As any launcher says it. `state` is Slurm's long name: PENDING, RUNNING, TIMEOUT, …"""
+    """A job as every launcher describes it. `state` is Slurm's long name: PENDING, TIMEOUT, …"""
     if state not in ENDED and reason != NEVER:
         return Job(id, "running") if state == "RUNNING" else Job(id, "queued", reason)
     cancelled = state == "CANCELLED" or reason == NEVER

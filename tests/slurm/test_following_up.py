@@ -28,9 +28,9 @@ from tests.slurm.test_submitters import FORK, slow_sbatch
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.commands import SlurmError
-from tst_study.experiments.slurm.handing_over import submit_to_slurm
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Resources, SmallJob
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.experiments.state.status import stopped

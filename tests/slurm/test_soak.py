@@ -18,8 +18,8 @@ from tst_study.config.schema import Config
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options
 from tst_study.experiments.plan.planner import Planner
-from tst_study.experiments.slurm.handing_over import submit_to_slurm
 from tst_study.experiments.slurm.profile import Profile, Resources
+from tst_study.experiments.slurm.submit import submit_to_slurm
 from tst_study.experiments.study import Study
 from tst_study.record import reader as run_record
 

@@ -18,7 +18,7 @@ from tests.experiments.fake_training import at, config, study_of
 from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
-from tst_study.experiments.launcher import Options, the_only_submitter
+from tst_study.experiments.launcher import Options, submission_lock
 from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
@@ -26,11 +26,11 @@ from tst_study.experiments.slurm import code_copy, commands, submission
 from tst_study.experiments.slurm.batch_script import array_script
 from tst_study.experiments.slurm.code_copy import keep_code
 from tst_study.experiments.slurm.commands import SlurmError
-from tst_study.experiments.slurm.handing_over import short_times
 from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
 from tst_study.experiments.slurm.submission import Submission
+from tst_study.experiments.slurm.submit import short_times
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import lock as run_lock
@@ -59,7 +59,7 @@ def test_a_second_submitter_says_that_it_waits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def submit() -> None:
-        with the_only_submitter(tmp_path):
+        with submission_lock(tmp_path):
             print("my turn")
 
     second, said = Thread(target=submit), ""
@@ -69,7 +69,7 @@ def test_a_second_submitter_says_that_it_waits(
         said += capsys.readouterr().err
         return said == f"{tmp_path}: another command submits or cleans it; waiting\n"
 
-    with the_only_submitter(tmp_path):
+    with submission_lock(tmp_path):
         second.start()
         wait_until(waits)
         assert second.is_alive()
@@ -83,7 +83,7 @@ def submitted(root: Path, programs: Path) -> Submission:
     one = submission.new(root, "", ["a-01230123"], keep_code(root))
     (root / one.runs[0] / "job").mkdir(parents=True)
     write_config(example(), root / one.runs[0])
-    with the_only_submitter(root) as lock:
+    with submission_lock(root) as lock:
         assert submission.submit(one, root, "", lock) == "12"
     return one
 
