@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,6 +27,8 @@ class PlannedRun:
     trunk: PlannedRun | None = None
     branch: str = ""
     """The name of the longest run that forks from this one, if this is a trunk."""
+    recorded: tuple[str, float] | None = None
+    """State and final held-out loss in the study's archive, for a run that is over there."""
 
     @property
     def run_id(self) -> str:
@@ -61,8 +62,12 @@ def state_and_damage(run: PlannedRun) -> tuple[str, str]:
     """
     there = run.fingerprint
     try:
-        with suppress(FileNotFoundError):
+        try:
             header = (run.folder / "run.json").read_bytes()
+        except FileNotFoundError:
+            if run.recorded:
+                return run.recorded[0], ""
+        else:
             # Thousands of records are looked at again and again: only a suspicious one is parsed.
             if there.encode() not in header or not header.endswith(b"}\n"):
                 there = run_record.read_header(run.folder)["fingerprint"]
@@ -107,6 +112,8 @@ def final_loss(run: PlannedRun) -> float | None:
         return float("inf")
     if ended != "done":
         return None
+    if run.recorded and not (run.folder / "run.json").exists():
+        return run.recorded[1]
     last = run.config.schedule.steps
     rows = [row for row in run_record.read(run.folder).evals if row["step"] == last]
     if not rows:

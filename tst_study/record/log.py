@@ -1,4 +1,4 @@
-"""The output of a launch while it trains: rows, status, progress line, trackers. Rank 0 writes it."""
+"""Output of a launch while it trains: rows, status, progress line, trackers. Rank 0 writes it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

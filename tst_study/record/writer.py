@@ -73,7 +73,7 @@ class RunWriter:
         read_status(self.folder)  # refuses a damaged one before the first step
 
     def start_segment(self, resumed_from: int | None, facts: Mapping[str, Any]) -> int:
-        """Begin a new segment and return its number. `facts`: command, host, devices, versions, …"""
+        """Begin a new segment and return its number. `facts`: command, host, versions, …"""
         earlier = read_segments(self.folder)
         self.segment = 1 + max((row["segment"] for row in earlier), default=-1)
         row = {"segment": self.segment, "resumed_from": resumed_from, "start": time.time(), **facts}
