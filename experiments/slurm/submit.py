@@ -22,7 +22,6 @@ from tst_study.experiments.slurm import submission
 from tst_study.experiments.slurm.batch_script import array_script, command_script
 from tst_study.experiments.slurm.code_copy import FOLDER, keep_code
 from tst_study.experiments.slurm.commands import SlurmError, call, setting
-from tst_study.experiments.slurm.launch import launches_of
 from tst_study.experiments.slurm.profile import Profile, Resources
 from tst_study.experiments.slurm.submission import COLLECT, REST, SMALL, known_jobs
 from tst_study.experiments.studies.catalogue import STUDIES
@@ -62,14 +61,12 @@ class Submitted:
     """Slurm's reasons for what it refused."""
     damaged: list[str] = field(default_factory=list)
     """Runs whose record cannot be read, and why."""
-    warnings: list[str] = field(default_factory=list)
     first_script: str = ""
     undecided: int = 0
     """Number of runs that depend on results of these, as those after a sweep do."""
 
     def lines(self) -> list[str]:
         text = [
-            *self.warnings,
             f"{len(self.over)} over, {len(self.adopted)} queued or running already",
             f"{len(self.new)} {'to be ' if self.dry else ''}submitted in {len(self.jobs)} arrays",
             *(f"{job}: {what}" for job, what in self.jobs.items()),
@@ -230,7 +227,6 @@ def submit_to_slurm(
                 result.adopted.append(run)
             elif not (options.only_new and job):
                 open_.append(run)
-        result.warnings = short_times(open_, profile)
         collects = options.collects and bool(open_)
         if collects and not options.dry:
             result.check_small_jobs()
@@ -245,19 +241,3 @@ def submit_to_slurm(
             named = [study.name, "--scale", study.scale, "--runs", place]
             result.follow_up(rest, [COLLECT, *(named if study.name in STUDIES else [place])])
     return result
-
-
-def short_times(runs: Sequence[PlannedRun], profile: Profile) -> list[str]:
-    """A line for each run that would be told to stop before its first step, judging by the longest
-    start-up that was cut short."""
-    said = []
-    for run in runs:
-        resources = profile.resources_of(*run.names)
-        early = [one.words for one in launches_of(run.folder) if one.outcome == "early"]
-        seconds = max((int(words.split()[0]) for words in early), default=0)
-        if seconds and 0 < resources.seconds <= seconds + profile.signal_seconds:
-            said.append(
-                f"{run.run_id}: its last start-up took {seconds} s or more, of time = "
-                f"{resources.time!r} with signal_seconds = {profile.signal_seconds}; say more time"
-            )
-    return said

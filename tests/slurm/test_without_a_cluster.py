@@ -19,7 +19,6 @@ from tests.input.answers import answer
 from tests.slurm.test_launching import wait_until
 from tst_study.errors import UserError
 from tst_study.experiments.launcher import Options, submission_lock
-from tst_study.experiments.plan.planned_run import PlannedRun
 from tst_study.experiments.plan.planner import Planner
 from tst_study.experiments.run_process import write_config
 from tst_study.experiments.slurm import code_copy, commands, submission
@@ -30,7 +29,6 @@ from tst_study.experiments.slurm.launch import remark
 from tst_study.experiments.slurm.launcher import Slurm
 from tst_study.experiments.slurm.profile import Profile, Resources, load_profile
 from tst_study.experiments.slurm.submission import Submission
-from tst_study.experiments.slurm.submit import short_times
 from tst_study.experiments.state.clean import delete, not_needed
 from tst_study.experiments.state.jobs import cancel_runs
 from tst_study.record import lock as run_lock
@@ -408,14 +406,3 @@ def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs:
     assert said.status == 2
     assert "cannot be trained on 3 ranks" in said.err
     assert not (tmp_path / "prepared").exists()
-
-
-def test_a_time_shorter_than_the_last_start_up_is_warned_of(tmp_path: Path) -> None:
-    run = PlannedRun(example("name=a"), "0" * 64, tmp_path / "a-01230123")
-    (run.folder / "job").mkdir(parents=True)
-    (run.folder / "job" / "launches").write_text("1 early 0 0 - 700 s\n1 69 0 5 - -\n")
-    short, enough = (Profile(resources=Resources(time=time)) for time in ("16", "17"))
-    (said,) = short_times([run], short)
-    assert "700 s" in said
-    assert "time = '16'" in said
-    assert short_times([run], enough) == []

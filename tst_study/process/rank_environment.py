@@ -2,13 +2,9 @@
 
 import os
 import re
-import stat
-import tempfile
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from tst_study.errors import UserError
 
@@ -22,7 +18,7 @@ ON_GPUS = {
     # Blocks that can grow keep the different sizes of phases and evaluations from leaving holes.
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     # A collective that hangs does not give its name. So each rank records its last collectives, and
-    # writes them to a file of its node (`DUMPS`) when the watchdog ends it.
+    # writes them to a file (`DUMPS`) when the watchdog ends it.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
@@ -62,29 +58,19 @@ def prepare_for_gpus(environment: MutableMapping[str, str] = os.environ) -> None
     """Set `ON_GPUS` and the place of `flight_record`, except for what is set already."""
     for name, value in ON_GPUS.items():
         environment.setdefault(name, value)
-    if DUMPS not in environment:
-        environment[DUMPS] = str(_private_folder() / "nccl_trace_rank_")
-
-
-def _private_folder() -> Path:
-    """A folder of this user's own among the machine's temporary files. In the shared one, somebody
-    else could have put a link under the name that a rank will write to."""
-    folder = Path(tempfile.gettempdir()) / f"tst-study-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-        return folder
-    return Path(tempfile.mkdtemp(prefix="tst-study-"))
+    # A place of the user's own: under a known name in /tmp somebody else could have put a link.
+    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written
+        folder = Path.home() / ".cache" / "tst-study"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"nccl-trace-{os.uname().nodename}-{os.getpid()}-rank"
+        environment.setdefault(DUMPS, str(folder / name))
 
 
 def flight_record(rank: int) -> str:
-    """Say where the last collectives of a rank of this node lie, if torch has written them."""
-    path = Path(f"{os.environ.get(DUMPS, '')}{rank}")
-    # An earlier job may have left one.
-    if not path.exists() or path.stat().st_mtime < psutil.Process().create_time():
-        return ""
-    return f"; its last collectives lie in {path} (torchfrtrace reads them)"
+    """Say where the last collectives of a rank lie, if torch has written them."""
+    path = f"{os.environ.get(DUMPS)}{rank}"
+    there = os.path.exists(path)
+    return f"; its last collectives lie in {path} (torchfrtrace reads them)" if there else ""
 
 
 def check_rank_variables() -> None:
