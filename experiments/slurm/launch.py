@@ -114,7 +114,7 @@ class Supervisor:
         job = self.folder / "job"
         (job / "ended").unlink(missing_ok=True)
         began, before = time.time(), _checkpoint(self.folder)
-        with open(job / "srun.txt", "wb") as errors:
+        with insist(lambda: open(job / "srun.txt", "wb"), PATIENCE, OSError) as errors:
             ranks = subprocess.Popen(command, stderr=errors)
         if self._time_is_up(ranks):
             outcome, node, words = "limit", "-", "stopped by the limit"
@@ -183,10 +183,9 @@ class Supervisor:
             # Slurm warns up to a minute early; if it came sooner, the job was preempted.
             if self.ends and time.time() <= self.ends - self.signal_seconds - 90:
                 said = STOPPED
-        node = first.partition(":")[0] if said == "crash" else ""
-        if node and os.environ["SLURM_JOB_NUM_NODES"] == "1":
-            node = os.environ["SLURM_JOB_NODELIST"]
-        return said, node or "-", first or f"status {status}"
+        alone = os.environ["SLURM_JOB_NUM_NODES"] == "1"
+        node = os.environ["SLURM_JOB_NODELIST"] if alone else first.partition(":")[0]
+        return said, (node if said == "crash" else "") or "-", first or f"status {status}"
 
     def _check_goes_back(self) -> None:
         """Raise `SlurmError` where the job was cancelled, or is about to be requeued anyway."""
@@ -235,7 +234,7 @@ def note(folder: Path, outcome: str, before: int, node: str, words: str) -> None
     """Add a line to `job/launches`. Raises `UserError`: launches that leave no line would not be
     counted, and would be made for ever."""
     path, after = folder / "job" / "launches", _checkpoint(folder)
-    with disk_errors_named(path), open(path, "a") as file:
+    with disk_errors_named(path), open(path, "a", encoding="utf8") as file:
         file.write(f"{time.time():.0f} {outcome} {before} {after} {node} {words}\n")
 
 

@@ -166,6 +166,8 @@ def test_a_set_up_that_fails_is_the_runs_last_word(
 ) -> None:
     (tmp_path / RUN).mkdir()
     mark(tmp_path / RUN, example(), "preempted", "SIGUSR2 at step 500")
+    assert launched(tmp_path, programs, modules=("cuda/99",)).returncode == 1
+    assert told(tmp_path) == ("failed", "set-up failed: module load cuda/99")
     assert launched(tmp_path, programs, "touch trained", setup=("true", line)).returncode == 1
     assert told(tmp_path) == ("failed", f"set-up failed: {said}")
     assert remark(tmp_path / RUN) == f"set-up failed: {said}"
@@ -183,7 +185,7 @@ ENDS = [
     ("echo 69 >job/ended; echo srun: error: n1: task 1: Killed >&2; exit 137", 69,
      "crash 0 0 n1 n1: task 1: Killed"),
     ("echo 'srun: error: n1: task 0: User defined signal 2' >&2; exit 140", 69, "early 0 0 - 0 s"),
-    ("exit 3", 69, "crash 0 0 - status 3"),
+    ("exit 3", 69, "crash 0 0 n1 status 3"),
 ]  # fmt: skip
 
 
