@@ -77,7 +77,7 @@ def _python(container: str = "", srun: Sequence[str] = (), python: str | None = 
 
 
 def _parameters(one: Submission, profile: Profile, resources: Resources) -> dict[str, Any]:
-    """Options of the job, by submitit's names. Those that are None are left out."""
+    """Options of the job, by submitit's names. None leaves an option out."""
     memory = f"{round(resources.memory_gb * 1024)}M" if resources.memory_gb else None
     return {
         "job_name": one.name,

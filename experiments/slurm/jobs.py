@@ -1,4 +1,4 @@
-"""What Slurm knows about a study's jobs.
+"""The jobs of a study, as Slurm knows them.
 
 A job is recognised by its comment, which names its submission, never by its id alone: ids begin
 anew when a controller loses its state.

@@ -72,7 +72,7 @@ def idle_launches(launches: Sequence[Launch]) -> int:
 
 
 def remark(folder: Path) -> str:
-    """What a person should know about a run's launches; empty where all went well."""
+    """A summary of a run's launches for people; empty if all went well."""
     launches = [one for one in launches_of(folder) if one.outcome != HELD]
     crashes = [one for one in launches if one.outcome == "crash"]
     idle = idle_launches(launches)

@@ -37,7 +37,7 @@ DEFAULT_MAX_ARRAY = 1001
 
 @dataclass
 class Submitted:
-    """What a call of `submit` has found and done."""
+    """The findings and actions of one call of `submit`."""
 
     root: Path
     profile: Profile
