@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tst_study.analysis.fits.law.superposition_law import fit_superposition_law
     from tst_study.analysis.fits.scaling.laws import fit_chinchilla
+    from tst_study.analysis.questions import ask
+    from tst_study.analysis.tables.source import load
 
 _HOME = {
+    "ask": "questions",
     "fit_chinchilla": "fits.scaling.laws",
     "fit_superposition_law": "fits.law.superposition_law",
+    "load": "tables.source",
 }
-__all__ = ["fit_chinchilla", "fit_superposition_law"]
+__all__ = ["ask", "fit_chinchilla", "fit_superposition_law", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,3 +29,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"tst_study.analysis.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -92,6 +92,10 @@ def analyse(
     form: Annotated[
         str | None, typer.Option(help="Of loss over size, for `compute`: parabola or akima.")
     ] = None,
+    huber: Annotated[
+        float | None,
+        typer.Option(min=1e-12, help="Delta of `chinchilla`'s loss on log L; 0.001 by default."),
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
@@ -100,7 +104,15 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from tst_study.analysis.questions import ask
 
-    answer = ask(question, runs or None, of_published=published, at=at, tokens=tokens, form=form)
+    answer = ask(
+        question,
+        runs or None,
+        of_published=published,
+        at=at,
+        tokens=tokens,
+        form=form,
+        huber=huber,
+    )
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
     else:

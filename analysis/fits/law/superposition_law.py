@@ -51,6 +51,8 @@ BOX: dict[str, tuple[float, float]] = {
 """Where fits start: log a, b, d, log ρ, m, q, κ, c. Nothing holds them there."""
 LINEAR = ("worth", "debt")
 """w and k, in nats: solved for at every start."""
+_NEAR = 0.02
+"""Relative distance from a fitted size or length that still counts as inside."""
 _STARTS = 24
 _REFINED = 6
 
@@ -90,11 +92,29 @@ class Law:
         bag_size: int,
         step_ratio: float,
         weighting: Weighting = "uniform",
+        *,
+        extrapolate: bool = False,
     ) -> float:
-        """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0."""
+        """Baseline loss minus loss after superposition, at equal steps; 0 at s = 1 or r = 0.
+
+        Raises `UserError` for a size or a length outside the fitted ones, unless `extrapolate`.
+        """
+        rows = settings(params, tokens, bag_size, step_ratio, weighting)
         if not 0 <= step_ratio < 1:
             raise UserError(f"step_ratio {step_ratio}: the law holds for 0 <= r < 1, with recovery")
-        return float(self.of_rows(settings(params, tokens, bag_size, step_ratio, weighting))[0])
+        gains = self.of_rows(rows)
+        if not extrapolate and (far := self.outside(params, tokens)):
+            raise UserError(f"{far}; `tst-study advise` says what is known there")
+        return float(gains[0])
+
+    def outside(self, params: float, tokens: float) -> str:
+        """Say why a model or a length lies beyond what was fitted; empty where it does not."""
+        for name, value, unit in (("params", params, "parameters"), ("tokens", tokens, "tokens")):
+            low, high = float(self.rows[name].min()), float(self.rows[name].max())
+            if not low * (1 - _NEAR) <= value <= high * (1 + _NEAR):
+                fitted = f"{low:.3g}" if high <= low * (1 + _NEAR) else f"{low:.3g} to {high:.3g}"
+                return f"{value:.3g} {unit}: outside what the law was fitted to ({fitted})"
+        return ""
 
     def of_rows(self, rows: pd.DataFrame) -> Floats:
         """Gains of rows with params, tokens, bag_size, step_ratio and targets, shape (n,)."""
