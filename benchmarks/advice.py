@@ -24,7 +24,6 @@ from tst_study.analysis.tables.archive import read_archive
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.atomic_files import write_json
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.text import big
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 CAMPAIGNS = {"campaign": "first campaign", "what-does-the-work": "second campaign"}
@@ -46,7 +45,7 @@ def left_out(rows: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, float]
     rows = rows.assign(gain=observed_gains(rows))
     rows = rows[(rows["weighting"] == "uniform")].reset_index(drop=True)
     fitted = [
-        (f"{big(out.iloc[0][name])} {name}", name, known, out)
+        (split.partition("→ ")[2], name, known, out)
         for split, parts in splits(rows).items()
         if "→" in split and "≤" not in split
         for name in ("params", "tokens")

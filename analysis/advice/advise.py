@@ -34,7 +34,7 @@ from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
 from tst_study.cost.devices import DEVICES, device_named, published_mfu
 from tst_study.errors import one_of
 from tst_study.statistics import smallest_detectable
-from tst_study.text import big, duration
+from tst_study.text import big, duration, memory_size
 
 REPEATS, REPEATED_DATA = 15.387756, (1487.7, 0.3526596)
 """R* and, of the data term, B and β of Muennighoff et al. 2023 (arXiv 2305.16264)."""
@@ -55,9 +55,9 @@ class Advice:
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        found: list[str] = []
+        found = [_title(self.run)]
         for title, said in self.sections.items():
-            found += [title]
+            found.append(title)
             for line in said:
                 found += wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
         return found
@@ -115,7 +115,7 @@ def advise(
     flops = flops or 6 * run.size * tokens
     hours, source = _hours(run, flops, device)
     sections = {
-        _title(run): _verdict(run),
+        "Verdict": _verdict(run),
         "What to run": _what(run),
         "What it should bring": _brings(run),
         "What it costs": _costs(run, flops, hours, source, gpus, price),
@@ -310,8 +310,9 @@ def _costs(
     price: float | None,
 ) -> list[str]:
     raw = run.setting.text * run.tokens
+    size = memory_size(raw * _TOKEN_BYTES).replace(".0 GB", " GB")
     said = [
-        f"Text: {big(raw)} raw tokens (what is read), {raw * _TOKEN_BYTES / 1e9:,.3g} GB at "
+        f"Text: {big(raw)} raw tokens (what is read), {size} at "
         f"{_TOKEN_BYTES} bytes a token; the baseline reads {big(run.tokens)}. Latent tokens "
         f"(positions computed): {big(run.tokens)} in both arms."
     ]
