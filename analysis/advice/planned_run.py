@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,11 @@ class PlannedRun:
     @property
     def mixture(self) -> bool:
         return self.size < self.params
+
+    @property
+    def title(self) -> str:
+        of = f" ({big(self.size)} active)" if self.mixture else ""
+        return f"{big(self.params)}{of} parameters, {big(self.tokens)} tokens"
 
     @cached_property
     def beyond(self) -> dict[str, float]:
@@ -164,9 +169,10 @@ def own_gain(row: dict[str, Any]) -> Gain:
     return Gain(row["gain"], row["gain"] - half, row["gain"] + half, source)
 
 
-def plain_here() -> dict[str, Any]:
-    """The paper's plain method in our campaigns, with the most seeds."""
-    rows = [row for row in published.evidence()["own"] if row["arm"] == PLAIN]
+def own_arm(name: Literal["plain", "output only", "better batch"]) -> dict[str, Any]:
+    """An arm of our campaigns, where it has the most seeds."""
+    label = {"plain": PLAIN, "output only": OUTPUT_ONLY, "better batch": BETTER_BATCH}[name]
+    rows = [row for row in published.evidence()["own"] if row["arm"] == label]
     return max(rows, key=lambda row: int(row["seeds"]))
 
 

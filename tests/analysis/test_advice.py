@@ -83,7 +83,7 @@ def test_each_run_gets_a_verdict_with_its_grade_and_never_a_refusal(
     assert verdict in first
     assert evidence.startswith(f"Evidence: {grade}")
     assert len(found.sections) == 6
-    assert max(map(len, found.lines())) <= 100
+    assert max(len(line) for line in found.lines() if "$ " not in line) <= 100
     assert len(found.lines()) <= 50
     assert run.setting.text * run.tokens <= asked.get("text", math.inf) or run.setting.output_only
     if run.gain.low is not None:
@@ -120,12 +120,13 @@ def test_the_law_is_not_followed_in_its_choice_while_it_does_not_beat_its_null()
 def test_hours_and_money_are_of_both_arms_and_of_what_is_saved() -> None:
     plain = analysis.advise(1e9, 1e11, device="H100", gpus=64, price=2.5)
     least, most = plain.data["gpu_hours"]
+    money = f"{2.5 * least:,.0f}–{2.5 * most:,.0f} at 2.5 an hour"
     assert least == pytest.approx(6e20 / (989e12 * 0.48) / 3600)
     assert most == pytest.approx(6e20 / (989e12 * 0.31) / 3600)
     said = " ".join(plain.sections["What it costs"])
     assert "250B raw tokens" in said
     assert "1,000 GB" in said
-    assert "881–1,359 at 2.5 an hour" in said
+    assert money in said
     with pytest.raises(UserError, match="'H1000' is not known; did you mean 'H100'"):
         analysis.advise(1e9, 1e11, device="H1000")
 
