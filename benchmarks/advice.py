@@ -1,4 +1,4 @@
-"""What `tst-study advise` stands on, as data: `analysis/published/evidence.json`.
+"""Writes the evidence behind `tst-study advise`: `analysis/published/evidence.json`.
 
     python -m benchmarks.advice
 
@@ -82,7 +82,7 @@ def _judged(
     error: dict[str, float],
     among: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Of one size and length: the share of gains up to r = 0.5 that the interval holds, and how far
+    """Judge a law at one size and length: the share of gains up to r = 0.5 that the interval holds, and how far
     the cells chosen by the law and by both nulls lie from the best one, nats."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]

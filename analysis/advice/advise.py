@@ -43,7 +43,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Advice:
-    """What `advise` says, for people (`sections`) and for programs (`data`)."""
+    """The answer of `advise`, for people (`sections`) and for programs (`data`)."""
 
     run: PlannedRun
     sections: dict[str, list[str]]

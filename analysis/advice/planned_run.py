@@ -84,7 +84,7 @@ class PlannedRun:
 
     @cached_property
     def nearest(self) -> dict[str, Any]:
-        """Of `published_runs` of this kind the nearest, with its distance `far` in e-folds."""
+        """The nearest published run of this kind, with its distance `far` in e-folds."""
         known = published_runs()
         known = known[known["mixture"] == self.mixture]
         return next(rows_of(known.assign(far=self._far(known)).sort_values("far")))
@@ -145,8 +145,8 @@ class PlannedRun:
 
     @cached_property
     def gain(self) -> Gain:
-        """What one pair of runs at the setting advised should show; in our campaigns' place their
-        mean over seeds."""
+        """The gain that one pair of runs at the setting advised should show. Where our campaigns
+        were, it is their mean over seeds."""
         if self.own and self.setting == self.first:
             return own_gain(self.own.get(OUTPUT_ONLY, self.own[PLAIN]))
         if self.setting.output_only or self.grade == "no evidence":
@@ -163,7 +163,7 @@ class PlannedRun:
 
 
 def own_gain(row: dict[str, Any]) -> Gain:
-    """Of an arm of our campaigns, by a t-test of its paired differences."""
+    """The gain of an arm of our campaigns, with the t-interval of its paired differences."""
     half = critical_t(row["seeds"] - 1) * row["deviation"] / math.sqrt(row["seeds"])
     source = f"our {row['source']}, {row['seeds']} seeds, paired t"
     return Gain(row["gain"], row["gain"] - half, row["gain"] + half, source)
