@@ -67,7 +67,7 @@ def import_(
 @verb(
     verbs,
     RESULTS,
-    "tst-study advise --params 1B --tokens 100B --text 200B --gpus 64 --device H100 --price 2.5",
+    "tst-study advise --params 1B --tokens 100B --text 200B --device H100 --price 2.5",
     "tst-study advise --config run.toml",
 )
 def advise(
