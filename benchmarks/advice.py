@@ -82,8 +82,8 @@ def _judged(
     error: dict[str, float],
     among: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Judge a law at one size and length: the share of gains up to r = 0.5 that the interval holds, and how far
-    the cells chosen by the law and by both nulls lie from the best one, nats."""
+    """Judge a law at one size and length: the share of gains up to r = 0.5 that its interval holds,
+    and how far the cells chosen by the law and by both nulls lie from the best one, nats."""
     params, tokens = (float(out[name].iloc[0]) for name in ("params", "tokens"))
     near = out[out["step_ratio"] <= CHOSEN_FROM]
     gains, half = expected(law, near, error)
