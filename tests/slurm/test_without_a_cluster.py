@@ -327,7 +327,7 @@ def test_a_dry_run_shows_arrays_and_the_first_script_and_leaves_nothing(
     said = answer(words, tmp_path)
     assert (said.status, said.err) == (0, "")
     sizes = [int(n) for n in re.findall(r"^array\d: runs: (\d+); each: nodes: 1", said.out, re.M)]
-    assert (sum(sizes), max(sizes)) == (8, 3)
+    assert (sum(sizes), max(sizes)) == (10, 3)
     assert "#SBATCH --array=0-2%3" in said.out
     assert [path.name for path in tmp_path.iterdir() if path != programs] == ["slurm.toml"]
     says(programs / "sbatch", '[ "$1" != --test-only ] || { echo no such account >&2; exit 1; }')
