@@ -26,7 +26,7 @@ from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, one_of
+from tst_study.errors import UserError, not_installed, one_of
 from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
@@ -64,7 +64,7 @@ def export(
             the folder cannot be written, or another process has written it meanwhile.
     """
     if find_spec("safetensors") is None:
-        raise UserError("safetensors is not installed; pip install 'tst-study[export]'")
+        raise UserError(not_installed("safetensors"))
     to = Path(to)
     empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
     if not to.name or (to.exists() and not empty):
