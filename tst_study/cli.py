@@ -115,7 +115,7 @@ def data_generate(
     name="adopt",
 )
 def data_adopt(
-    files: Annotated[list[Path], typer.Argument(help="Token files (.bin) of one folder.")],
+    files: Annotated[list[Path], typer.Argument(help="Token files (.bin, .ds) of one folder.")],
     vocabulary_size: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Of what made the ids.")
     ] = None,
@@ -128,8 +128,11 @@ def data_adopt(
     dtype: Annotated[
         str | None, typer.Option(help="Of files without .idx, such as nanoGPT's: uint16, int32, …")
     ] = None,
+    header_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Before the ids; llm.c's headers are recognised.")
+    ] = None,
 ) -> None:
-    """Write the manifest of token files made elsewhere: Megatron's, nanoGPT's."""
+    """Describe token files of Megatron, nanoGPT, llm.c, modded-nanogpt or datatrove."""
     from tst_study.data.preparation.adopt import adopt
 
     made = adopt(
@@ -138,6 +141,7 @@ def data_adopt(
         tokenizer=tokenizer,
         end_of_document=end_of_document,
         dtype=dtype,
+        header_bytes=header_bytes,
     )
     _say_prepared(files[0].parent, made)
 

@@ -116,14 +116,6 @@ def saved(folder: Path, texts: list[str]) -> Path:
     return folder / "train"
 
 
-def with_mds(folder: Path, texts: list[str]) -> Path:
-    streaming = pytest.importorskip("streaming")
-    with streaming.MDSWriter(out=str(folder), columns={"text": "str"}) as out:
-        for text in texts:
-            out.write({"text": text})
-    return folder
-
-
 def with_parquet(folder: Path, texts: list[str]) -> Path:
     folder.mkdir()
     for number, part in enumerate((texts[:40], texts[40:])):
@@ -139,7 +131,7 @@ def with_jsonl(folder: Path, texts: list[str]) -> str:
     return f"hf://{folder}"
 
 
-@pytest.mark.parametrize("make", [saved, with_mds, with_parquet, with_jsonl])
+@pytest.mark.parametrize("make", [saved, with_parquet, with_jsonl])
 def test_rows_of_a_library_are_read_and_gone_on_with(tmp_path, monkeypatch, make):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(module, "SHARD_BYTES", 1000)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,7 +259,6 @@ TEXTS = {
 REQUESTS = [
     (["--source", "hf:///nowhere"], "source hf:///nowhere: cannot be read"),
     (["--source", "splits"], "source splits: holds several splits; name one, such as splits/train"),
-    (["--source", "mds"], "pip install mosaicml-streaming"),
     (["--source", "fifo.txt"], "fifo.txt: is a pipe or device"),
     (["--source", "/dev/zero"], "/dev/zero: "),
     (["--source", "nowhere.txt"], "nowhere.txt: no such file"),
@@ -309,19 +307,17 @@ USUAL = {"--to": "out", "--tokenizer": "bytes"}
 def test_what_no_corpus_can_be_made_of_is_named(
     words: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     expected: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "streaming", None)
-    for folder in ("odd", "empty", "full", "splits", "mds"):
+    for folder in ("odd", "empty", "full", "splits"):
         (tmp_path / folder).mkdir()
     for name, (content, _) in TEXTS.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "good.txt").write_text("a good text " * 20)
     (tmp_path / "odd" / os.fsdecode(b"\xff.txt")).touch()
     (tmp_path / "ids.bin").write_bytes(b"\1\2BC\3")
-    for file in ("full/thesis.tex", "splits/dataset_dict.json", "mds/index.json"):
+    for file in ("full/thesis.tex", "splits/dataset_dict.json"):
         (tmp_path / file).touch()
     os.mkfifo(tmp_path / "fifo.txt")
     (tmp_path / "words").symlink_to(words)

@@ -143,14 +143,15 @@ def _check_block(
     size = BLOCK_BYTES // file.dtype.itemsize
     ids = file.tokens[number * size : (number + 1) * size]
     if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":
-        place = f"what lies at bytes {number * BLOCK_BYTES:,} to {(number + 1) * BLOCK_BYTES:,} "
+        first = file.header_bytes + number * BLOCK_BYTES
+        place = f"what lies at bytes {first:,} to {first + BLOCK_BYTES:,} "
         raise _changed(bin_path(file.prefix), place)
     if ids.size and (ids.max() >= vocabulary_size or ids.min() < 0):
         at = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
         raise UserError(
             f"{bin_path(file.prefix)}: token {number * size + at:,} is {ids[at]}, outside the "
-            f"vocabulary of {vocabulary_size}; another tokenizer made it, or the file is damaged: "
-            "prepare it again"
+            f"vocabulary of {vocabulary_size}; another tokenizer made it, the ids follow a header "
+            "(`data adopt --header-bytes`), or the file is damaged: prepare it again"
         )
     return ids
 
