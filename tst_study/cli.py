@@ -65,9 +65,12 @@ def data_prepare(
     limit_bytes: Annotated[
         int | None, typer.Option(min=1, help="Stop after about this many bytes of text.")
     ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="One of N shares, for `data merge` to join.")
+    ] = None,
 ) -> None:
     """Turn text into token files. Goes on where an interrupted call left off."""
-    from tst_study.data.preparation.prepare import prepare
+    from tst_study.data.preparation.prepare import prepare, prepare_shard
     from tst_study.data.preparation.request import Request
 
     request = Request(
@@ -79,7 +82,27 @@ def data_prepare(
         end_of_document=end_of_document,
         limit_bytes=limit_bytes,
     )
-    _say_prepared(to, prepare(request, to))
+    manifest = prepare(request, to) if shard is None else prepare_shard(request, to, shard)
+    if manifest is not None:
+        _say_prepared(to, manifest)
+    else:
+        print(f"{to}: shard {shard} is tokenised; then: tst-study data merge {quote(str(to))}")
+
+
+@verb(
+    data,
+    "",
+    "tst-study data merge prepared/mine",
+    "tst-study data merge /scratch/dclm",
+    name="merge",
+)
+def data_merge(
+    folder: Annotated[Path, typer.Argument(help="Folder that every `--shard` has written to.")],
+) -> None:
+    """Put the shards of `data prepare --shard` together."""
+    from tst_study.data.preparation.prepare import merge
+
+    _say_prepared(folder, merge(folder))
 
 
 @verb(

@@ -283,13 +283,13 @@ REQUESTS = [
 
 
 ADOPTIONS = [
-    (["none.bin"], "none.bin: is no file"),
+    (["none.bin"], "none.bin: is not a file"),
     (["ids.bin"], "--vocabulary-size: missing"),
     (["ids.bin", "--vocabulary-size", "9"], "ids.idx: is missing; say how the ids lie in ids.bin"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint17"], "did you mean 'uint16'?"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint16"], "ids.bin: cannot be read as ui"),
     (["ids.bin", "--vocabulary-size", "9", "--dtype", "uint8"], "ids.bin: token 2 is 66, outside"),
-    (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids: lies in another folder"),
+    (["ids.bin", "a/ids.bin", "--vocabulary-size", "9"], "a/ids.bin: lies in another folder"),
     (["ids.bin", "--tokenizer", "ids.bin"], "ids.bin: is not a tokenizer.json"),
     (["words/train.bin", "--vocabulary-size", "9"], "manifest.json: is of a prepared folder"),
 ]  # fmt: skip
