@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,27 @@ FINGERPRINT_PARTS, FINGERPRINT_PART_BYTES = 256, 16_384
 
 
 def fingerprint(prefix: str | Path) -> str:
-    """What tells a token file from another: a sha256 in milliseconds, also for terabytes.
+    """Tell a token file from another by a `sampled_sha256` of its `.idx` and `.bin`.
 
-    Of `.idx` and `.bin` each, the size and 256 parts of 16 KiB, evenly spaced from the first byte
-    to the last, are hashed (everything, up to 4 MiB). Another text, order, tokenizer or split
-    shifts what follows and so changes it; a few altered bytes between the parts would not. For
-    those there are the digests in the manifest, which `check_sample` and `verify` look at.
+    Another text, order, tokenizer or split shifts what follows and so changes it; a few altered
+    bytes between the parts would not. The digests in the manifest, which `check_sample` and
+    `verify` look at, find those.
 
     Raises `UserError` where a file of the pair cannot be read.
     """
+    return sampled_sha256([idx_path(prefix), bin_path(prefix)])
+
+
+def sampled_sha256(paths: Iterable[Path]) -> str:
+    """Hash files in milliseconds, also where they hold terabytes.
+
+    The size of each is hashed, and 256 parts of 16 KiB, evenly spaced from the first byte to the
+    last; all of a file of up to 4 MiB.
+
+    Raises `UserError` where one cannot be read.
+    """
     digest = hashlib.sha256()
-    for path in (idx_path(prefix), bin_path(prefix)):
+    for path in paths:
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from tst_study.config.architecture import check_same_model
 from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.data.held_out import HeldOut, held_out
-from tst_study.data.integrity import check_sample, recorded_fingerprint
+from tst_study.data.integrity import check_sample, recorded_fingerprint, sampled_sha256
 from tst_study.data.manifest import TOKENIZER, Split, held_out_prefix, open_split, token_prefix
 from tst_study.data.token_stream import Corpus, TokenStream
 from tst_study.errors import UserError
@@ -74,7 +75,20 @@ def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
         }
         for corpus, split in zip(data.corpora, splits, strict=True)
     ]
-    return {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}, held
+    found = {"corpora": corpora, "validation": of_held_out, "tokenizer": tokenizer}
+    return found | _initial_weights(config), held
+
+
+def _initial_weights(config: Config) -> dict[str, str]:
+    """Fingerprint the weights that the run begins with, unless its seed draws them."""
+    folder = config.weights_folder
+    if folder is None:
+        return {}
+    check_same_model(folder, config.model.model_dump())
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"fork_from: {folder} has no .safetensors; save the model in that form")
+    return {"initial_weights": sampled_sha256(files)}
 
 
 def _tokenizer_of(splits: list[Split]) -> str | None:

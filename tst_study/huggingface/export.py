@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from tst_study.atomic_files import disk_errors_named
 from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
 from tst_study.errors import UserError, not_installed, one_of
-from tst_study.huggingface.architecture import to_huggingface
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer

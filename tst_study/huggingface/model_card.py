@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tst_study.checkpoints.trained_run import TrainedRun
+from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import to_dict, to_toml
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.data.manifest import Manifest, manifest_of, token_prefix
 from tst_study.errors import UserError, one_of
-from tst_study.huggingface.architecture import architecture_of
 from tst_study.huggingface.tokenizer_files import RunTokenizer
 from tst_study.record.reader import Evaluation, RunRecord, measures
 from tst_study.text import printable

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tst_study.config.architecture import architecture_of
 from tst_study.config.schema import Model
-from tst_study.huggingface.architecture import architecture_of
 
 Part = Literal["whole", "query", "key", "value", "gate", "up"]
 
