@@ -348,7 +348,7 @@ def _is_done(config: Config, folder: Path) -> bool:
     verbs,
     ONE_RUN,
     "tst-study export runs/mine/run-1a2b3c4d --to exported",
-    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000",
+    "tst-study export runs/mine/run-1a2b3c4d --to exported --step 2000 --push me/mine",
 )
 def export(
     run: TrainedRunFolder,
@@ -372,6 +372,9 @@ def export(
     form: Annotated[
         str, typer.Option(help="huggingface, or megatron: the weights for Megatron-Core.")
     ] = "huggingface",
+    push: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Upload to the hub; a new place is private.")
+    ] = None,
 ) -> None:
     """Write a run's checkpoint as an ordinary Hugging Face model."""
     from tst_study.checkpoints.trained_run import open_run
@@ -380,9 +383,9 @@ def export(
     opened = open_run(run, step)
     found = tokenizer_of_run(opened, tokenizer)
 
-    from tst_study.huggingface.export import export as write_export
+    from tst_study.huggingface import export as exports
 
-    made = write_export(
+    made = exports.export(
         opened,
         to,
         found,
@@ -391,6 +394,8 @@ def export(
         form=form,
     )
     print(f"step {opened.step} of {run}: {made}")
+    if push is not None:
+        print(f"uploaded to {exports.push(made, push)}")
 
 
 @verb(

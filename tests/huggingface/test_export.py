@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import tomllib
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from threading import Thread
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -199,6 +202,66 @@ def test_the_hub_reads_the_fields_of_the_card(llama: tuple[Path, Path], tmp_path
     assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
     assert (data.datasets, data.base_model) == (["a/b"], ["o/m"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
+
+
+def test_what_was_measured_is_in_the_model_index(llama: tuple[Path, Path]) -> None:
+    from huggingface_hub import ModelCard
+
+    final = run_record.read(llama[0]).evals[-1]
+    results = ModelCard.load(llama[1] / "README.md").data.eval_results
+    found = {one.metric_type: (one.dataset_name, one.metric_value) for one in results}
+    assert found == {
+        name: (final["eval_set"], final[name]) for name in ("nats_per_token", "bits_per_byte")
+    }
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's interface as an upload needs; every file comes inside the commit."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        answer: dict[str, Any] = {"errors": [], "warnings": []}
+        if self.path == "/api/repos/create":
+            answer = {"url": f"http://{self.headers['Host']}/me/mine"}
+        elif "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(content)["files"]]
+            modes = [{"path": name, "uploadMode": "regular"} for name in names]
+            answer = {"files": [{**mode, "shouldIgnore": False} for mode in modes]}
+        elif "/commit/" in self.path:
+            for line in map(json.loads, content.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            answer = {
+                "commitUrl": f"http://{self.headers['Host']}/me/mine/commit/1",
+                "commitOid": "1",
+            }
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def test_an_export_is_pushed_file_by_file(
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    hub = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub)
+    monkeypatch.setenv("HF_TOKEN", "none")
+    made = tmp_path / "made"
+    said = tst_study("export", llama[0], "--to", made, "--push", "me/mine")
+    server.shutdown()
+    assert Hub.files == {path.name: path.read_bytes() for path in made.iterdir()}
+    assert "model.safetensors" in Hub.files
+    assert said.splitlines()[1] == f"uploaded to {hub}/me/mine"
+    server.server_close()
+    with pytest.raises(UserError, match=r"--push me/mine: .*made is whole: log in with `hf auth"):
+        export_module.push(made, "me/mine")
 
 
 def test_a_dataset_that_was_streamed_is_on_the_card(

@@ -27,7 +27,7 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, not_installed, one_of
+from tst_study.errors import UserError, first_line, not_installed, one_of
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
@@ -98,6 +98,26 @@ def export(
         text = model_card(run, read(run.folder), _name(dtype), tokenizer, fields)
         (beside / "README.md").write_text(text, encoding="utf8")
     return to
+
+
+def push(folder: Path, name: str) -> str:
+    """Upload an export to the Hugging Face hub, and return its address.
+
+    A repository that is not there yet is made, and is private. Raises `UserError` where the hub
+    refuses.
+    """
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    try:
+        place = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=place.repo_id, folder_path=folder)
+    except Exception as error:  # network, authorisation, a name that is none: the hub has many
+        raise UserError(
+            f"--push {name}: the hub refuses ({first_line(error)}); {folder} is whole: log in with "
+            f"`hf auth login`, then `hf upload {name} {folder}`"
+        ) from error
+    return str(place)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def model_card(
     manifests = [_manifest(corpus.path) for corpus in run.config.data.corpora]
     counters, setting = run.counters(), SuperpositionSetting.from_config(to_dict(run.config))
     return templates.get_template("model_card.md.jinja").render(
-        front_matter=Markup(_front_matter(run, manifests, fields or {})),
+        front_matter=Markup(_front_matter(run, record, manifests, fields or {})),
         config=run.config,
         plan=run.plan,
         phase=run.phase,
@@ -79,7 +79,7 @@ def model_card(
         if run.plan["superposed_steps"]
         else "next-token training from the first step on (a baseline)",
         training=list(_training(run, record, setting)),
-        losses=[_loss(row) for row in record.evals if row["step"] == run.step],
+        losses=[_loss(row) for row in _at(run, record.evals)],
         tasks=list(_tasks(run, record)),
         corpora=list(_corpora(run, manifests)),
         epochs=f"{counters['raw_tokens'] / run.header['unique_raw_tokens']:.3g}",
@@ -96,9 +96,15 @@ def _plain(value: Any) -> str:
 
 
 def _front_matter(
-    run: TrainedRun, manifests: Iterable[Manifest | None], fields: Mapping[str, list[str]]
+    run: TrainedRun,
+    record: RunRecord,
+    manifests: Iterable[Manifest | None],
+    fields: Mapping[str, list[str]],
 ) -> str:
-    """YAML by Hugging Face's own class. Data sets of the hub are known from the corpora."""
+    """Write YAML by Hugging Face's own class.
+
+    It names the data sets of the hub among the corpora, and all that was measured (`model-index`).
+    """
     from huggingface_hub import ModelCardData
 
     sources = [source.name for manifest in manifests if manifest for source in manifest.sources]
@@ -113,8 +119,31 @@ def _front_matter(
         language=fields.get("language"),
         datasets=list(dict.fromkeys(datasets)) or None,
         base_model=fields.get("base_model"),
+        model_name=_plain(run.config.name),
+        eval_results=list(_results(run, record)) or None,
     )
     return f"{data.to_yaml()}\n"
+
+
+def _results(run: TrainedRun, record: RunRecord) -> Iterator[Any]:
+    """List the measurements of this checkpoint in the form of the hub's `model-index`."""
+    from huggingface_hub import EvalResult
+
+    losses = ("nats_per_token", "bits_per_byte")
+    found = [
+        (row["eval_set"], name, row[name]) for row in _at(run, record.evals) for name in losses
+    ]
+    for row in _at(run, record.tasks):
+        found += [(row["task"], name, value) for name, value, _ in measures(row["metrics"])]
+    for data, name, value in found:
+        if value is not None:
+            where = _plain(data)
+            yield EvalResult("text-generation", where, where, _plain(name), value)
+
+
+def _at(run: TrainedRun, rows: Iterable[Any]) -> list[Any]:
+    """Pick the rows of this checkpoint's step."""
+    return [row for row in rows if row["step"] == run.step]
 
 
 def _size(parameters: Mapping[str, int]) -> str:
@@ -155,7 +184,7 @@ def _loss(row: Evaluation) -> tuple[str, ...]:
 
 
 def _tasks(run: TrainedRun, record: RunRecord) -> Iterator[tuple[str, ...]]:
-    for row in (row for row in record.tasks if row["step"] == run.step):
+    for row in _at(run, record.tasks):
         for name, value, error in measures(row["metrics"]):
             shown = f"{value:.4f}" + ("" if error is None else f" ± {1.96 * error:.4f}")
             yield row["task"], row["data"], name, shown, f"{row['samples']:,}"
