@@ -250,12 +250,6 @@ def test_shards_made_at_once_merge_to_the_same_bytes(tmp_path, monkeypatch, coun
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0"])
-def test_a_shard_that_is_none_is_refused(tmp_path, shard):
-    with pytest.raises(UserError, match=f"--shard {shard}: write it as i/n"):
-        module.prepare_shard(Request(["books"], "bytes"), tmp_path / "out", shard)
-
-
 def test_token_files_of_a_preparation_that_has_not_ended_are_not_read(tmp_path, monkeypatch):
     """They are whole, but a run would not know its tokenizer, and so be another run. Nor are they
     text, where a folder of text is prepared into itself."""

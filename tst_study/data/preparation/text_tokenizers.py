@@ -21,6 +21,7 @@ from tst_study.errors import UserError, first_line
 
 END_OF_DOCUMENT = "<|endoftext|>"
 KNOWN_ENDS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+CONVERSION = "docs/data.md converts files of SentencePiece and tiktoken by a line each"
 
 # The library spells every byte as a printable character: the byte's own where it is printable,
 # and the characters from 256 on for the others (GPT-2's table).
@@ -59,7 +60,7 @@ class Tokenizer:
         try:
             self._library = LibraryTokenizer.from_str(content.decode())
         except Exception as error:  # the library raises bare Exception
-            raise UserError(f"{source}: is not a tokenizer.json ({error})") from error
+            raise UserError(f"{source}: is not a tokenizer.json ({error}); {CONVERSION}") from error
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -139,7 +140,9 @@ def read_tokenizer(
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: no tokenizer can be read there ({error.strerror})") from error
+        raise UserError(
+            f"{path}: no tokenizer can be read there ({error.strerror}); {CONVERSION}"
+        ) from error
     if content == _byte_tokenizer_json():
         return byte_tokenizer()
     return Tokenizer(content, kind, end or _end_beside(path), str(path))
