@@ -106,9 +106,12 @@ def test_the_weights_and_not_their_place_are_part_of_the_run(
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another kind": ({"model_type": "gpt2"}, "model_type 'gpt2' is not known"),
-    "scaled rotary positions": ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+    "scaled rotary positions": (
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+        "rope_type is 'linear'; we have 'default' alone",
+    ),
     "biases": ({"attention_bias": True}, "attention_bias is True; we have False alone"),
-    "no width": ({"hidden_size": None}, "model.hidden_size: None"),
+    "no width": ({"hidden_size": None}, "no config.json that transformers reads"),
     "another shape": ({"intermediate_size": 48}, r"mlp.gate_proj.weight is \(32, 16\), not"),
     "more layers": ({"num_hidden_layers": 3}, "has no tensor model.layers.2.input_layernorm"),
 }
@@ -129,10 +132,10 @@ def test_a_model_that_our_layers_are_not_is_refused(
 def test_a_place_without_a_model_and_a_shape_that_is_not_its_are_refused(
     llama: Path, documents: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"nowhere/config\.json: cannot be read \(.*name the fold"):
+    with pytest.raises(UserError, match=r"nowhere: has no config\.json that transformers"):
         forked(documents, tmp_path / "nowhere")
     for wrong, said in (
-        ("fork_from=exported", r"fork_from: 'exported': .*write hf:FOLDER"),
+        ("fork_from=exported", r"fork_from: 'exported': .* match pattern '\^hf:"),
         ("execution.fork_from=hf:x", r"execution\.fork_from: 'hf:x': .*outside \[execution\]"),
     ):
         with pytest.raises(UserError, match=said):

@@ -6,7 +6,6 @@ no code of ours is needed to load it. A run may begin with the weights of such a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ OURS_ALONE = {
     "mlp_bias": False,
     "use_sliding_window": False,
     "sliding_window": None,
-    "rope_scaling": None,
+    "rope_type": "default",
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
     "norm_topk_prob": True,
@@ -122,36 +121,30 @@ def from_huggingface(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` where there is none, or our layers compute something else than its own.
     """
-    path = folder / "config.json"
+    from transformers import AutoConfig
+
+    kinds = {kind.model_type: kind for kind in ARCHITECTURES}
     try:
-        theirs = {"mlp_only_layers": [], **json.loads(path.read_bytes())}
-        kinds = {kind.model_type: kind for kind in ARCHITECTURES}
-        kind = kinds[one_of(theirs.get("model_type"), kinds, f"{path}: model_type")]
-        rope = theirs.get("rope_parameters") or {}
-        theirs = {"rope_theta": rope.get("rope_theta"), "tie_word_embeddings": False} | theirs
-        theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
-        if theirs.get("head_dim") is None:
-            theirs["head_dim"] = theirs["hidden_size"] // theirs["num_attention_heads"]
-        if kind.model_type == "qwen3_moe":
-            # Releases from 5 on write this key and read both.
-            theirs.setdefault("num_experts", theirs.get("num_local_experts"))
-            theirs.setdefault("norm_topk_prob", False)
-        for key, ours in OURS_ALONE.items():
-            if theirs.get(key, ours) != ours:
-                raise UserError(f"{path}: {key} is {theirs[key]!r}; we have {ours!r} alone")
-        if rope.get("rope_type", "default") != "default":
-            raise UserError(f"{path}: rope_type is {rope['rope_type']!r}; we have 'default' alone")
-        found = {ours: theirs[key] for ours, key in SHAPE.items()} | {"qk_norm": kind.qk_norm}
-        if kind.expert_count:
-            found["experts"] = {
-                "count": theirs[kind.expert_count],
-                "per_token": theirs["num_experts_per_tok"],
-                "feed_forward_size": theirs[kind.expert_width],
-            }
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever stands in the file, and versions that differ
         raise UserError(
-            f"{path}: cannot be read ({first_line(error)}); name the folder of a Hugging Face model"
+            f"fork_from: {folder}: has no config.json that transformers reads ({first_line(error)})"
         ) from None
+    kind = kinds[one_of(theirs.model_type, kinds, f"fork_from: {folder}: model_type")]
+    rope = theirs.rope_parameters
+    for key, ours in OURS_ALONE.items():
+        value = rope["rope_type"] if key == "rope_type" else getattr(theirs, key, ours)
+        if value != ours:
+            raise UserError(f"fork_from: {folder}: {key} is {value!r}; we have {ours!r} alone")
+    found = {ours: getattr(theirs, key, None) for ours, key in SHAPE.items()}
+    found |= {"rope_theta": rope["rope_theta"], "qk_norm": kind.qk_norm}
+    found["head_size"] = found["head_size"] or theirs.hidden_size // theirs.num_attention_heads
+    if kind.expert_count:
+        found["experts"] = {
+            "count": getattr(theirs, kind.expert_count),
+            "per_token": theirs.num_experts_per_tok,
+            "feed_forward_size": getattr(theirs, kind.expert_width),
+        }
     return found
 
 

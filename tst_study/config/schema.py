@@ -57,14 +57,9 @@ def _fit_for_a_path(path: str) -> str:
     return path
 
 
-def _of_hugging_face(place: str) -> str:
-    if not place.startswith(HUGGING_FACE) or place == HUGGING_FACE:
-        raise ValueError(f"is not the folder of a Hugging Face model: write {HUGGING_FACE}FOLDER")
-    return place
-
-
 FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
 PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
+HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 @dataclass(frozen=True)
@@ -484,9 +479,7 @@ class Config(Strict):
     """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Seed of the order in which text is read; by default `seed`."""
-    fork_from: Annotated[
-        Annotated[PathText, AfterValidator(_of_hugging_face)] | None, AddedLater(None)
-    ] = None
+    fork_from: Annotated[HuggingFacePlace | None, AddedLater(None)] = None
     """`hf:FOLDER`: begin with the weights of a Hugging Face model, with an optimizer that has seen
     nothing. `model` may then be left out. The weights, not their place, are part of the run."""
     model: Model

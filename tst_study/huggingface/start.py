@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, first_line, not_installed
+from tst_study.errors import UserError, first_line
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.model.initialization import copy_slice, shards
 
@@ -52,10 +52,8 @@ def _joined(tensors: dict[str, Tensor], shape: Model) -> Tensor:
 
 def _tensors(folder: Path) -> Callable[[Entry], Tensor]:
     """Return what reads one tensor of a folder."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError:
-        raise UserError(not_installed("safetensors")) from None
+    from safetensors import SafetensorError, safe_open
+
     try:
         files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
     except (OSError, SafetensorError) as error:
