@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +26,7 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import TrainedRun
 from tst_study.config.architecture import to_huggingface
 from tst_study.config.schema import Model
-from tst_study.errors import UserError, first_line, not_installed, one_of
+from tst_study.errors import UserError, first_line, one_of
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tensor_names import Entry, entries
 from tst_study.huggingface.tokenizer_files import RunTokenizer
@@ -63,8 +62,6 @@ def export(
         UserError: the checkpoint is missing, damaged or from inside the superposition phase, or
             the folder cannot be written, or another process has written it meanwhile.
     """
-    if find_spec("safetensors") is None:
-        raise UserError(not_installed("safetensors"))
     to = Path(to)
     empty = to.is_dir() and not to.is_symlink() and not any(to.iterdir())
     if not to.name or (to.exists() and not empty):
