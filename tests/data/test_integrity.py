@@ -53,7 +53,7 @@ def test_a_manifest_is_utf8_in_any_locale(corpus: Path) -> None:
 def test_bytes_between_the_parts_of_a_fingerprint_are_looked_at_as_well(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large file the fingerprint knows 256 parts alone: here, of 4 bytes each."""
+    """The fingerprint of a large file covers 256 parts alone, here of 4 bytes each."""
     monkeypatch.setattr(integrity, "FINGERPRINT_PART_BYTES", 4)
     prefix = corpus / "train"
 

@@ -267,7 +267,7 @@ def test_an_export_is_pushed_file_by_file(
 def test_a_dataset_that_was_streamed_is_on_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its id on the hub, which here is a folder: `datasets` looks there first."""
+    """Its id on the hub is a folder here, where `datasets` looks first."""
     from huggingface_hub import ModelCard
 
     rows = tmp_path / "acme" / "stories" / "train.jsonl"
@@ -331,7 +331,7 @@ def test_no_text_of_a_record_is_more_than_text_in_the_card(llama: tuple[Path, Pa
 
 
 def text_and_block(card: str) -> tuple[str, str]:
-    """Of a card: all but the configuration, and the configuration."""
+    """Split a card into all but the configuration, and the configuration."""
     lines = card.splitlines()
     start = lines.index("```toml")
     end = lines.index("```", start)
@@ -435,7 +435,7 @@ def test_what_a_tokenizer_does_beside_splitting_is_left_out(tmp_path: Path) -> N
 def test_a_stock_megatron_model_loads_the_other_form(
     documents: Path, tmp_path: Path, kind: str
 ) -> None:
-    """By Megatron's own layer specification, without any of our layers."""
+    """The stock model has Megatron's own layer specification and none of our layers."""
     run(documents, tmp_path / "run", *BYTES, *KINDS[kind])
     opened = open_run(tmp_path / "run")
     made = export(opened, tmp_path / "megatron", None, form="megatron")
@@ -476,7 +476,7 @@ def stock_megatron_model(transformer: Any, config: Config) -> Any:
 
 
 def tst_study(*arguments: str | Path) -> str:
-    """What the command prints. Raises whatever it raises."""
+    """Run a command and return what it prints. Raises whatever it raises."""
     result = CliRunner().invoke(program(), [str(part) for part in arguments])
     if result.exception is not None:
         raise result.exception

@@ -1,4 +1,4 @@
-"""Which of transformers' architectures a model is, and its config.json in both directions.
+"""The architectures of transformers that our models are, and config.json in both directions.
 
 Superposition leaves nothing in a model: a trained one is a Llama, Qwen3, Mixtral or Qwen3-MoE, and
 no code of ours is needed to load it. A run may begin with the weights of such a model, too.
@@ -48,7 +48,7 @@ SHAPE = {
     "initial_deviation": "initializer_range",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Our keys and theirs, in every architecture."""
+"""Our keys of `[model]` and those of config.json, the same in every architecture."""
 OURS_ALONE = {
     "hidden_act": "silu",
     "attention_bias": False,

@@ -1,4 +1,4 @@
-"""Whether token files are what their manifest says: a sample at every start, all on demand."""
+"""Comparison of token files with their manifest: a sample at every start, every byte on demand."""
 
 import hashlib
 import os
@@ -65,14 +65,14 @@ def sampled_sha256(paths: Iterable[Path]) -> str:
 
 
 def recorded_fingerprint(split: Split) -> str:
-    """`fingerprint`. Raises `UserError` where the manifest says another one."""
+    """Return the `fingerprint`. Raises `UserError` where the manifest has another one."""
     if fingerprint(split.file.prefix) != split.record.fingerprint:
         raise _changed(split.file.prefix)
     return split.record.fingerprint
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a whole file."""
+    """Return the sha256 of a whole file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -84,7 +84,7 @@ def record_of(
     before: SplitRecord | None = None,
     **known: Any,
 ) -> SplitRecord:
-    """What a manifest says of a token file as it lies on disk.
+    """Describe a token file, as it lies on disk, for a manifest.
 
     Raises `UserError` where the file is damaged, has ids outside the vocabulary, or a block of
     another checksum than `before` has.
@@ -111,7 +111,7 @@ def record_of(
 def check_sample(split: Split, sample: str) -> None:
     """Compare some 64 MiB of a token file, so all of a small one, with its manifest.
 
-    `sample`: which blocks; different texts pick different ones.
+    `sample`: any text; different texts pick different blocks.
 
     Raises `UserError` where bytes have changed, or an id lies outside the vocabulary.
     """
@@ -150,7 +150,7 @@ def _blocks(file: TokenFile) -> range:
 def _check_block(
     file: TokenFile, number: int, vocabulary_size: int, record: SplitRecord | None = None
 ) -> NDArray[Any]:
-    """The ids of a block."""
+    """Check the ids of a block and return them."""
     size = BLOCK_BYTES // file.dtype.itemsize
     ids = file.tokens[number * size : (number + 1) * size]
     if record and record.blocks[8 * number : 8 * number + 8] != f"{zlib.crc32(ids.data):08x}":

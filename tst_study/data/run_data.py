@@ -14,7 +14,7 @@ from tst_study.errors import UserError
 
 
 def open_stream(config: Config) -> TokenStream:
-    """The token stream of a run, a sample of whose files has been compared with their manifests.
+    """Open the token stream of a run, and compare a sample of its files with their manifests.
 
     Raises `UserError` for files that are damaged or do not fit the config.
     """
@@ -40,7 +40,7 @@ def open_stream(config: Config) -> TokenStream:
 
 
 def fingerprints(config: Config) -> dict[str, Any]:
-    """What identifies the data, without paths: part of a run's identity and of its record.
+    """Identify the data without paths, for a run's identity and its record.
 
     Raises `UserError` as `fingerprints_and_held_out` does.
     """
@@ -48,7 +48,7 @@ def fingerprints(config: Config) -> dict[str, Any]:
 
 
 def fingerprints_and_held_out(config: Config) -> tuple[dict[str, Any], HeldOut]:
-    """Both, with every file opened once.
+    """Identify the data and cut its held-out text, with every file opened once.
 
     Raises `UserError` where a file is missing, is not what its manifest describes, or has another
     tokenizer than the others.
@@ -92,7 +92,7 @@ def _initial_weights(config: Config) -> dict[str, str]:
 
 
 def _tokenizer_of(splits: list[Split]) -> str | None:
-    """The fingerprint that all have in common; None where no manifest knows one."""
+    """Return the tokenizer fingerprint that all splits share; None where no manifest knows one."""
     ones: dict[str, Split] = {}
     for split in splits:
         if split.manifest.tokenizer.fingerprint:

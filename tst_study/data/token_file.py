@@ -39,17 +39,17 @@ CODE_OF_DTYPE = {np.dtype(kind): code for code, kind in DTYPE_OF_CODE.items()}
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
-    """The id type that Megatron picks for a vocabulary: uint16 below 65,500 words, else int32."""
+    """Return the id type that Megatron picks: uint16 below 65,500 words, else int32."""
     return np.dtype(np.uint16 if vocabulary_size < 65_500 else np.int32)
 
 
 def bin_path(prefix: str | Path) -> Path:
-    """The file of ids of a prefix (`corpus/train` gives `corpus/train.bin`)."""
+    """Return the file of ids of a prefix (`corpus/train` gives `corpus/train.bin`)."""
     return Path(f"{prefix}.bin")
 
 
 def idx_path(prefix: str | Path) -> Path:
-    """The index file of a prefix."""
+    """Return the index file of a prefix."""
     return Path(f"{prefix}.idx")
 
 
@@ -60,11 +60,12 @@ class TokenFile:
         prefix: path without `.bin` or `.idx` (either ending is accepted and dropped).
         tokens: all ids of all documents in file order, shape (token_count,); a view on the map,
             never a copy.
-        token_count, document_count: their numbers.
+        token_count, document_count: how many tokens and documents there are.
+        header_bytes: length of what lies before the ids in the `.bin`; Megatron writes no header.
 
     Raises:
-        UserError: a file is missing, empty, cut off, or not a token file. Only the header, the
-            sizes and the ends of the index are looked at, so that opening stays cheap.
+        UserError: a file is missing, empty, cut off, or not a token file. Opening stays cheap: it
+            looks only at the header, the sizes and the ends of the index.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -112,7 +113,7 @@ class TokenFile:
         return self.tokens.dtype
 
     def document_starts(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Where documents `first` … `stop - 1` begin, in tokens: shape (stop - first,), int64.
+        """Return the places where documents `first` … `stop - 1` begin, in tokens: (stop - first,).
 
         `stop` may be `document_count + 1`: the last entry is then `token_count`, so that
         differences of neighbours are document lengths.
@@ -125,7 +126,7 @@ class TokenFile:
         return starts
 
     def check_index(self) -> None:
-        """Raises `UserError` unless every length, offset and document of the index agrees."""
+        """Raise `UserError` unless all lengths, offsets and documents of the index agree."""
         documents = self._document_sequences
         whole = bool((documents[1:] >= documents[:-1]).all())
         end = self.header_bytes

@@ -109,7 +109,7 @@ def push(folder: Path, name: str) -> str:
     try:
         place = hub.create_repo(name, private=True, exist_ok=True)
         hub.upload_folder(repo_id=place.repo_id, folder_path=folder)
-    except Exception as error:  # network, authorisation, a name that is none: the hub has many
+    except Exception as error:  # network, authorisation, a bad name: the hub has many classes
         raise UserError(
             f"--push {name}: the hub refuses ({first_line(error)}); {folder} is whole: log in with "
             f"`hf auth login`, then `hf upload {name} {folder}`"
@@ -119,8 +119,10 @@ def push(folder: Path, name: str) -> str:
 
 @contextmanager
 def _made_beside(to: Path) -> Iterator[Path]:
-    """A new folder that becomes `to` when the block succeeds, and goes when it fails; so it does
-    where another process has made `to` meanwhile."""
+    """Yield a new folder that becomes `to` when the block succeeds.
+
+    It is removed when the block fails, or another process has made `to` meanwhile.
+    """
     to.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as hidden:
         beside = Path(hidden) / to.name  # the hidden one is for its owner alone
@@ -190,7 +192,7 @@ def write_weights(
 
 
 def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
-    """(entry.shape), contiguous and in memory of its own, of what a layer holds of its source."""
+    """Copy an entry's tensor, (entry.shape), out of its layer of the source."""
     whole = layer[entry.index[1:]]
     if entry.part in ("query", "key", "value"):
         mixed = whole.view(model.key_value_heads, -1, model.head_size, model.hidden_size)
@@ -203,7 +205,10 @@ def _part(entry: Entry, layer: Tensor, model: Model) -> Tensor:
 
 
 def _check_shapes(reader: CheckpointReader, model: Model, wanted: Iterable[Entry]) -> None:
-    """The checkpoint is of this model: reading only what lies inside would not notice."""
+    """Raise `UserError` where the checkpoint is of another model.
+
+    Reading would not notice: it takes only what lies inside.
+    """
     heads = model.attention_heads + 2 * model.key_value_heads
     last = {entry.source: entry for entry in wanted}  # of the last layer and expert
     for source, entry in last.items():

@@ -25,11 +25,11 @@ FIELDS = {
     "datasets": r"[\w.-]+/[\w.-]+",
     "base_model": r"[\w.-]+/[\w.-]+",
 }
-"""Of the front matter, which the export can be given, and what the hub takes for each."""
+"""Fields of the front matter that a user can give, and the values that the hub takes."""
 
 
 def card_fields(given: Iterable[str]) -> dict[str, list[str]]:
-    """`language=en` and the like, by key. Raises `UserError` for what the hub would refuse."""
+    """Parse fields such as `language=en`. Raises `UserError` for what the hub would refuse."""
     fields: dict[str, list[str]] = {}
     for text in given:
         key, _, value = text.partition("=")
@@ -47,7 +47,10 @@ def model_card(
     tokenizer: RunTokenizer | None,
     fields: Mapping[str, list[str]] | None = None,
 ) -> str:
-    """Markdown, with the front matter that Hugging Face reads; `fields`: see `card_fields`."""
+    """Write the card in Markdown, with the front matter that Hugging Face reads.
+
+    `fields`: see `card_fields`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -90,7 +93,7 @@ def model_card(
 
 
 def _plain(value: Any) -> str:
-    """One line without control characters, HTML, links, code or cells of a table."""
+    """Make a text one line without control characters, HTML, links, code or cells of a table."""
     text = printable(" ".join(str(value).split()))
     return text.translate(str.maketrans("[]`|", "()'/", "\\")).replace("<", "&lt;")
 
@@ -201,7 +204,7 @@ def _corpora(run: TrainedRun, manifests: Iterable[Manifest | None]) -> Iterator[
 
 
 def _manifest(path: str) -> Manifest | None:
-    """None where the corpus is not on this machine."""
+    """Read the manifest of a corpus; None where it is not on this machine."""
     try:
         return manifest_of(token_prefix(path))
     except UserError:

@@ -15,7 +15,7 @@ from tst_study.errors import UserError, one_of
 
 IDS_AT_ONCE = 1 << 24
 DTYPES = {**{str(dtype): dtype for dtype in CODE_OF_DTYPE}, "uint32": np.dtype(np.int32)}
-"""By the name that a user gives. Megatron has no uint32; below 2³¹ it has the bytes of int32."""
+"""Types of ids by name. Megatron has no uint32; below 2³¹ it has the bytes of int32."""
 HEADER_BYTES = 1024
 DTYPE_OF_MAGIC = {20240520: "uint16", 20240801: "uint32"}
 """The first number in a file of llm.c or modded-nanogpt. Its header is 256 int32, of which the

@@ -18,6 +18,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ from tst_study.errors import UserError
 PIECE_BYTES = 4 << 20
 TRAINING_BYTES_PER_WORD = 4096
 LEAST_WORDS, MOST_WORDS = 257, 1_000_000
-"""Of a vocabulary: the bytes and the end of a document at least."""
+"""Bounds of a vocabulary, which holds at least the bytes and the end of a document."""
 DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), ("held_out", "?")])
-"""What a piece knows of a document. An empty document has 0 tokens and is left out."""
+"""A document in a piece. An empty document has 0 tokens and is left out."""
 
 
 def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
@@ -86,7 +87,7 @@ def prepare_shard(
         shard: "i/n", with i from 1 to n.
 
     Returns the manifest where the folder is complete already, else None. Raises `UserError` as
-    `prepare` does, and for a shard that is none.
+    `prepare` does, and for a shard outside 1/n … n/n.
     """
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -146,7 +147,7 @@ def _make_pieces(
             bar.advance(task)
             if whole_sources and read % count != number % count:
                 continue
-            if place.exists() and request.limit_bytes is None and not _missing(place):
+            if request.limit_bytes is None and _pieces(place) is not None:
                 continue
             for size, texts in _batches(found):
                 path, pieces = _piece(place, pieces), pieces + 1
@@ -164,7 +165,7 @@ def _make_pieces(
 
 
 def _summary(unfinished: Path, tokenizer: TokenizerRecord, source: int) -> Path:
-    """The file that says how many pieces a source has."""
+    """Name the file that says how many pieces a source has."""
     # Another tokenizer makes other pieces; another request has another `unfinished`.
     kind = f"{tokenizer.fingerprint}-{tokenizer.end_of_document}-{PIECE_BYTES}"
     return unfinished / f"{kind}-{source:06d}.json"
@@ -174,42 +175,37 @@ def _piece(summary: Path, number: int) -> Path:
     return summary.with_name(f"{summary.stem}-{number:06d}.npz")
 
 
-def _missing(summary: Path) -> list[Path]:
-    """The pieces of a source that are not made yet."""
+def _pieces(summary: Path) -> list[Path] | None:
+    """List the pieces of a source in order; None while one is not made yet."""
+    if not summary.exists():
+        return None
     count = json.loads(summary.read_bytes())["pieces"]
-    return [path for path in (_piece(summary, n) for n in range(count)) if not path.exists()]
+    paths = [_piece(summary, number) for number in range(count)]
+    return paths if all(path.exists() for path in paths) else None
 
 
 def _merge(unfinished: Path, sources: int) -> Manifest:
     """Complete the folder around `unfinished` from the pieces of its first `sources`."""
     begun, folder = read_manifest(unfinished), unfinished.parent
     summaries = [_summary(unfinished, begun.tokenizer, number) for number in range(sources)]
-    lacking = sum(not path.exists() or bool(_missing(path)) for path in summaries)
-    if lacking:
+    pieces = [found for found in map(_pieces, summaries) if found is not None]
+    if len(pieces) < sources:
         raise UserError(
-            f"{folder}: {lacking} of {sources} sources are not tokenised yet; wait for every "
-            "--shard of `tst-study data prepare`, or run those that failed again"
+            f"{folder}: {sources - len(pieces)} of {sources} sources are not tokenised yet; wait "
+            "for every --shard of `tst-study data prepare`, or run those that failed again"
         )
-    read = [json.loads(path.read_bytes()) for path in summaries]
-    pieces = [
-        _piece(path, number)
-        for path, one in zip(summaries, read, strict=True)
-        for number in range(one["pieces"])
-    ]
-    manifest = begun.model_copy(
-        update={
-            "sources": tuple(SourceRecord(**one["source"]) for one in read),
-            "splits": _join(unfinished, pieces, begun.tokenizer.vocabulary_size),
-        }
-    )
+    read = [json.loads(path.read_bytes())["source"] for path in summaries]
+    splits = _join(unfinished, list(chain(*pieces)), begun.tokenizer.vocabulary_size)
+    described = tuple(SourceRecord(**source) for source in read)
+    manifest = begun.model_copy(update={"sources": described, "splits": splits})
     return manifest.write(folder, (unfinished / TOKENIZER).read_bytes())
 
 
 def _within_limit(
     request: Request, sources: Sequence[Source]
 ) -> Iterator[tuple[Source, Iterator[tuple[int, str]]]]:
-    """The sources, each with the size and text of its documents, up to the limit for training
-    text."""
+    """Yield the sources, each with the sizes and texts of its documents, until the limit for
+    training text is reached."""
     left = request.limit_bytes or math.inf
 
     def limited(source: Source) -> Iterator[tuple[int, str]]:
@@ -234,11 +230,10 @@ def _training_texts(request: Request, sources: Sequence[Source]) -> Iterator[str
 
 
 def is_held_out(text: bytes, share: float | None) -> bool:
-    """Whether a document belongs to the held-out share, by the sha256 of its text.
+    """Decide by the sha256 of its text whether a document belongs to the held-out share.
 
     The same text always falls on the same side, in whatever file, order or company it comes: a
-    corpus that grows keeps its held-out documents, and copies do not straddle the split. (Of a
-    corpus so small that the share holds out none, the document with the lowest hash is.)
+    corpus that grows keeps its held-out documents, and copies do not straddle the split.
     """
     return share is not None and _mark(text) < share * 2**64
 
@@ -248,8 +243,11 @@ def _mark(text: bytes) -> int:
 
 
 def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None:
-    """The share of the request; where it holds out no document and there are two at least, one
-    that holds out the document whose hash is lowest."""
+    """Return the requested share, or one just large enough to hold out a document.
+
+    A small corpus may have no document below the share. Of two documents or more, the one with the
+    lowest hash is then held out.
+    """
     share = request.validation_share
     if share is None:
         return None
@@ -262,7 +260,7 @@ def _share_held_out(request: Request, sources: Sequence[Source]) -> float | None
 
 
 def _batches(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """The texts of some megabytes at a time, and their size."""
+    """Yield some megabytes of texts at a time, with their size."""
     texts: list[str] = []
     size = 0
     for more, text in found:
@@ -278,8 +276,10 @@ def _batches(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]
 def _make_piece(
     texts: Sequence[str], split: str, share: float | None, tokenizer: Tokenizer
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Documents (D,), as `DOCUMENT` says, and the ids of all, one document after the other, each
-    with an end-of-document id; an empty one has none."""
+    """Tokenise texts into documents, (D,) of type `DOCUMENT`, and their ids one after the other.
+
+    Each document ends with an end-of-document id; an empty one has no ids.
+    """
     rows, ids = [], [np.empty(0, np.int64)]
     for text, found in zip(texts, tokenizer.encode_batch(texts), strict=True):
         content = text.encode()
@@ -313,7 +313,7 @@ def _make_tokenizer(request: Request, sources: Sequence[Source], share: float | 
 def _training_sample(
     request: Request, sources: Sequence[Source], share: float | None, most_bytes: int
 ) -> Iterator[str]:
-    """The first training documents, held-out ones left out, up to about this many bytes."""
+    """Yield the first training documents that are not held out, up to about this many bytes."""
     for text in _training_texts(request, sources):
         content = text.encode()
         if not is_held_out(content, share):
@@ -324,7 +324,7 @@ def _training_sample(
 
 
 def _read(path: Path, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Documents and ids of a piece, those of a split."""
+    """Read the documents and ids of one split from a piece."""
     with np.load(path) as shard:
         rows, ids = shard["documents"], shard["ids"]
     chosen = rows["held_out"] == (split == "validation")

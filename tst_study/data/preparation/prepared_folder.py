@@ -1,4 +1,4 @@
-"""Whether a folder holds a request's corpus already, or the beginning of it."""
+"""Folders that hold a requested corpus, or the beginning of one."""
 
 import json
 import os
@@ -74,13 +74,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Manifest | None:
-    """The manifest of an intact folder; None if there is work to do."""
+    """Return the manifest of an intact folder; None if there is work to do."""
     if not (folder / MANIFEST).exists():
         return None
     manifest = read_manifest(folder)
     if manifest.request != asked:
         raise _other_request(folder, manifest.request, asked)
-    # In their order: files of several folders may have one name.
+    # Matched in order, because files of several folders may have the same name.
     recorded = {split: iter([r for r in manifest.sources if r.split == split]) for split in SPLITS}
     for source in sources:
         record = next(recorded[source.record.split], None)
@@ -103,7 +103,7 @@ def _finished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) ->
 
 
 def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) -> Path:
-    """The folder of what is finished, new or from an interrupted call."""
+    """Return the folder of finished pieces, a new one or that of an interrupted call."""
     unfinished = folder / UNFINISHED
     asked = {**asked, "modified_ns": [source.record.modified_ns for source in sources]}
     path = unfinished / "request.json"

@@ -1,4 +1,4 @@
-"""Where documents come from: text and JSONL files, packed or not, and all that `datasets` reads."""
+"""Sources of documents: text and JSONL files, packed or not, and whatever `datasets` reads."""
 
 import bz2
 import glob
@@ -51,13 +51,14 @@ class Source:
 
     @property
     def place(self) -> str:
-        """The same for the same file or dataset, however it was named."""
+        """Name the file or dataset in the same way, however the user named it."""
         return self.record.name if self.path is None else str(self.path.resolve())
 
 
 def find_sources(names: Sequence[str], split: str, besides: Path) -> list[Source]:
-    """The sources of a split that some names stand for, in the order given; globs and folders
-    sorted, without what lies in the folder `besides`.
+    """Find the sources of a split by their names, in the order given.
+
+    Files of globs and folders are sorted; those in the folder `besides` are left out.
 
     A name is a file (`.txt`, `.md`: one document; `.jsonl`, `.ndjson`, `.json`: one per line; each
     also as `.gz`, `.xz`, `.bz2` or `.zst`; `.parquet`, `.arrow`: one per row), a folder or glob of
@@ -121,8 +122,9 @@ def _kind(path: Path) -> Kind:
 
 
 def documents(source: Source, text_field: str) -> Iterator[tuple[int, str]]:
-    """Bytes and text of each record: a line of JSON, a row's text, or a whole file of text. An
-    empty line has no text.
+    """Yield the bytes and text of each record: a line of JSON, a row, or a whole file of text.
+
+    An empty line gives an empty text.
 
     `text_field`: the field or column with the text.
 
@@ -211,7 +213,7 @@ def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """The content of a packed file. Raises `UserError` where it is damaged or ends too early.
+    """Unpack a file. Raises `UserError` where it is damaged or ends too early.
 
     The libraries' own readers ignore garbage after a whole frame, and zstandard's ignores that a
     frame is cut off. Text would be missing, and no one would know.
