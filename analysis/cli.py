@@ -39,7 +39,7 @@ def import_(
     ] = "nats",
 ) -> None:
     """Turn logs of other trainers into an archive."""
-    from tst_study.analysis.tables.archive import add_to_archive, read_archive
+    from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.imports import import_logs, pairs, write_template
     from tst_study.analysis.wording import number
     from tst_study.errors import UserError
@@ -54,13 +54,11 @@ def import_(
         found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
         for line in found.problems:
             print(line)
-        there = list(read_archive(to).runs["run_id"]) if (to / "runs.parquet").is_file() else []
-        written = add_to_archive(to, found)
-        kept = set(there).difference(written)
+        added = add_to_archive(to, found)
         print(
-            f"{to}: {number(len(written), 'run')} written"
-            + f", {len(there) - len(kept)} of them in place of earlier ones, {len(kept)} kept"
-            * bool(there)
+            f"{to}: {number(len(added.written), 'run')} written"
+            + f", {len(added.replaced)} of them in place of earlier ones, {len(added.kept)} kept"
+            * bool(added.replaced or added.kept)
         )
 
 

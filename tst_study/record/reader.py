@@ -70,7 +70,7 @@ class _CorpusFacts(TypedDict):
 
 
 @with_config(_OPEN)
-class _DataFacts(TypedDict):
+class DataFacts(TypedDict):
     """What readers need of `data.run_data.fingerprints`."""
 
     corpora: list[_CorpusFacts]
@@ -105,7 +105,7 @@ class RunHeader(TypedDict):
     plan: _Plan
     raw_tokens: int
     latent_tokens: int
-    data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(_DataFacts).validate_python)]
+    data: Annotated[dict[str, Any], AfterValidator(TypeAdapter(DataFacts).validate_python)]
     """Fingerprints of corpora, tokenizer and evaluation set."""
     unique_raw_tokens: int
     """Tokens in the training corpora: more raw tokens than these means repeated data."""
