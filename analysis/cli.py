@@ -1,6 +1,5 @@
 """The verb that answers questions about runs."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +42,7 @@ def import_(
     from tst_study.analysis.tables.imports import import_logs, pairs, write_template
     from tst_study.analysis.wording import number
     from tst_study.errors import UserError
+    from tst_study.text import printable
 
     if (to is None) is (template is None):
         raise UserError("import: give either --to ARCHIVE or --template FILE")
@@ -53,7 +53,7 @@ def import_(
     if to is not None:
         found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
         for line in found.problems:
-            print(line)
+            print(printable(line))
         added = add_to_archive(to, found)
         print(
             f"{to}: {number(len(added.written), 'run')} written"
@@ -100,7 +100,7 @@ def analyse(
 
     answer = ask(question, runs or None, of_published=published, at=at, tokens=tokens, form=form)
     if as_json:
-        print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
+        print(answer.to_json())
     else:
         for line in answer.lines():
             print(line)

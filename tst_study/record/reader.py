@@ -39,6 +39,7 @@ from typing_extensions import TypedDict
 from tst_study.config.identity import SCHEMA_VERSION
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError, first_problem
+from tst_study.text import is_file_name, short
 
 State = Literal["queued", "running", "preempted", "diverged", "done", "failed"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "diverged"})
@@ -87,12 +88,18 @@ def _has(*keys: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _file_name(text: str) -> str:
+    if not is_file_name(text):
+        raise ValueError(f"{short(text)} is no name of a folder")
+    return text
+
+
 @with_config(_STRICT)
 class RunHeader(TypedDict):
     """`run.json`: what the run is, known before its first step."""
 
     schema_version: int
-    run_id: str
+    run_id: Annotated[str, AfterValidator(_file_name)]
     fingerprint: str
     study: str
     name: str
