@@ -109,7 +109,26 @@ def read_archive(folder: Path) -> Tables:
         if row["flops"] is not None:
             row["flops"] = int(row["flops"])  # whole, though they outgrow 64 bits
     curves, evaluations = (_joined(parts[name], name, folder) for name in _LOGS)
-    return Tables.of(rows, curves, evaluations)
+    return Tables.of(_at_their_own_rates(rows), curves, evaluations)
+
+
+def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Imported runs, with 0 for learning rates that no comparison goes by: those of arms with names
+    that were each trained at a rate of its own, and those that are not known."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["config"] is None:
+            groups.setdefault((row["group"], row["eval_set"]), []).append(row)
+    for own in groups.values():
+        rates: dict[str, set[float | None]] = {}
+        for row in own:
+            rates.setdefault(row["arm"], set()).add(row["learning_rate"])
+        different = set().union(*rates.values())
+        named = any(row["named_arm"] for row in own) and len(different) > 1
+        if (named or None in different) and all(len(found) == 1 for found in rates.values()):
+            for row in own:
+                row["learning_rate"] = 0.0
+    return rows
 
 
 def _with_today(row: dict[str, Any]) -> dict[str, Any]:

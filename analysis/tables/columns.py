@@ -60,7 +60,7 @@ role text! for people; what a run is follows from its settings
 state text! queued, running, preempted, diverged, done or failed
 message text! why, where it did not end well
 step whole! steps done
-seed whole
+seed whole missing where it is not known: such runs are compared unpaired
 data_seed whole of the order of the text
 method text! baseline (no step is superposed, nothing else is changed) or superposition
 arm text! what is compared: the label of the setting; of an imported run anything
@@ -83,7 +83,7 @@ step_ratio number! r, as the whole number of steps makes it
     *_columns(
         """
 corpus text! a label for people: the training folders' own names; `group` tells data apart
-learning_rate number peak
+learning_rate number peak; read as 0 where arms of another trainer each have their own
 schedule text
 sequences whole per step
 sequence_length whole latent positions
@@ -92,7 +92,7 @@ latent_tokens whole!
 unique_raw_tokens whole in the training text
 data_multiplier number! raw over latent tokens: 1 + r(s − 1) for full superposition
 flops number
-training_seconds number without evaluation and checkpoints, over all launches
+training_seconds number without evaluation and checkpoints, over all launches; as logged
 tokens_per_second number raw tokens over training seconds, over the whole run so far
 epochs number
 last_train_loss number
@@ -117,7 +117,7 @@ family text! the same, whatever the number of steps
 fingerprint text! sha256 of everything that changes the result
 config json resolved config; of a path only the last name
 data json fingerprints of corpora, tokenizer and held-out text
-launches json of each launch: code, versions, devices, where it began, why it ended
+launches json of each launch: code, versions, devices, where it began, when, why it ended
 """
     ),
 )
@@ -224,6 +224,8 @@ class Tables:
     ) -> Tables:
         """`rows`: of the runs, in `RUN_COLUMNS`, and in their order."""
         runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+        if runs["seed"].isna().any():  # the others would become floating-point numbers
+            runs["seed"] = pd.Series([row["seed"] for row in rows], runs.index, dtype=object)
         return cls(runs, curves, evaluations, tuple(problems))
 
 

@@ -121,7 +121,7 @@ def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -
     ("text", "complaint"),
     [
         ("run\nabcdefgh\n", "needs the columns run and reason"),
-        ("run,reason\nabcdefgh,\n", "exclusions.csv:2: abcdefgh has no reason"),
+        ("run,reason\nabcdefgh,\n", "exclusions.csv, line 2: abcdefgh has no reason"),
         ("run,reason\nab,broken\n", "'ab' is too short"),
     ],
 )
@@ -185,6 +185,10 @@ def test_an_archive_tells_what_a_run_is_and_nothing_of_whose_machine_it_was(
     assert fingerprint(recorded, data) == row["fingerprint"]
     assert data == BOOKS
     assert recorded.data.corpora[0].path == "books-bpe1024"
+    (launch,) = json.loads(row["launches"])
+    assert (
+        launch["end"] >= launch["start"] > 1.7e9
+    )  # so that a reader sees whether a plan was first
     for path in kept.glob("*.parquet"):
         said = pd.read_parquet(path).to_json()
         assert not [word for word in ("someone", "secret", "home", "host") if word in said]
