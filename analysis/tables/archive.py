@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,6 @@ from pydantic_core import from_json
 
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS, Column, Tables, typed
 from tst_study.analysis.tables.run_folders import of_config
-from tst_study.analysis.verdict.question import FILE as QUESTIONS
-from tst_study.analysis.verdict.question import Question, add_questions
 from tst_study.atomic_files import disk_errors_named, written_atomically
 from tst_study.config.schema import from_dict, of_record
 from tst_study.config.superposition_setting import SuperpositionSetting
@@ -150,9 +148,13 @@ def _joined(part: pa.Table, name: str, folder: Path) -> pd.DataFrame:
     return table
 
 
-def add_to_archive(folder: Path, tables: Tables, questions: Sequence[Question] = ()) -> Added:
-    """Write runs, and the questions that they were trained for, into an archive, new or there
-    already. A run that is in it is replaced. All of it is written, or nothing is.
+def add_to_archive(
+    folder: Path, tables: Tables, beside: Callable[[Path], None] | None = None
+) -> Added:
+    """Write runs into an archive, new or there already. A run that is in it is replaced. All of it
+    is written, or nothing is.
+
+    beside: writes what lies beside the tables, such as questions, into the folder that it is given.
 
     Raises `UserError` where two of the runs have one id, or a cell cannot be stored.
     """
@@ -180,9 +182,8 @@ def add_to_archive(folder: Path, tables: Tables, questions: Sequence[Question] =
                 order = pc.sort_indices(part, sort_keys=by)
                 with written_atomically(staged / f"{name}.parquet") as file:
                     pq.write_table(part.take(order), file, compression="zstd", compression_level=19)
-            if (folder / QUESTIONS).exists():
-                shutil.copyfile(folder / QUESTIONS, staged / QUESTIONS)
-            add_questions(staged, questions)
+            if beside is not None:
+                beside(staged)
             staged.rename(folder / _READY)
             _finish(folder)
     before = set(old["runs"]["run_id"].to_pylist()) if there else set()

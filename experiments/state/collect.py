@@ -54,10 +54,14 @@ def keep(root: Path, to: Path) -> list[str]:
     """
     from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.source import read_tables
-    from tst_study.analysis.verdict.question import read_questions
+    from tst_study.analysis.verdict.question import add_questions, read_questions
 
     tables = read_tables(root)
     if tables.problems:
         raise UserError(tables.problems[0])
     over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
-    return add_to_archive(to, over, read_questions(root)).written
+
+    def questions(folder: Path) -> None:
+        add_questions(folder, [*read_questions(to), *read_questions(root)])
+
+    return add_to_archive(to, over, questions).written

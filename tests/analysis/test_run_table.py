@@ -23,7 +23,7 @@ from tests.analysis.made_runs import BOOKS, config, write_run
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.source import load, read_tables
 from tst_study.analysis.verdict.comparison import compare
-from tst_study.analysis.verdict.question import Arm, Question, read_questions
+from tst_study.analysis.verdict.question import Arm, Question, add_questions, read_questions
 from tst_study.config.identity import fingerprint
 from tst_study.config.schema import from_dict, of_record
 from tst_study.errors import UserError
@@ -248,7 +248,7 @@ def test_an_archive_whose_writer_is_killed_is_the_old_one_or_the_new_one(tmp_pat
             return renamed
 
         os.replace, os.rename = killed_after(os.replace), killed_after(os.rename)
-        add_to_archive(to, new, [question])
+        add_to_archive(to, new, lambda folder: add_questions(folder, [question]))
 
     found = []
     for left in range(20):
