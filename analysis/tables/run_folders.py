@@ -37,18 +37,9 @@ VARIED = (
 )
 """What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
 belong together and are then refused by name, which says more than finding no partner."""
-FACTS: tuple[str, ...] = (
-    "resumed_from",
-    "start",
-    "end",
-    "ended",
-    "code",
-    "versions",
-    "python",
-    "devices",
-)
-FACTS += ("forked_from",)
-"""Of a launch: what a result may depend on, when it ran, and nothing of whose machine it was."""
+FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
+FACTS += ("devices", "forked_from")
+"""Of a launch: what a result may depend on, and nothing of whose machine it was."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:
