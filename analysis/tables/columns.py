@@ -6,6 +6,7 @@ are its columns here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,7 +226,8 @@ class Tables:
         """`rows`: of the runs, in `RUN_COLUMNS`, and in their order."""
         runs = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
         if runs["seed"].isna().any():  # the others would become floating-point numbers
-            runs["seed"] = pd.Series([row["seed"] for row in rows], runs.index, dtype=object)
+            seeds = [math.nan if pd.isna(row["seed"]) else row["seed"] for row in rows]
+            runs["seed"] = pd.Series(seeds, runs.index, dtype=object)
         return cls(runs, curves, evaluations, tuple(problems))
 
 
