@@ -10,12 +10,11 @@
 
 One process writes at a time. It puts all new files into a folder beside the old ones, renames that
 folder, and only then moves the files over the old ones. Until the rename the archive is the old
-one; after it, whoever opens the archive next finishes the move of a writer that was killed.
+one. If the writer is killed after it, the next command that opens the archive finishes the move.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -69,7 +68,9 @@ _FILES: dict[str, tuple[Column, ...]] = {
 _FOLLOWS = ("method", "arm", "group", "family")
 """Columns that an older file may lack, beside those that may be empty: they are computed."""
 _STAGED, _READY, _LOCK = ".staged", ".ready", ".lock"
-_DATA, _STATE = TypeAdapter(DataFacts), TypeAdapter(State)
+_CONFIG: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+_DATA: TypeAdapter[Any] = TypeAdapter(DataFacts)
+_STATE: TypeAdapter[Any] = TypeAdapter(State)
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,8 @@ def read_archive(folder: Path) -> Tables:
     for number, row in enumerate(parts["runs"].to_pylist(), 1):
         try:
             rows.append(_with_today(row))
-        except (ValidationError, UserError, ValueError) as error:
-            said = first_problem(error) if isinstance(error, ValidationError) else str(error)
-            raise UserError(f"{folder / 'runs.parquet'}, row {number}: {said}") from None
+        except UserError as error:
+            raise UserError(f"{folder / 'runs.parquet'}, row {number}, {error}") from None
         row = rows[-1]
         row["folder"] = str(folder / row["run_id"])
         if row["flops"] is not None:
@@ -130,11 +130,16 @@ def _at_their_own_rates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_today(row: dict[str, Any]) -> dict[str, Any]:
-    """Compute today's columns from what the run is. Raises whatever a bad config does."""
+    """Compute today's columns from what the run is. Raises `UserError` that names the column."""
     if row["config"] is not None:
-        config, data = json.loads(row["config"]), json.loads(row["data"] or "null")
-        from_dict(of_record(config), "config")
-        return {**row, **of_config(config, _DATA.validate_python(data))}
+        found = {}
+        for column, schema in (("config", _CONFIG), ("data", _DATA)):
+            try:
+                found[column] = schema.validate_json(row[column] or "null")
+            except ValidationError as error:
+                raise UserError(f"column {column}: {first_problem(error)}") from None
+        from_dict(of_record(found["config"]), "column config")
+        return {**row, **of_config(**found)}
     setting = SuperpositionSetting.of_row(row)
     method = "baseline" if setting.is_baseline else "superposition"
     return {**row, **setting.columns(), "method": method, "arm": setting.label}
@@ -271,49 +276,44 @@ def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
     rows = len(next(iter(cells.values()), ()))
     made = {}
     for column in _FILES[name]:
-        kind, values = _TYPES[column.kind], cells.get(column.name)
-        if values is None:
-            made[column.name] = pa.nulls(rows, kind)
+        if (values := cells.get(column.name)) is None:
+            made[column.name] = pa.nulls(rows, _TYPES[column.kind])
             continue
-        try:
-            made[column.name] = found = _converted(values, column)
-            bad = pc.index(pc.fill_null(_allowed(found, column), column.optional), False).as_py()
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            made[column.name] = found = values
-            bad = next((i for i, cell in enumerate(_list(values)) if _unfit(cell, column)), 0)
-        if bad >= 0:
-            (value,) = _list(found[bad : bad + 1])
-            said = f"{short(value)} is not {_WANTED[column.kind]}"
-            said = "is empty; fill it in" if value is None else said
-            raise UserError(f"{path}, row {bad + 1}, column {column.name}: {said}")
+        made[column.name] = _fitting(values, column)
+        if made[column.name] is None:
+            each = enumerate(values if isinstance(values, list) else values.to_pylist(), 1)
+            row, cell = next(one for one in each if _fitting([one[1]], column) is None)
+            said = (
+                "is empty; fill it in"
+                if cell is None
+                else f"{short(cell)} is not {_WANTED[column.kind]}"
+            )
+            raise UserError(f"{path}, row {row}, column {column.name}: {said}")
     table = pa.table(made, schema=_schema(name))
     if name == "runs":
         _check_runs(table, path)
     return table
 
 
-def _list(values: Any) -> list[Any]:
-    found: list[Any] = values if isinstance(values, list) else values.to_pylist()
-    return found
-
-
-def _converted(values: Any, column: Column) -> Any:
-    """In the column's Arrow type. Raises what Arrow does for a cell that has no such value."""
-    kind = _TYPES[column.kind]
-    if isinstance(values, list):
-        missing = pd.isna(pd.Series(values, dtype=object))
-        cells = [None if no else value for value, no in zip(values, missing, strict=True)]
-        if column.kind == "number":
-            cells = [None if one is None else float(one) for one in cells]
-        return pa.array(cells, kind)
-    of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    number = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
-    text = pa.types.is_string(of) or pa.types.is_large_string(of)
-    fits = {"truth": pa.types.is_boolean(of), "text": text, "json": text}.get(column.kind, number)
-    if not (fits or pa.types.is_null(of)):
-        raise TypeError
-    # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
-    return values.cast(kind, safe=column.kind != "number")
+def _fitting(values: Any, column: Column) -> Any:
+    """Values as an array of the column's Arrow type; None where the schema does not allow one."""
+    kind, number = _TYPES[column.kind], column.kind == "number"
+    try:
+        if isinstance(values, list):
+            cells = [float(one) if number and one is not None else one for one in values]
+            values = pa.array(cells, from_pandas=True)
+        of = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        text = pa.types.is_string(of) or pa.types.is_large_string(of)
+        numeric = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
+        known = {"truth": pa.types.is_boolean(of), "text": text, "json": text}
+        if not (known.get(column.kind, numeric) or pa.types.is_null(of)):
+            return None
+        # Counts beyond 2^53 lose digits as floating-point numbers, which is harmless.
+        found = values.cast(kind, safe=not number)
+        allowed = pc.fill_null(_allowed(found, column), column.optional)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
+    return None if pc.any(pc.invert(allowed)).as_py() else found
 
 
 def _allowed(values: Any, column: Column) -> Any:
@@ -328,16 +328,6 @@ def _allowed(values: Any, column: Column) -> Any:
         fine = [None if one is None else _is_json(one) for one in values.to_pylist()]
         return pa.array(fine, pa.bool_())
     return pc.equal(values, values)
-
-
-def _unfit(cell: Any, column: Column) -> bool:
-    """Whether the schema does not allow one cell."""
-    if cell is None or (isinstance(cell, float) and pd.isna(cell)):
-        return not column.optional
-    try:
-        return not pc.all(_allowed(pa.array([cell], _TYPES[column.kind]), column)).as_py()
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return True
 
 
 def _is_json(text: str) -> bool:
@@ -359,7 +349,7 @@ def _check_runs(table: pa.Table, path: Path | str) -> None:
                 f"{path}, row {row}, column run_id: {short(run)} is no name of a folder"
             )
         if run in seen:
-            raise UserError(f"{path}, row {row}: run {run!r} is there twice; give each its own id")
+            raise UserError(f"{path}, row {row}, column run_id: {run!r} is there twice; rename one")
         seen.add(run)
         try:
             _STATE.validate_python(state)

@@ -72,7 +72,7 @@ key_value_heads whole
 feed_forward_size whole
 vocabulary_size whole
 experts whole
-parameters whole
+parameters whole!
 active_parameters whole for one token; fewer than `parameters` in a mixture of experts
 steps whole! planned
 superposed_steps whole!
@@ -92,7 +92,7 @@ raw_tokens whole! planned, as the next four
 latent_tokens whole!
 unique_raw_tokens whole in the training text
 data_multiplier number! raw over latent tokens: 1 + r(s − 1) for full superposition
-flops number
+flops number!
 training_seconds number without evaluation and checkpoints, over all launches; as logged
 tokens_per_second number raw tokens over training seconds, over the whole run so far
 epochs number

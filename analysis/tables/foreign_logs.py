@@ -172,7 +172,7 @@ def _reader(path: Path) -> Callable[..., Iterable[Log]] | None:
 
 
 def _parts(path: Path, root: Path) -> list[str]:
-    """What a run is called by: the folders that it lies in, and the file."""
+    """The parts of a run's name: the folders that it lies in, and the file."""
     parts = [*(path.relative_to(root).parent.parts if root.is_dir() else ())]
     parts = [part for part in parts if not part.startswith("checkpoint-")]
     name = path.name if ending(path) == path.suffix else path.stem
@@ -240,7 +240,7 @@ def _leveldb_records(data: bytes, start: int) -> Iterator[bytes]:
 
 
 def _trackio(log: Log) -> Iterator[Log]:
-    """Of the version of November 2026, whose runs have ids, and of those before it."""
+    """Read a store of November 2026, whose runs have ids, or one from before that."""
     with closing(sqlite3.connect(f"{log.place.resolve().as_uri()}?mode=ro", uri=True)) as store:
         if not list(store.execute("SELECT 1 FROM sqlite_master WHERE name = 'metrics'")):
             return

@@ -114,7 +114,7 @@ class Facts(BaseModel):
     """Whether the learning rate had decayed at the last step."""
 
     baseline: str = BASELINE
-    """What the arm is called that the others are held against."""
+    """The name of the arm that the others are compared with."""
     tokens: float | None = Field(None, ge=1, lt=2**63)
     """Positions in all, for a table of finished runs that does not have their steps."""
     active_parameters: Whole | None = Field(None, ge=1)
@@ -157,7 +157,7 @@ class Facts(BaseModel):
 
     @property
     def plan(self) -> PhasePlan:
-        """Of a batch as long as all its sequences together."""
+        """The steps as our trainer plans them, with all sequences of a step in a row."""
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
         return PhasePlan(
             steps=self.steps,
@@ -254,8 +254,8 @@ def import_logs(
 
 
 def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is assumed of facts that no run has. Raises `UserError` where some have them, and others
-    do not."""
+    """Say what is assumed of facts that no run has. Raises `UserError` where only some runs have
+    them."""
     problems = []
     for keys, words in (
         (("arm", "bag_size"), "no run says its arm: all are the baseline"),
@@ -278,7 +278,7 @@ def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def _noticed(runs: Sequence[Run], tables: Tables) -> list[str]:
-    """What a person should know of what was read."""
+    """List what a person should know of the runs: how they ended, what they lack."""
     problems = [
         f"{run.name}: {run.twice} steps written twice; the later counts"
         for run in runs
@@ -369,7 +369,7 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
 
 
 def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE texts. Raises `UserError` for one that is none, or a key that is there twice."""
+    """Split KEY=VALUE texts. Raises `UserError` for any other text, and for a key given twice."""
     found: dict[str, str] = {}
     for key, equals, value in (text.partition("=") for text in given or ()):
         if not (key and equals and value):

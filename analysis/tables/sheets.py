@@ -46,13 +46,13 @@ class Sheet:
     path: Path
     columns: dict[str, list[Any]]
     lines: list[int]
-    """Where each row stands in the file."""
+    """The line of the file that each row ends in."""
 
     def where(self, row: int) -> str:
         return f"{self.path}, line {self.lines[row]}"
 
     def rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Where each row stands, and its cells that are not empty."""
+        """Yield the place of each row, and its cells that are not empty."""
         for place, cells in enumerate(zip(*self.columns.values(), strict=True)):
             named = zip(self.columns, cells, strict=True)
             yield self.where(place), {name: cell for name, cell in named if cell is not None}

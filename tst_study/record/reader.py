@@ -349,7 +349,7 @@ def read_header(folder: str | Path) -> RunHeader:
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version not in (SCHEMA_VERSION, None):
             raise UserError(
-                f"{path}: schema_version = {version!r}, but this version of tst_study knows "
+                f"{path}: schema_version = {short(version)}, but this version of tst_study knows "
                 f"{SCHEMA_VERSION}; use the version that wrote it"
             )
         header = _HEADER.validate_python(values)
