@@ -151,7 +151,7 @@ def _measured() -> np.ndarray:
 
 def cases() -> list[Case]:
     made = itertools.product(SEEDS, CONTRASTS, (MEASURED, *SPREADS))
-    kept = [Case(*one) for one in made if not (one[1] > 9 and one[2] == MEASURED)]
+    kept = [Case(*one) for one in made if one[1] <= 9 or one[2] not in (MEASURED, "unpaired")]
     return [one for one in kept if one.spread != "incomplete" or one.seeds >= 8]
 
 

@@ -57,7 +57,8 @@ class Arm(_Strict):
             if column not in kept:
                 raise UserError(f"arm {self.name!r}: the run table has no column {column!r}")
             if isinstance(value, str):
-                kept = kept[[fnmatchcase(str(cell), value) for cell in kept[column]]]
+                wanted = kept[column].map(lambda cell, value=value: fnmatchcase(str(cell), value))
+                kept = kept[wanted.astype(bool)]
             else:
                 kept = kept[kept[column].isin(_several(value))]
         return kept
