@@ -281,14 +281,11 @@ def _checked(cells: dict[str, Any], name: str, path: Path | str) -> pa.Table:
             continue
         made[column.name] = _fitting(values, column)
         if made[column.name] is None:
-            each = enumerate(values if isinstance(values, list) else values.to_pylist(), 1)
-            row, cell = next(one for one in each if _fitting([one[1]], column) is None)
-            said = (
-                "is empty; fill it in"
-                if cell is None
-                else f"{short(cell)} is not {_WANTED[column.kind]}"
-            )
-            raise UserError(f"{path}, row {row}, column {column.name}: {said}")
+            row = next(i for i in range(rows) if _fitting(values[i : i + 1], column) is None)
+            cell = values[row] if isinstance(values, list) else values[row].as_py()
+            said = f"{short(cell)} is not {_WANTED[column.kind]}"
+            said = "is empty; fill it in" if cell is None else said
+            raise UserError(f"{path}, row {row + 1}, column {column.name}: {said}")
     table = pa.table(made, schema=_schema(name))
     if name == "runs":
         _check_runs(table, path)

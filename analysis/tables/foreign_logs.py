@@ -86,6 +86,8 @@ class Log:
     """The folder that holds the run, or the outermost of several."""
     final: bool = False
     """Whether it is a row of a table of finished runs: its one point is the run's end."""
+    row: str = ""
+    """Where it stands in that table."""
     times: list[float] = field(default_factory=list)
     """When something was logged, in seconds since 1970."""
 
@@ -482,4 +484,4 @@ def _finished(sheet: Sheet, log: Log, run: str | None, columns: Mapping[str, str
         end = {"nats_per_token": row[loss]} if loss is not None else {}
         row |= {fact: row[name] for fact, name in usual.items() if name in row}
         points = [Point(0, key, value, sheet.lines[place]) for key, value in (row | end).items()]
-        yield Log(own, log.place, points, row, above=log.above, final=True)
+        yield Log(own, log.place, points, row, above=log.above, final=True, row=where)

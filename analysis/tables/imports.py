@@ -33,7 +33,7 @@ from tst_study.analysis.tables.columns import (
     rows_of,
     typed,
 )
-from tst_study.analysis.tables.foreign_logs import FINAL, Log, decimal, read_logs, whole
+from tst_study.analysis.tables.foreign_logs import FINAL, Log, Point, decimal, read_logs, whole
 from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
@@ -118,7 +118,7 @@ class Facts(BaseModel):
     tokens: float | None = Field(None, ge=1, lt=2**63)
     """Positions in all, for a table of finished runs that does not have their steps."""
     active_parameters: Whole | None = Field(None, ge=1)
-    flops: float | None = Field(None, gt=0)
+    flops: float | None = Field(None, gt=0, lt=1e300)
     """Of the whole training; else 6 · parameters · positions."""
     sequences: Whole | None = Field(None, ge=1)
     sequence_length: Whole | None = Field(None, ge=1)
@@ -141,9 +141,9 @@ class Facts(BaseModel):
         names = ("parameters", "flops", "tokens", "steps", "tokens_per_step")
         known = (decimal(values.get(name)) for name in names)
         size, flops, tokens, steps, each = (
-            number if number and 0 < number < 2**63 else None for number in known
+            number if number and 0 < number < most else None
+            for number, most in zip(known, (2**63, 1e300, 2**63, 2**63, 2**63), strict=True)
         )
-        flops = flops or decimal(values.get("flops"))  # which outgrow 64 bits
         if tokens is None and size and flops:
             tokens = flops / 6 / size
         if tokens and flops:
@@ -179,6 +179,8 @@ class Run:
     """All that the logs of one run say."""
 
     name: str
+    where: str
+    """For errors: its name, and its row where a table has one for each run."""
     above: str
     """The folder that holds it."""
     facts: dict[str, Any]
@@ -266,7 +268,7 @@ def _left_open(runs: Sequence[Run], said: Sequence[Mapping[str, Any]]) -> list[s
         if all(lacking):
             problems.append(words)
         elif any(lacking):
-            raise _not_known(runs[lacking.index(True)].name, keys[0])
+            raise _not_known(runs[lacking.index(True)], keys[0])
     if unpaired := [run.name for run, one in zip(runs, said, strict=True) if "seed" not in one]:
         problems.append(f"no seed of {listed(unpaired, FEW)}: compared unpaired")
     if any(
@@ -362,7 +364,7 @@ def read_facts(path: Path) -> dict[str, dict[str, str]]:
         except ValidationError as error:
             for wrong in error.errors():
                 if wrong["type"] != "missing":  # which may come from elsewhere
-                    key, value = wrong["loc"][0], short(wrong["input"])
+                    key, value = ".".join(map(str, wrong["loc"])), short(wrong["input"])
                     raise UserError(f"{where}, {key}: {value}: {wrong['msg']}") from None
         found[name] = row
     return found
@@ -399,7 +401,7 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0
     """
     merged: dict[str, Log] = {}
     for log in logs:
-        _check_numbers(log, columns)
+        _read_numbers(log, columns)
         first = merged.setdefault(log.run, log)
         if first is log:
             continue
@@ -414,13 +416,15 @@ def runs_of_logs(logs: Sequence[Log], columns: Mapping[str, str], later: int = 0
     return [_run(merged[name], columns, later) for name in sorted(merged)]
 
 
-def _check_numbers(log: Log, columns: Mapping[str, str]) -> None:
-    """Raises `UserError` for a value that will be used and is no number."""
+def _read_numbers(log: Log, columns: Mapping[str, str]) -> None:
+    """Make floats of the values that will be used. Raises `UserError` for one that is no number."""
     used = {key for name, keys in KEYS.items() for key in (columns.get(name), *keys)}
-    for step, key, value, line in log.points:
-        if key in used and key != "loss_name" and decimal(value) is None:
-            where = f", line {line}" if line else f", step {step}"
-            raise UserError(f"{log.place}{where}, {key}: {short(value)} is not a number")
+    for place, (step, key, value, line) in enumerate(log.points):
+        if key in used and key != "loss_name":
+            if (number := decimal(value)) is None:
+                where = f", line {line}" if line else f", step {step}"
+                raise UserError(f"{log.place}{where}, {key}: {short(value)} is not a number")
+            log.points[place] = Point(step, key, number, line)
 
 
 def _contradict(one: Log, other: Log) -> bool:
@@ -458,7 +462,7 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
         None, (named[column] for column in ("loss", "nats_per_token", "bits_per_byte"))
     ):
         losses = last[last["key"] == key].sort_values("step")
-        finite = np.isfinite(losses["value"].map(decimal).to_numpy(float))
+        finite = np.isfinite(losses["value"].to_numpy(float))
         end = int(finite.nonzero()[0].max(initial=-1)) + 1  # of what was finite
         spikes += int((~finite[:end]).sum())
         if end < len(finite):
@@ -467,12 +471,13 @@ def _run(log: Log, columns: Mapping[str, str], later: int) -> Run:
     launches = [{"start": min(log.times), "end": max(log.times)}] if log.times else []
     rows.index += 0 if log.final else later
     twice = int(changed.groupby("step").any().sum())
-    return Run(log.run, log.above, facts, rows, log.final, twice, lost, spikes, launches)
+    where = f"{log.row}: " * bool(log.row) + f"run {short(log.run)}"
+    return Run(log.run, where, log.above, facts, rows, log.final, twice, lost, spikes, launches)
 
 
-def _not_known(run: str, *keys: str) -> UserError:
+def _not_known(run: Run, *keys: str) -> UserError:
     return UserError(
-        f"run {run!r}: {', '.join(keys)} not known; give --set {keys[0]}=VALUE, or a runs.csv "
+        f"{run.where}: {', '.join(keys)} not known; give --set {keys[0]}=VALUE, or a runs.csv "
         "(--template writes one)"
     )
 
@@ -485,8 +490,8 @@ def _facts(run: Run, values: Mapping[str, Any]) -> Facts:
     except ValidationError as error:
         missing = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
         if missing:
-            raise _not_known(run.name, *missing) from None
-        raise UserError(f"run {run.name!r}: {problem_of(Facts, error)}") from None
+            raise _not_known(run, *missing) from None
+        raise UserError(f"{run.where}: {problem_of(Facts, error)}") from None
 
 
 def _bytes_per_token(run: str, facts: Facts) -> float:
