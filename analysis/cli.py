@@ -1,5 +1,6 @@
 """The verb that answers questions about runs."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 

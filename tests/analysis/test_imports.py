@@ -339,7 +339,7 @@ def test_two_foreign_optimizers_get_a_verdict(tmp_path: Path) -> None:
         for seed in range(4):
             noise = 0.002 * (seed - 1.5) * (1 if arm == "muon" else -1)
             rows = [
-                {"step": s, "loss": loss(s) + noise, "val_loss": held_out(s) - gain + noise}
+                {"step": s, "loss": loss(s) + noise - gain, "val_loss": held_out(s) - gain + noise}
                 for s in STEPS
             ]
             written(tmp_path / f"{arm}-{seed}", "log.jsonl", list(map(json.dumps, rows)))
