@@ -8,6 +8,7 @@ import lzma
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from tests.analysis.made_runs import config, imported, write_run
 from tst_study.analysis.questions import ask
 from tst_study.analysis.tables.archive import add_to_archive
 from tst_study.analysis.tables.columns import Tables
+from tst_study.analysis.tables.foreign_logs import _leveldb_records
 from tst_study.analysis.tables.imports import import_logs, read_facts, write_template
 from tst_study.analysis.tables.source import read_tables
 from tst_study.analysis.verdict.comparison import compare
@@ -273,6 +275,39 @@ def test_a_log_of_every_format_becomes_its_curve_and_its_evaluations(write, tmp_
     np.testing.assert_allclose(found.evaluations["nats_per_token"], expected, rtol=1e-4)
     assert found.runs["state"].item() == "done"
     assert found.evaluations["annealed"].tolist() == [False, False, True]
+    if write in (torchtitan, trainer_state):  # whose files are called alike in every run
+        assert found.runs["run_id"].item() == "run"
+
+
+def leveldb(records: list[bytes]) -> bytes:
+    """Write LevelDB's log format (its `doc/log_format.md`) behind the seven bytes of W&B."""
+    found = b"W&BHEAD"
+    for record in records:
+        first = True
+        while first or record:
+            if (left := 32768 - len(found) % 32768) < 7:
+                found += bytes(left)
+                continue
+            piece, record = record[: left - 7], record[left - 7 :]
+            kind = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}
+            found += struct.pack("<IHB", 0, len(piece), kind[first, not record]) + piece
+            first = False
+    return found
+
+
+@pytest.mark.parametrize("left", range(9))
+def test_records_of_wandb_go_over_the_ends_of_its_blocks(left: int) -> None:
+    """The first record leaves so many bytes of its block."""
+    records = [b"a" * (32768 - 7 - 7 - left), b"b" * 100_000, b"c"]
+    data = leveldb(records)[7:]
+    assert list(_leveldb_records(data, 7)) == records
+    assert list(_leveldb_records(data[:-1], 7)) == records[:2]
+
+
+def test_the_first_of_several_known_names_counts(tmp_path: Path) -> None:
+    rows: Rows = [{"step": 30, "train/loss": 9.0, "loss": 3.0, "eval/loss": 8.0, "val_loss": 3.1}]
+    run = tables(jsonl(tmp_path / "run", rows)).runs.iloc[0]
+    assert (run["last_train_loss"], run["nats_per_token"]) == (3.0, 3.1)
 
 
 def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path) -> None:
@@ -285,6 +320,7 @@ def test_nanochat_prints_bits_per_byte_which_need_bytes_per_token(tmp_path: Path
         tables(log)
     found = tables(log, bytes_per_token="4").evaluations
     np.testing.assert_allclose(found["nats_per_token"], [held_out(s) for s in STEPS], rtol=1e-5)
+    assert found["step"].tolist() == list(STEPS)
 
 
 @pytest.mark.parametrize(

@@ -117,23 +117,6 @@ def test_an_excluded_run_is_compared_with_nothing_and_reported(tmp_path: Path) -
     assert "12345678 matches no run" in tables.problems[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("run\nabcdefgh\n", "needs the columns run and reason"),
-        ("run,reason\nabcdefgh,\n", "exclusions.csv, line 2: abcdefgh has no reason"),
-        ("run,reason\nab,broken\n", "'ab' is too short"),
-    ],
-)
-def test_an_exclusion_without_a_reason_is_an_error(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
-    write_run(tmp_path, config(0), loss=3.5)
-    (tmp_path / "exclusions.csv").write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        load(tmp_path)
-
-
 def test_exclusions_beside_a_studys_runs_hold_from_the_folder_above(tmp_path: Path) -> None:
     for study in ("one", "two"):
         write_run(tmp_path / study, config(0, study=study, name=study), loss=3.5)
