@@ -59,5 +59,8 @@ def keep(root: Path, to: Path) -> list[str]:
     if tables.problems:
         raise UserError(tables.problems[0])
     over = tables.only(tables.runs["state"].isin(FINAL_STATES)).thinned(ROWS)
-    add_questions(to, read_questions(root))
-    return add_to_archive(to, over)
+
+    def questions(folder: Path) -> None:
+        add_questions(folder, [*read_questions(to), *read_questions(root)])
+
+    return add_to_archive(to, over, questions).written

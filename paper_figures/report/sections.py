@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
@@ -71,7 +72,10 @@ def excluded(summary: Summary) -> Grid:
 
 def runs(summary: Summary, to: Path) -> Grid:
     def link(row: Row) -> Entry:
-        return Entry(row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix())
+        if not Path(row["folder"]).is_dir():  # the runs of an archive have no folders
+            return Entry(row["run_id"])
+        # Quoted, no name can be a link of another kind, such as `javascript:…`.
+        return Entry(row["run_id"], link=quote(Path(os.path.relpath(row["folder"], to)).as_posix()))
 
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "run": link,
