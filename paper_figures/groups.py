@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tst_study.analysis import published
@@ -151,23 +150,16 @@ class Group:
         ]
         return self.only(self.rows.loc[keep])
 
-    def representative(self, most: int = 4) -> Group:
-        """At most `most` of its plain settings, spread over the bag sizes or the step ratios.
-
-        They have one of the two in common: that which most settings share, and of equals most
-        seeds. A single one is the middle of those with most seeds.
-        """
+    def representative(self) -> Group:
+        """Return one of its plain settings: the middle one of those with most seeds, among those
+        that share the s or the r of most settings."""
         plain = self.plain()
         if plain.rows.empty:
             return plain
         lines = [rows for by in ("step_ratio", "bag_size") for _, rows in plain.rows.groupby(by)]
         same = max(lines, key=lambda rows: (len(rows), rows["seeds"].sum()))
-        same = same.sort_values(["bag_size", "step_ratio"])
-        if most == 1:
-            same = same[same["seeds"] == same["seeds"].max()]
-            return self.only(same.iloc[[(len(same) - 1) // 2]])
-        wanted = np.linspace(0, len(same) - 1, min(most, len(same))).round().astype(int)
-        return self.only(same.iloc[np.unique(wanted)])
+        same = same[same["seeds"] == same["seeds"].max()].sort_values(["bag_size", "step_ratio"])
+        return self.only(same.iloc[[(len(same) - 1) // 2]])
 
     def with_baseline(self) -> pd.DataFrame:
         """The baseline's row, then one per setting: `loss` at the baseline's level."""

@@ -16,7 +16,7 @@ from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, cycle_mark, new_figure
+from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
 NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
@@ -24,12 +24,15 @@ NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
 DATA += [*NULLS, "bias"]
 SHOWN = "270M → 600M"
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""
-TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, 1/i"}
+TABLES = {4: "270M, 20k", 5: "270M, 100k", 6: "600M, 20k", 7: "600M, 20k, power law"}
+COLOURS = {"270M, 20k": "#0072b2", "270M, 100k": "#009e73", "600M, 20k": "#d55e00"}
+COLOURS |= {"600M, 20k, power law": "#cc79a7"}
+MARKERS = dict(zip(COLOURS, "Ds^P", strict=True))
 
 
 @figure(
     "law_of_superposition",
-    title="A law of superposition, fitted and held out",
+    title="One law fits 462 published runs, and predicts runs that it has not seen",
     published=["final_loss_grid"],
 )
 def law_of_superposition(_sources: Sources) -> Picture:
@@ -41,8 +44,8 @@ def law_of_superposition(_sources: Sources) -> Picture:
     )
     return Picture(
         caption=f"The law with {number(len(law.fit.theta), 'parameter')}, fitted at once to "
-        f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} mnats. "
-        "Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
+        f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} "
+        "thousandths of a nat. Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
         "law saw only what stands before the arrow; nearest: the nearest fitted runs copied; "
         "this and the mean gain need no law. Gains are over the baseline of the same size "
         "and length. No runs of this package took part.",
@@ -54,7 +57,7 @@ def law_of_superposition(_sources: Sources) -> Picture:
         },
         finding=Finding(
             "named as future work in the paper; fitted here to its tables: RMSE "
-            f"{rmse:.1f} mnats, held out (mnats): {said}"
+            f"{rmse:.1f} thousandths of a nat, held out (thousandths of a nat): {said}"
         ),
     )
 
@@ -91,10 +94,9 @@ def _figure(data: pd.DataFrame) -> Figure:
 def _draw_gains(axes: Axes, data: pd.DataFrame) -> None:
     ends = [float(data["observed"].min()), float(data["observed"].max())]
     axes.plot(ends, ends, color=MUTED, linewidth=0.7)
-    for place, (group, rows) in enumerate(data.groupby("group", sort=False)):
-        mark = cycle_mark(place)
-        look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": mark.colour, "label": group}
-        axes.plot(rows["observed"], rows["predicted"], mark.marker, **look)
+    for name, rows in data.groupby("group", sort=False):
+        look: Look = {"mfc": "none", "mew": 0.6, "ms": 3, "color": COLOURS[str(name)]}
+        axes.plot(rows["observed"], rows["predicted"], MARKERS[str(name)], label=name, **look)
     axes.legend(loc="upper left", handletextpad=0.2)
 
 
@@ -112,5 +114,5 @@ def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
     axes.legend(loc="upper left", ncols=3, columnspacing=0.8, handletextpad=0.1)
     axes.spines["left"].set_visible(False)
     axes.set_xlim(0, None)
-    axes.set_xlabel("error of predictions (mnats, RMSE)")
+    axes.set_xlabel("RMSE (thousandths of a nat)")
     axes.set_title("held-out errors")

@@ -5,7 +5,6 @@ for each model is.
 """
 
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -20,51 +19,54 @@ from tst_study.analysis.wording import group_label, number, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import key_above, log_axis, means, note, point
+from tst_study.paper_figures.drawing import arm_key, lines, log_axis, note, point
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import BASELINE, COLUMN, PAGE, Look, new_figure, setting_marks
+from tst_study.paper_figures.style import BASELINE, COLUMN, PAGE, Look, marks_of, new_figure
 from tst_study.text import big
 
 MOST = 6
 """Settings of one panel."""
-PANELS = 3
+PANELS = 2
 CHOSEN = "published: chosen for each model"
-DATA: tuple[str, ...] = ("panel", "setting", "bag_size", "step_ratio", "learning_rate")
+DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
 
 
 @figure(
     "figure7",
-    title="Figure 7. Learning-rate sweeps",
+    title="Figure 7. The learning rate: what the paper chose, and what was lowest here",
     needs=submit("learning-rates", "paper", "one-gpu"),
 )
 def learning_rate_sweep(sources: Sources) -> Picture:
-    """What the paper chose, and one panel per group that has a baseline at two or more rates."""
+    """Show measured sweeps, one panel for each group, or else the rates that the paper chose."""
     sweeps, used = sweep_data(sources.summary)
     rates = published.LEARNING_RATE
     chosen = pd.DataFrame(
         {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
     )
     data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
-    more = list(dict.fromkeys(data["panel"]))[PANELS:]
+    # Panels with both arms come first; the baseline alone says nothing about superposition.
+    order = sweeps.groupby("panel")["setting"].nunique().sort_values(ascending=False, kind="stable")
+    shown, more = list(order.index[:PANELS]), list(order.index[PANELS:])
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
+    used_rates = ", ".join(f"{size} {rate:g}" for size, rate in rates.items())
     return Picture(
-        caption="The peak learning rates that the paper used; its sweep is a picture whose numbers "
-        "were not published.",
+        caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
+        "whose numbers were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
-        "over the seeds that all rates of a setting share, bars: their range; crosses at the upper "
-        f"edge: diverged. {number(len(used), 'run')}.{not_drawn}",
+        "over the seeds that all rates of a setting share, bars: their range. "
+        f"{number(len(used), 'run')}.{not_drawn}",
         data=data,
         folders=used,
-        draw=partial(_figure, data),
+        draw=partial(_figure, data, shown),
         finding=_finding(sweeps),
     )
 
 
 def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Means by rate, and the run folders they are of; groups in order of name."""
+    """Return means by rate, in order of the groups' names, and the run folders behind them."""
     found = swept(summary.tables.runs, summary.comparison.eligible)
     panels = told_apart(
         [group_label(members) for members in found],
@@ -81,8 +83,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
         _by_rate(same).assign(
             panel=panel,
             setting=setting.label,
-            bag_size=setting.bag_size,
-            step_ratio=setting.step_ratio,
+            **setting.columns(),
         )
         for panel, setting, same in shown
     ]
@@ -112,11 +113,11 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    panels = list(dict.fromkeys(data["panel"]))[:PANELS]
-    drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
-    _draw_chosen(row[0], data[data["panel"] == CHOSEN])
-    for axes, panel in zip(row[1:], panels[1:], strict=True):
+def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
+    drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, max(1, len(panels)))
+    if not panels:
+        _draw_chosen(row[0], data)
+    for axes, panel in zip(row, panels, strict=False):
         _draw(axes, data[data["panel"] == panel], panel)
         axes.set_ylabel("held-out loss (nats per token)")
     return drawn
@@ -125,29 +126,36 @@ def _figure(data: pd.DataFrame) -> Figure:
 def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
     for row in rows_of(data):
         at = (published.PARAMS[row["setting"]], row["learning_rate"])
-        point(axes, at, BASELINE, words=f"{row['setting']}: {row['learning_rate']:g}")
+        look: Look = {"words": f"{row['setting']}: {row['learning_rate']:g}"}
+        point(axes, at, BASELINE, **look)
         note(axes, row["setting"], at, (4, 3))
     log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
     log_axis(axes, "y", sorted(set(data["learning_rate"])))
     axes.margins(x=0.25, y=0.12)
     axes.set_xlabel("parameters (log scale)")
     axes.set_ylabel("peak learning rate (log scale)")
-    axes.set_title(CHOSEN)
+    axes.set_title("published: chosen for each model, both arms")
 
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
-    looks = setting_marks(data, "setting")
-    means(axes, data, looks, _said, x="learning_rate")
+    looks = marks_of(data, "setting")
+    lines(axes, data[data["loss"].notna()], looks, x="learning_rate", by="setting", band=False)
+    rates = sorted(set(data["learning_rate"]))
+    for place, (name, rows) in enumerate(data.groupby("setting", sort=False)):
+        # A little aside, so that bars do not cover one another.
+        aside = 1.02 ** (place - (data["setting"].nunique() - 1) / 2)
+        for row in rows_of(rows[rows["loss"].notna()]):
+            said = f"{name}, {row['learning_rate']:g}: {row['loss']:.4f}"
+            at, bar = (row["learning_rate"] * aside, row["loss"]), (row["low"], row["high"])
+            point(axes, at, looks[str(name)], bar, words=said)
+    more: dict[str, Look] = {}
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
-    log_axis(axes, "x", sorted(set(data["learning_rate"])))
+        more = {"diverged": {"marker": "x"}}
+    log_axis(axes, "x", rates)
     axes.set_xlabel("peak learning rate (log scale)")
-    key_above(axes, f"measured: {panel}", looks, 3)
-
-
-def _said(row: dict[str, Any]) -> str:
-    return f"{row['setting']}, {row['learning_rate']:g}: {row['loss']:.4f}"
+    arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 
 
 def _finding(sweeps: pd.DataFrame) -> Finding:

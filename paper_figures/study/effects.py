@@ -1,79 +1,81 @@
-"""The effect of superposition, with its interval, for every pair that was repeated with seeds."""
+"""Gains with their intervals: the study's own question first, then everything else."""
 
 from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from tst_study.analysis.summary import verdict_counts
-from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import number, told_apart_by_set_up
-from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import forest
-from tst_study.paper_figures.groups import Group
+from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.wording import number, span
+from tst_study.paper_figures.answers import answers, message
+from tst_study.paper_figures.catalogue import PAIR, figure, submit
+from tst_study.paper_figures.drawing import forest, forest_rows
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PAGE, new_figure
-from tst_study.text import big
 
-MOST = 60
-"""Rows that still print at 7 pt on one page; of more, those with most seeds, then longest."""
-DATA = ["label", "setting", "bag_size", "seeds", "gain", "low", "high", "deviation"]
-DATA += ["smallest_detectable", "comparisons", "p_adjusted", "verdict"]
+FEW, MOST = 10, 60
+"""Rows of the overview, and rows that still print at 7 pt on one page."""
+READING = (
+    "Baseline minus arm, or what the heading names minus arm, in held-out next-token loss, paired "
+    "by seed. Bars: 95% intervals; those under one heading hold together."
+)
+
+
+@figure("overview", title="What the study found", lacks=PAIR)
+def overview(sources: Sources) -> list[Item]:
+    """Show the primary question and as many families after it as make a picture of one screen."""
+    rows = answers(sources.summary)
+    rows = rows[rows["gain"].notna()]
+    sizes = rows.groupby("heading", sort=False).size()
+    kept = sizes[(sizes.cumsum() <= FEW) | (sizes.cumsum() == sizes)]
+    data = rows[rows["heading"].isin(kept.index)].head(FEW)
+    more = len(rows) - len(data)
+    left_out = f" {number(more, 'row')} more in the verdicts." if more else ""
+    return _picture(sources.summary, data, message(rows), left_out) if len(data) else []
 
 
 @figure(
     "effects",
-    title="Effect of superposition, every pair repeated with seeds",
+    title="Every gain, with its interval",
     lacks="a setting and its baseline with two or more seeds: "
     f"{submit('seed-noise', 'one-gpu')}, or {submit('laptop', 'laptop')}",
 )
 def effects(sources: Sources) -> list[Item]:
-    every = sources.all_settings
-    group = every.only(every.rows[every.rows["seeds"] > 1])
-    table = group.rows
-    if table.empty:
+    """Show every question and setting that was repeated with seeds."""
+    rows = answers(sources.summary)
+    rows = rows[rows["seeds"] > 1]
+    if rows.empty:
         return []
-    runs = group.members.drop_duplicates("group").set_index("group")["parameters"]
-    order = table.assign(parameters=table["group"].map(runs))
-    by = ["corpus", "parameters", "steps"]
-    order = order.sort_values(by, kind="stable", ignore_index=True)
-    sizes, steps = order["parameters"].map(big), order["steps"].map("{:,}".format)
-    names = sizes + " parameters, " + order["corpus"] + ", " + steps + " steps"
-    order["label"] = told_apart_by_set_up(list(names), list(rows_of(order)))
-    kept = order.sort_values(["seeds", "flops"], ascending=False, kind="stable").head(MOST)
-    data = kept.sort_index()[DATA].reset_index(drop=True)
-    more = len(table) - len(data)
+    data = rows.head(MOST)
+    more = len(rows) - len(data)
     left_out = f" {number(more, 'row')} more stand in the report." if more else ""
+    title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
+    return _picture(sources.summary, data, title, left_out)
+
+
+def _picture(summary: Summary, data: pd.DataFrame, title: str, left_out: str) -> list[Item]:
+    runs = summary.tables.runs
+    ids = {one for ids in data["run_ids"] for one in ids}
+    counts = f"{number(len(data), 'row')}: {verdict_counts(data)}"
+    seeds = span(data["seeds"], "seed")
+    said = "no run is repeated with another seed"
     return [
         Picture(
-            caption="Baseline minus superposition, held-out next-token loss at equal FLOPs, paired "
-            "by seed: right of zero, superposition is better. Bars: 95% intervals over seeds, of "
-            "planned questions for each family, of others for all together; filled: the interval "
-            "excludes zero; the small tick: the smallest effect that so many "
-            f"seeds would show four times in five. {number(len(table), 'pair')}, {group.seeds}."
-            f"{left_out}",
-            data=data,
-            folders=group.folders,
-            draw=partial(_figure, data),
-            finding=_finding(group),
+            title=title,
+            caption=f"{READING} {seeds[0].upper()}{seeds[1:]}.{left_out}",
+            data=data.drop(columns=["mark", "run_ids"]).reset_index(drop=True),
+            folders=tuple(sorted(runs["folder"][runs["run_id"].isin(ids)].astype(str))),
+            draw=partial(_figure, data.reset_index(drop=True)),
+            finding=Finding(said, counts, seeds, "not in the paper"),
         )
     ]
 
 
 def _figure(data: pd.DataFrame) -> Figure:
-    height = 0.75 + 0.17 * (len(data) + data["label"].nunique())
-    drawn, ((axes,),) = new_figure(PAGE, height, 1)
-    seeds = [f"{row['setting']}, {number(row['seeds'], 'seed')}" for row in rows_of(data)]
-    ticks = pd.Series([[smallest] for smallest in data["smallest_detectable"]], index=data.index)
-    words = "smallest effect that would show"
-    forest(axes, data.assign(setting=seeds, ticks=ticks), "label", words, 3)
+    headings, names = forest_rows(data)
+    lines = max(place for _, place in [*headings, *names]) + 1
+    drawn, ((axes,),) = new_figure(PAGE, 0.8 + 0.165 * lines, 1)
+    forest(axes, data)
     return drawn
-
-
-def _finding(group: Group) -> Finding:
-    counts = verdict_counts(group.rows)
-    measured = f"{number(len(group.rows), 'pair')}: {counts}"
-    said = "no run is repeated with another seed"
-    return Finding(said, measured, group.seeds, "not in the paper")

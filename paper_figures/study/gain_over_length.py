@@ -1,20 +1,21 @@
 """Gain over the number of steps: from where on does superposition win?"""
 
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
-from tst_study.analysis.wording import gain, span, told_apart
+from tst_study.analysis.wording import gain, number, signed, span, told_apart
+from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import key_above, log_axis, means
+from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_hollow, lines, log_axis, point
 from tst_study.paper_figures.groups import Group, file_part
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import COLUMN, MUTED, new_figure, setting_marks
+from tst_study.paper_figures.style import COLUMN, MUTED, Look, marks_of, new_figure
 
 LENGTHS = "Gain against the number of steps"
 
@@ -26,7 +27,7 @@ LENGTHS = "Gain against the number of steps"
     f"{submit('laptop', 'desktop')}",
 )
 def gain_over_length(sources: Sources) -> list[Item]:
-    """One per corpus, model and learning rate with the same setting at two or more lengths."""
+    """Show each corpus, model and learning rate with a setting at two or more lengths."""
     every = sources.all_settings.plain()
     found: list[Group] = []
     for _, rows in every.rows.groupby(list(SAME_BUT_LENGTH), sort=False):
@@ -53,40 +54,73 @@ def gain_over_length(sources: Sources) -> list[Item]:
 
 
 def _of_lengths(group: Group, name: str, title: str) -> Picture:
-    columns = ["setting", "bag_size", "step_ratio", "steps", "seeds", "gain", "low", "high"]
+    columns = ["setting", *SETTING, "steps", "seeds", "comparisons", "gain", "low", "high"]
     rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
+    rows = _of_one_family(rows, group.summary.verdicts)
     data, rate = rows[[*columns, "verdict"]], rows["learning_rate"].iloc[0]
+    first, last = (next(rows_of(data.iloc[[place]])) for place in (0, -1))
     return Picture(
         name=f"gain_over_length-{name}",
-        title=f"{LENGTHS}, {title}",
+        title=f"From {first['steps']:,} to {last['steps']:,} steps the gain goes from "
+        f"{signed(first['gain'])} to {signed(last['gain'])} nats ({title})",
         caption=f"{'; '.join(data['setting'].unique())}; {group.model}, learning rate {rate:g}. "
         "Baseline minus superposition at equal FLOPs, held-out next-token loss, each point a run "
         "of its own whose learning rate was annealed; above zero, superposition is better. Bars: "
-        "95% interval over paired seeds; hollow: it includes zero, or one seed and no claim.",
+        "95% interval over paired seeds; hollow: it includes zero, or one seed and no claim. "
+        f"{_allowance(data)}",
         data=data,
         folders=group.folders,
         draw=partial(_draw_lengths, data),
     )
 
 
+def _of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Take the intervals from the family that judged most of these lengths together."""
+    own = verdicts[verdicts["run_ids"].map(set).isin(list(map(set, rows["run_ids"])))]
+    if own.empty:
+        return rows
+    family = own[own["family"] == own["family"].value_counts().idxmax()]
+    judged = {frozenset(row["run_ids"]): row for row in rows_of(family)}
+    names = ["comparisons", "gain", "low", "high", "verdict"]
+    found = [judged.get(frozenset(row["run_ids"]), row) for row in rows_of(rows)]
+    return rows.assign(**{name: [row[name] for row in found] for name in names})
+
+
+def _allowance(data: pd.DataFrame) -> str:
+    allowed = sorted(set(data["comparisons"]))
+    if len(allowed) == 1:
+        return f"All intervals allow for {number(allowed[0], 'comparison')}."
+    return "Below the seeds: for how many comparisons an interval allows."
+
+
 def _draw_lengths(data: pd.DataFrame) -> Figure:
     drawn, ((axes,),) = new_figure(COLUMN, 2.5, 1)
     axes.axhline(0, color=MUTED, linewidth=0.7)
-    looks = setting_marks(data, "setting")
-    for place, (_, rows) in enumerate(data.groupby("setting", sort=False)):
-        # A little aside, so that bars do not overlap.
-        aside = 2 ** (0.06 * (place - (data["setting"].nunique() - 1) / 2))
-        moved = rows.assign(at=rows["steps"] * aside)
-        means(axes, moved, looks, _gain, x="at", y="gain")
-    by_steps = data.groupby("steps")["seeds"].agg(list)
-    texts = [f"{steps:,}\n{span(seeds, 'seed')}" for steps, seeds in by_steps.items()]
-    log_axis(axes, "x", list(by_steps.index), texts)
+    looks, count = marks_of(data, "setting"), data["setting"].nunique()
+    # A line through two points would look like a fit.
+    joined = data.groupby("setting").filter(lambda rows: len(rows) > 2)
+    if len(joined):
+        lines(axes, joined, looks, x="steps", y="gain", by="setting", band=False)
+    for place, (name, rows) in enumerate(data.groupby("setting", sort=False)):
+        # A little aside, so that bars do not cover one another.
+        aside = 2 ** (0.06 * (place - (count - 1) / 2))
+        for row in rows_of(rows):
+            said = f"{name}, {row['steps']:,} steps: {gain(row)} nats, {row['verdict']}"
+            at, bar = (row["steps"] * aside, row["gain"]), (row["low"], row["high"])
+            hollow = is_hollow(row, "setting")
+            point(axes, at, looks[str(name)], bar, hollow=hollow, words=said)
+    texts = []
+    for steps, rows in data.groupby("steps"):
+        lines_ = [f"{steps:,}", span(rows["seeds"], "seed")]
+        if data["comparisons"].nunique() > 1:
+            lines_.append(f"for {'/'.join(map(str, sorted(set(rows['comparisons']))))}")
+        texts.append("\n".join(lines_))
+    log_axis(axes, "x", sorted(set(data["steps"])), texts)
     axes.margins(x=0.08)
     axes.set_xlabel("steps (log scale)")
     axes.set_ylabel("gain (nats per token)")
-    key_above(axes, "", looks, 3, markers=True)
+    more: dict[str, Look] = {}
+    if data["verdict"].isin(CLAIMED).any() and not data["verdict"].isin(CLAIMED).all():
+        more = {"no difference shown": {"marker": "s", "markerfacecolor": "none"}}
+    arm_key(axes, "", looks, 3, more, markers=True)
     return drawn
-
-
-def _gain(row: dict[str, Any]) -> str:
-    return f"{row['setting']}, {row['steps']:,} steps: {gain(row)} nats, {row['verdict']}"

@@ -1,0 +1,115 @@
+"""A study's questions with their answers, in one table that pictures and the page share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.verdict.question import Question
+from tst_study.analysis.wording import gain, number, signed
+from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, arm_mark
+
+COLUMNS: tuple[str, ...] = (
+    "heading",
+    "name",
+    "arm",
+    "against",
+    "mark",
+    "family",
+    "question",
+    "primary",
+    "seeds",
+)
+COLUMNS += ("comparisons", "gain", "low", "high", "verdict", "run_ids")
+
+
+def answers(summary: Summary) -> pd.DataFrame:
+    """Return a row for each planned question, then for each setting that none of them covers.
+
+    `heading` says what a family is held against and how many intervals hold together, `name` which
+    of its arms a row is about; `mark` is the arm's.
+    """
+    asked = {(one.family, one.name): one for one in summary.questions}
+    table = summary.comparison.table
+    settings = dict(zip(table["run_ids"], rows_of(table), strict=True))
+    rows: list[dict[str, Any]] = []
+    for (_, family), found in summary.verdicts.groupby(["heading", "family"], sort=False):
+        questions = [asked.get((row["family"], row["question"])) for row in rows_of(found)]
+        against = {one.against.name if one else "the baseline" for one in questions}
+        shared = against.pop() if len(against) == 1 else ""
+        words = [str(family)] if any(questions) else ["every setting, not planned"]
+        words += [f"against {_with_article(shared)}"] if shared else []
+        several = int(found["comparisons"].max())
+        words += [f"{several} intervals hold together"] if several > 1 else []
+        for row, one in zip(rows_of(found), questions, strict=True):
+            name = row["question"].removesuffix(f" against {shared}")
+            if one and not shared and "against" not in name:
+                name += f" against {one.against.name}"
+            mark = arm_of(summary, one)[1] if one else arm_mark(_setting(settings[row["run_ids"]]))
+            own = {"arm": one.arm.name if one else name, "mark": mark, "primary": row["primary"]}
+            own |= {"against": one.against.name if one else "the baseline"}
+            rows.append({**row, **own, "heading": ", ".join(words), "name": name})
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
+
+
+def arm_of(summary: Summary, question: Question) -> tuple[pd.DataFrame, Mark]:
+    """Return the runs of a question's arm, and its mark."""
+    runs = summary.comparison.eligible
+    labels = [_setting(row).label for row in rows_of(runs)]
+    own, _ = question.runs(runs.assign(setting=labels))
+    if own.empty:
+        return own, OTHER_BASELINE
+    mark = arm_mark(_setting(own.iloc[0]))
+    return own, OTHER_BASELINE if mark == BASELINE else mark
+
+
+def _setting(row: Mapping[str, Any] | pd.Series) -> SuperpositionSetting:
+    return SuperpositionSetting.of_row(row)  # type: ignore[arg-type]
+
+
+def _with_article(name: str) -> str:
+    return f"the {name}" if name == "baseline" else name
+
+
+def question_of(row: Mapping[str, Any]) -> str:
+    """Say a question as a sentence."""
+    where = f" ({row['question']})" if row["arm"] not in row["question"] else ""
+    return (
+        f"Does {row['arm']}{where} end with a lower held-out loss than "
+        f"{_with_article(row['against'])}?"
+    )
+
+
+def answer_of(row: Mapping[str, Any]) -> str:
+    """Say the answer to a question as a sentence, with its interval and its seeds."""
+    start = {
+        "better": f"Yes: lower by {row['gain']:.3f} nats per token",
+        "worse": f"No: higher by {-row['gain']:.3f} nats per token",
+        "no difference shown": "No difference is shown",
+    }.get(row["verdict"], str(row["verdict"]).capitalize())
+    known = f"gain {gain(row)}, 95% interval, " if pd.notna(row["low"]) else ""
+    if not known and pd.notna(row["gain"]):
+        known = f"gain {signed(row['gain'])}, "
+    return f"{start} ({known}{number(row['seeds'], 'seed')})."
+
+
+def message(rows: pd.DataFrame) -> str:
+    """Say in one sentence what a study found: its primary answers, else how many are better."""
+    primary = [
+        f"{row['arm']} {_verb(row)} {_with_article(row['against'])}"
+        for row in rows_of(rows[rows["primary"]])
+    ]
+    if primary:
+        said = "; ".join(primary)
+        return said[0].upper() + said[1:]
+    return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
+
+
+def _verb(row: Mapping[str, Any]) -> str:
+    words = {"better": "beats", "worse": "loses to"}.get(row["verdict"])
+    if words is None:
+        return f"({row['verdict']}: {gain(row)}) against"
+    return f"({gain(row)} nats) {words}"
