@@ -1,5 +1,6 @@
 """A study's questions with their answers, in one table that pictures and the page share."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,41 +34,41 @@ def answers(summary: Summary) -> pd.DataFrame:
     of its arms a row is about; `mark` is the arm's.
     """
     asked = {(one.family, one.name): one for one in summary.questions}
-    table = summary.comparison.table
-    settings = dict(zip(table["run_ids"], rows_of(table), strict=True))
+    runs, table = labelled(summary), summary.comparison.table
+    marks = (arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(table))
+    settings = dict(zip(table["run_ids"], marks, strict=True))
     rows: list[dict[str, Any]] = []
     for (_, family), found in summary.verdicts.groupby(["heading", "family"], sort=False):
         questions = [asked.get((row["family"], row["question"])) for row in rows_of(found)]
         against = {one.against.name if one else "the baseline" for one in questions}
         shared = against.pop() if len(against) == 1 else ""
         words = [str(family)] if any(questions) else ["every setting, not planned"]
-        words += [f"against {_with_article(shared)}"] if shared else []
+        if shared and "against" not in str(family):
+            words.append(f"against {_with_article(shared)}")
         several = int(found["comparisons"].max())
         words += [f"{several} intervals hold together"] if several > 1 else []
         for row, one in zip(rows_of(found), questions, strict=True):
             name = row["question"].removesuffix(f" against {shared}")
             if one and not shared and "against" not in name:
                 name += f" against {one.against.name}"
-            mark = arm_of(summary, one)[1] if one else arm_mark(_setting(settings[row["run_ids"]]))
+            mark = arm_of(runs, one)[1] if one else settings[row["run_ids"]]
             own = {"arm": one.arm.name if one else name, "mark": mark, "primary": row["primary"]}
             own |= {"against": one.against.name if one else "the baseline"}
             rows.append({**row, **own, "heading": ", ".join(words), "name": name})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 
 
-def arm_of(summary: Summary, question: Question) -> tuple[pd.DataFrame, Mark]:
-    """Return the runs of a question's arm, and its mark."""
+def labelled(summary: Summary) -> pd.DataFrame:
+    """Return the runs that may be compared, with a column `setting` as questions name it."""
     runs = summary.comparison.eligible
-    labels = [_setting(row).label for row in rows_of(runs)]
-    own, _ = question.runs(runs.assign(setting=labels))
-    if own.empty:
-        return own, OTHER_BASELINE
-    mark = arm_mark(_setting(own.iloc[0]))
+    return runs.assign(setting=[SuperpositionSetting.of_row(row).label for row in rows_of(runs)])
+
+
+def arm_of(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFrame, Mark]:
+    """Return the runs of a question's arm, out of `labelled` ones, and its mark."""
+    own, _ = question.runs(runs)
+    mark = next((arm_mark(SuperpositionSetting.of_row(row)) for row in rows_of(own)), BASELINE)
     return own, OTHER_BASELINE if mark == BASELINE else mark
-
-
-def _setting(row: Mapping[str, Any] | pd.Series) -> SuperpositionSetting:
-    return SuperpositionSetting.of_row(row)  # type: ignore[arg-type]
 
 
 def _with_article(name: str) -> str:
@@ -99,17 +100,32 @@ def answer_of(row: Mapping[str, Any]) -> str:
 def message(rows: pd.DataFrame) -> str:
     """Say in one sentence what a study found: its primary answers, else how many are better."""
     primary = [
-        f"{row['arm']} {_verb(row)} {_with_article(row['against'])}"
+        f"{row['arm']} {_VERBS.get(row['verdict'], 'against')} {_with_article(row['against'])}: "
+        f"{gain(row)} nats" + (f", {row['verdict']}" if row["verdict"] not in _VERBS else "")
         for row in rows_of(rows[rows["primary"]])
     ]
     if primary:
-        said = "; ".join(primary)
-        return said[0].upper() + said[1:]
+        return re.sub(r"^[a-z](?! =)", lambda first: first[0].upper(), "; ".join(primary))
     return f"{number(len(rows), 'setting')} against the baseline: {verdict_counts(rows)}"
 
 
-def _verb(row: Mapping[str, Any]) -> str:
-    words = {"better": "beats", "worse": "loses to"}.get(row["verdict"])
-    if words is None:
-        return f"({row['verdict']}: {gain(row)}) against"
-    return f"({gain(row)} nats) {words}"
+_VERBS = {"better": "beats", "worse": "loses to"}
+
+
+def of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Take gains and intervals from the family of questions that covers most of these settings, so
+    that those of one picture allow for the same number of comparisons.
+
+    `rows`: of `Comparison.table`. A family may have asked about some of a setting's seeds alone.
+    """
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for verdict in rows_of(verdicts):
+        for place, ids in zip(rows.index, rows["run_ids"], strict=True):
+            if verdict["run_ids"] and set(verdict["run_ids"]) <= set(ids):
+                found.setdefault(verdict["family"], {})[place] = verdict
+    best = max(found.values(), key=len, default={})
+    if len(best) < 2:
+        return rows
+    names = ["seeds", "comparisons", "gain", "low", "high", "deviation", "verdict"]
+    new = [best.get(place, row) for place, row in zip(rows.index, rows_of(rows), strict=True)]
+    return rows.assign(**{name: [row[name] for row in new] for name in names})

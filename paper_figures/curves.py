@@ -75,8 +75,7 @@ def group_curves(group: Group, names: Sequence[str], panel: str = "") -> pd.Data
     ends = pd.DataFrame({"label": list(names), "loss": group.level - rows["gain"]})
     ends["verdict"] = list(rows["verdict"])
     ends["said"] = [
-        f"{name}: {loss:.3f}, gain {gain(row)}"
-        for name, loss, row in zip(names, ends["loss"], rows_of(rows), strict=True)
+        f"{name}: gain {gain(row)}" for name, row in zip(names, rows_of(rows), strict=True)
     ]
     if held_out:
         ends = pd.concat([pd.DataFrame([level]), ends], ignore_index=True)

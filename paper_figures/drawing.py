@@ -134,12 +134,13 @@ def arm_key(
     columns: int = 1,
     more: Mapping[str, Mapping[str, Any]] | None = None,
     markers: bool = False,
+    curves: bool = True,
 ) -> None:
     """Draw the title of a panel and the key of its arms above the frame."""
     entries: dict[str, Mapping[str, Any]] = {
         words: {
             "color": mark.colour,
-            "linestyle": (0, mark.dash) if mark.dash else "-",
+            "linestyle": ((0, mark.dash) if mark.dash else "-") if curves else "none",
             "linewidth": 1.2,
             "marker": mark.marker if markers else "",
         }
@@ -213,11 +214,13 @@ def inside(gains: pd.Series) -> pd.Series:
     return size <= FAR * max(float(size.median()), 1e-9)
 
 
-NAMES = 215.0
+NAMES = 225.0
 """Points that names of rows may take left of a forest."""
 
 
-def forest_rows(data: pd.DataFrame) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+def forest_rows(
+    data: pd.DataFrame, width: float = NAMES
+) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """Return headings and names, each in lines and with its place; a line takes one unit."""
     headings: list[tuple[str, float]] = []
     names: list[tuple[str, float]] = []
@@ -225,7 +228,7 @@ def forest_rows(data: pd.DataFrame) -> tuple[list[tuple[str, float]], list[tuple
     for heading, rows in data.groupby("heading", sort=False):
         given = [(headings, str(heading))] if heading else []
         for kind, text in [*given, *((names, name) for name in rows["name"])]:
-            words = wrapped(text, NAMES / 1.2 if kind is headings else NAMES)
+            words = wrapped(text, width / 1.15 if kind is headings else width)
             count = words.count("\n") + 1
             kind.append((words, top + (count - 1) / 2))
             top += count
@@ -233,18 +236,19 @@ def forest_rows(data: pd.DataFrame) -> tuple[list[tuple[str, float]], list[tuple
     return headings, names
 
 
-def forest(axes: Axes, data: pd.DataFrame) -> None:
+def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
     """Draw gains with their intervals, row below row, around zero.
 
-    Columns: name, heading (stands above its rows), mark, primary, gain, low, high, verdict.
+    `width`: points for the names of rows. Columns: name, heading (stands above its rows), mark,
+    primary, gain, low, high, verdict.
     """
     axes.axvline(0, color=MUTED, linewidth=0.7)
     near = inside(data["gain"])
-    shown = data[near][["gain", "low", "high"]].stack().astype(float)
-    least, most = min(float(shown.min()), 0.0), max(float(shown.max()), 0.0)
+    shown = data[near][["gain", "low", "high"]].astype(float)
+    least, most = min(float(shown.min().min()), 0.0), max(float(shown.max().max()), 0.0)
     left, right = least - 0.06 * (most - least), most + 0.06 * (most - least)
     axes.set_xlim(left, right)
-    headings, names = forest_rows(data)
+    headings, names = forest_rows(data, width)
     for row, is_near, (_, place) in zip(rows_of(data), near, names, strict=True):
         if row["primary"]:
             axes.axhspan(place - 0.45, place + 0.45, color=FAINT, alpha=0.6, lw=0, zorder=0)

@@ -78,7 +78,15 @@ class Item(ABC):
 
     @abstractmethod
     def contents(self) -> dict[str, bytes]:
-        """Its files by ending, but for CSV and trace."""
+        """Return its files by ending, without CSV and trace."""
+
+    @abstractmethod
+    def for_page(self) -> dict[str, bytes]:
+        """Return the file that a page links to, by ending."""
+
+    @abstractmethod
+    def for_print(self) -> dict[str, bytes]:
+        """Return the file that a paper includes, by ending."""
 
     def save(self, runs: pd.DataFrame, to: Path) -> list[Path]:
         """Write its files; returns those written, none where all are there and current.
@@ -92,7 +100,12 @@ class Item(ABC):
         ):
             return []
         files = {**self.contents(), ".csv": csv_bytes(self.data), ".json": text.encode()}
-        return [paths[suffix] for suffix in files if write_bytes(paths[suffix], files[suffix])]
+        return self.write(files, to)
+
+    def write(self, files: Mapping[str, bytes], to: Path) -> list[Path]:
+        """Write files by their ending; returns those that are new."""
+        paths = {to / f"{self.name}{suffix}": content for suffix, content in files.items()}
+        return [path for path, content in paths.items() if write_bytes(path, content)]
 
     def trace(self, runs: pd.DataFrame) -> str:
         """What it was made from, as JSON for the file beside it."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from tst_study.paper_figures.item import Item
+from tst_study.paper_figures.item import Item, csv_bytes
 from tst_study.paper_figures.style import Look, available_width, styled, wrapped
 
 _METADATA: dict[str, dict[str, Any]] = {
@@ -50,9 +50,15 @@ class Picture(Item):
         figure = self.figure()
         return {f".{kind}": rendered(figure, kind) for kind in _METADATA}
 
-    def drawing(self, kind: str) -> bytes:
-        """Return the picture without its title as a file of one kind, such as `svg`."""
-        return rendered(self.figure(titled=False), kind)
+    def for_page(self) -> dict[str, bytes]:
+        return {".csv": csv_bytes(self.data)}
+
+    def for_print(self) -> dict[str, bytes]:
+        return {".pdf": rendered(self.figure(titled=False), "pdf")}
+
+    def drawing(self) -> str:
+        """Return the SVG of the picture without its title, which a page prints itself."""
+        return rendered(self.figure(titled=False), "svg").decode()
 
 
 def _height_above(figure: Figure) -> float:

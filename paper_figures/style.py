@@ -75,7 +75,7 @@ _BY_ABLATION = {
 }
 """Colour by how a label goes on behind s and r."""
 _OTHERS = tuple(dict.fromkeys(_BY_ABLATION.values()))
-_MARKERS = "^Dsv*X<>phdP"
+_MARKERS = "s^Dv<>hdpP"
 _DASHES = ((4, 1, 1, 1), (7, 1.5), (2, 1), (5, 1.2), (3, 1, 1, 1, 1, 1))
 
 _BY_RATIO = {0.1: "#472a7a", 0.3: "#2c728e", 0.5: "#1e9b8a", 0.7: "#7ad151"}
@@ -94,7 +94,7 @@ def arm_mark(setting: SuperpositionSetting) -> Mark:
     """
     if setting.is_baseline:
         return BASELINE
-    place = setting.bag_size + 5 * round(10 * setting.step_ratio)
+    place = setting.bag_size + 3 * round(10 * setting.step_ratio)
     if setting.is_plain:
         near = min(_BY_BAG_SIZE, key=lambda size: abs(math.log(size / setting.bag_size)))
         colour = _BY_BAG_SIZE[near]

@@ -45,7 +45,8 @@ def law_of_superposition(_sources: Sources) -> Picture:
     return Picture(
         caption=f"The law with {number(len(law.fit.theta), 'parameter')}, fitted at once to "
         f"{number(len(law.rows), 'published run')} (one seed each, r < 1): RMSE {rmse:.1f} "
-        "thousandths of a nat. Middle: fitted to 270M alone, 600M predicted. Right: RMSE of predicted gains where the "
+        "thousandths of a nat. Middle: fitted to 270M alone, 600M predicted. Right: RMSE of "
+        "predicted gains where the "
         "law saw only what stands before the arrow; nearest: the nearest fitted runs copied; "
         "this and the mean gain need no law. Gains are over the baseline of the same size "
         "and length. No runs of this package took part.",

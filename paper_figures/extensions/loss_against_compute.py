@@ -80,8 +80,8 @@ def loss_against_compute(sources: Sources) -> Picture:
     own, reasons = _measured(sources.summary)
     pairs = [*of_paper, *own]
     said = "; ".join(f"{pair.panel}: {pair.said}" for pair in own)
-    best = max(pair.multipliers["multiplier"].max() for pair in of_paper)
-    title = f"The baseline needs up to {best:.1f} times the FLOPs for the same loss in the paper"
+    both = " and ".join(f"{pair.widest['multiplier']:.1f}" for pair in of_paper)
+    title = f"For the same loss the baseline needs {both} times the FLOPs in the paper"
     if own:
         title += f", {own[0].widest['multiplier']:.2f} times here"
     not_drawn = f" Not drawn: {'; '.join(reasons)}." if reasons else ""

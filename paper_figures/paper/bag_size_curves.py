@@ -16,6 +16,7 @@ from tst_study.analysis import published
 from tst_study.analysis.fits.bag_size import grid_of_runs, optima
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import number
+from tst_study.paper_figures.answers import of_one_family
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import key, log_axis
 from tst_study.paper_figures.groups import Group
@@ -54,6 +55,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
     data, found = _published(grid), optima(grid).assign(source="published")
     count, scale = len(data), ""
     if group is not None:
+        group = group.only(of_one_family(group.rows, sources.summary.verdicts))
         own = group.beside_baseline().assign(source="measured")
         own["step_ratio"] = own["step_ratio"].round(4)
         data = pd.concat([data, own.reindex(columns=data.columns)], ignore_index=True)
@@ -71,7 +73,7 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         "rules out; pale bar: where they are within one standard deviation of their lowest. Left "
         f"r = {', '.join(map(str, SHOWN))}; the others are in the data.",
         measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
-        "gain, bars: its 95% interval over seeds; a cross where the optimum is determined."
+        "gain, bars: its 95% interval over seeds. {_optimum_here(found)}"
         if group
         else "",
         data=data,
@@ -93,6 +95,12 @@ def _message(which: PublishedGrid, found: pd.DataFrame) -> str:
     return (
         f"Figure {which.figure}. The best bag size falls from {' to '.join(ends)} ({which.words})"
     )
+
+
+def _optimum_here(found: pd.DataFrame) -> str:
+    """Say the optimum of the measured curve with most bag sizes, or why there is none."""
+    own = found[found["source"] == "measured"].sort_values("points")
+    return f"Optimum: {_said(next(rows_of(own.iloc[[-1]])))}."
 
 
 def _published(grid: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,6 @@ DATA += ("seeds", "loss", "low", "high", "diverged")
 
 @figure(
     "figure7",
-    title="Figure 7. The learning rate: what the paper chose, and what was lowest here",
     needs=submit("learning-rates", "paper", "one-gpu"),
 )
 def learning_rate_sweep(sources: Sources) -> Picture:
@@ -47,12 +46,20 @@ def learning_rate_sweep(sources: Sources) -> Picture:
         {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
     )
     data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
-    # Panels with both arms come first; the baseline alone says nothing about superposition.
-    order = sweeps.groupby("panel")["setting"].nunique().sort_values(ascending=False, kind="stable")
-    shown, more = list(order.index[:PANELS]), list(order.index[PANELS:])
+    # The baseline alone says nothing about superposition where another panel has both arms.
+    settings = sweeps.groupby("panel")["setting"].nunique()
+    shown = list(settings.index[settings == settings.max()][:PANELS])
+    more = [panel for panel in settings.index if panel not in shown]
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
     used_rates = ", ".join(f"{size} {rate:g}" for size, rate in rates.items())
+    title = "the paper's learning rate falls with the size of its dense models"
+    if shown:
+        best = _best(sweeps[sweeps["panel"] == shown[0]])
+        title = "the lowest loss is at " + ", ".join(
+            f"{at:g} for {arm}" for arm, at in best.items()
+        )
     return Picture(
+        title=f"Figure 7. {title[0].upper()}{title[1:]}",
         caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
         "whose numbers were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
@@ -158,16 +165,20 @@ def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 
 
+def _best(sweeps: pd.DataFrame) -> dict[str, float]:
+    """Return the rate of the lowest loss of each arm, but none at which a seed diverged."""
+    known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
+    best = known.drop_duplicates("setting").sort_index()
+    return dict(zip(best["setting"], best["learning_rate"], strict=True))
+
+
 def _finding(sweeps: pd.DataFrame) -> Finding:
     said = "a sweep shown as a picture; its numbers were not published"
     if sweeps.empty:
         return Finding(said)
-    texts = []
-    known = sweeps[sweeps["loss"].notna() & (sweeps["diverged"] == 0)].sort_values("loss")
-    for panel, rows in known.groupby("panel", sort=True):
-        best = rows.drop_duplicates("setting").set_index("setting")["learning_rate"]
-        texts.append(
-            f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in best.items())
-        )
+    texts = [
+        f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in _best(rows).items())
+        for panel, rows in sweeps.groupby("panel", sort=True)
+    ]
     seeds = number(int(sweeps["seeds"].max()), "seed")
     return Finding(said, "; ".join(texts), f"at most {seeds}", "undecided")

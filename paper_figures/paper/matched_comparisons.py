@@ -14,7 +14,7 @@ from tst_study.analysis.wording import bounds, gain, group_label, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line, note
+from tst_study.paper_figures.drawing import arm_key, is_baseline, level_line
 from tst_study.paper_figures.item import Finding, judged
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
@@ -163,10 +163,9 @@ def _figure(data: pd.DataFrame, found: Measured | None) -> Figure:
         for panel, part in mine.groupby("panel", sort=False):
             name = next(label for label in part["label"] if is_baseline(label))
             kinds.setdefault(name, []).append(PANELS[str(panel)][0])
-        for name, same in kinds.items():
-            part = once[once["label"] == name]
-            at = (float(part["step"].max()), curves.last(part))
-            note(axes, ",\n".join(same), at, (-2, 22), ha="right", va="bottom")
+        ends = {curves.end_of(once[once["label"] == name]): same for name, same in kinds.items()}
+        words = [f"{end:,.0f}\n" + ",\n".join(same) for end, same in ends.items()]
+        axes.set_xticks([0, *ends], ["0", *words])
         names = {name.split(",")[0]: look for name, look in looks.items()}
         gains = _gains(mine) if source == "published" or found is None else found.gains
         arm_key(

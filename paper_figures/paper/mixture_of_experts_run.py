@@ -18,7 +18,6 @@ from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import (
     BASELINE,
     INK,
-    MUTED,
     PAGE,
     Look,
     Mark,
@@ -90,8 +89,6 @@ def _draw_saving(axes: Axes, data: pd.DataFrame) -> None:
     """Mark the level that superposition reached, and how many steps earlier."""
     (long, _), (short, level) = reached(data, True), reached(data, False)
     level_line(axes, level)
-    words = f"TST's last loss, {level:.3f}"
-    note(axes, words, (axes.get_xlim()[0], level), (2, -9), color=MUTED)
     arrow: Look = {"arrowstyle": "->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 2}
     axes.annotate("", (short, level), xytext=(long, level), arrowprops=arrow)
     words = f"{long / short:.1f} times fewer steps"

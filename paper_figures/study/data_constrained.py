@@ -110,8 +110,9 @@ def _message(data: pd.DataFrame) -> str:
     """Say how much each arm loses on the shortest text, against the longest."""
     wide = data.pivot(index="unique_raw_tokens", columns="setting", values="loss")
     cost = wide.iloc[0] - wide.iloc[-1]
-    said = ", ".join(f"{name} {cost[name]:+.3f}" for name in cost.index)
-    return f"What {wide.index[0] / wide.index[-1]:.0%} of the text costs, in nats: {said}"
+    said = ", ".join(f"{_short(str(name))} {cost[name]:.3f}" for name in cost.index)
+    share = wide.index[0] / wide.index[-1]
+    return f"Repeating {share:.0%} of the text costs, in nats: {said}"
 
 
 def _said(law: Repetition | None, baselines: pd.DataFrame) -> str:
@@ -154,11 +155,17 @@ def _figure(
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
     axes.set_xlabel("unique text (log scale)")
     axes.set_ylabel("held-out loss (nats per token)")
-    arm_key(axes, "", {"baseline": BASELINE, **looks}, 2, more, markers=True)
+    arm_key(axes, "", {"baseline": BASELINE, **looks}, 2, more, markers=True, curves=False)
     return drawn
 
 
 def _epochs(data: pd.DataFrame, amount: float) -> str:
     own = data[data["unique_raw_tokens"] == amount]
-    said = [f"{row['setting'].split(',')[-1].strip()}: {row['epochs']:.2g}" for row in rows_of(own)]
-    return f"{big(amount)} tokens\nepochs:\n" + "\n".join(said)
+    said = [f"{_short(row['setting'])}: {row['epochs']:.2g} epochs" for row in rows_of(own)]
+    return "\n".join([f"{big(amount)} tokens", *said])
+
+
+def _short(setting: str) -> str:
+    """Name a setting by what tells it from the others, without the r that they share."""
+    parts = setting.split(", ")
+    return parts[0] if len(parts) <= 2 else parts[-1]

@@ -9,7 +9,7 @@ from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.wording import number, span
 from tst_study.paper_figures.answers import answers, message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
-from tst_study.paper_figures.drawing import forest, forest_rows
+from tst_study.paper_figures.drawing import NAMES, forest, forest_rows
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
@@ -17,6 +17,8 @@ from tst_study.paper_figures.style import PAGE, new_figure
 
 FEW, MOST = 10, 60
 """Rows of the overview, and rows that still print at 7 pt on one page."""
+HALF = (4.8, 140.0)
+"""Width of the overview in inches and of its names in points: half of a page's first screen."""
 READING = (
     "Baseline minus arm, or what the heading names minus arm, in held-out next-token loss, paired "
     "by seed. Bars: 95% intervals; those under one heading hold together."
@@ -33,7 +35,7 @@ def overview(sources: Sources) -> list[Item]:
     data = rows[rows["heading"].isin(kept.index)].head(FEW)
     more = len(rows) - len(data)
     left_out = f" {number(more, 'row')} more in the verdicts." if more else ""
-    return _picture(sources.summary, data, message(rows), left_out) if len(data) else []
+    return _picture(sources.summary, data, message(rows), left_out, *HALF) if len(data) else []
 
 
 @figure(
@@ -55,7 +57,14 @@ def effects(sources: Sources) -> list[Item]:
     return _picture(sources.summary, data, title, left_out)
 
 
-def _picture(summary: Summary, data: pd.DataFrame, title: str, left_out: str) -> list[Item]:
+def _picture(
+    summary: Summary,
+    data: pd.DataFrame,
+    title: str,
+    left_out: str,
+    width: float = PAGE,
+    names: float = NAMES,
+) -> list[Item]:
     runs = summary.tables.runs
     ids = {one for ids in data["run_ids"] for one in ids}
     counts = f"{number(len(data), 'row')}: {verdict_counts(data)}"
@@ -67,15 +76,15 @@ def _picture(summary: Summary, data: pd.DataFrame, title: str, left_out: str) ->
             caption=f"{READING} {seeds[0].upper()}{seeds[1:]}.{left_out}",
             data=data.drop(columns=["mark", "run_ids"]).reset_index(drop=True),
             folders=tuple(sorted(runs["folder"][runs["run_id"].isin(ids)].astype(str))),
-            draw=partial(_figure, data.reset_index(drop=True)),
+            draw=partial(_figure, data.reset_index(drop=True), width, names),
             finding=Finding(said, counts, seeds, "not in the paper"),
         )
     ]
 
 
-def _figure(data: pd.DataFrame) -> Figure:
-    headings, names = forest_rows(data)
-    lines = max(place for _, place in [*headings, *names]) + 1
-    drawn, ((axes,),) = new_figure(PAGE, 0.8 + 0.165 * lines, 1)
-    forest(axes, data)
+def _figure(data: pd.DataFrame, width: float, names: float) -> Figure:
+    headings, rows = forest_rows(data, names)
+    lines = max(place for _, place in [*headings, *rows]) + 1
+    drawn, ((axes,),) = new_figure(width, 0.8 + 0.165 * lines, 1)
+    forest(axes, data, names)
     return drawn

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tst_study.analysis.wording import signed
-from tst_study.paper_figures.answers import arm_of
+from tst_study.paper_figures.answers import arm_of, labelled
 from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.drawing import inside, lines, mark_time
 from tst_study.paper_figures.item import Item
@@ -47,11 +47,10 @@ def gain_on_the_way(sources: Sources) -> list[Item]:
     ends = data.groupby("arm", sort=False)["gain"].last()
     near = inside(ends)
     far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
-    looks, runs = {}, []
-    for arm in ends.index:
-        found, looks[arm] = arm_of(summary, asked[arm])
-        runs.append(found)
-    used = pd.concat(runs)
+    every = labelled(summary)
+    arms_ = {arm: arm_of(every, asked[arm]) for arm in ends.index}
+    looks = {arm: mark for arm, (_, mark) in arms_.items()}
+    used = pd.concat([runs for runs, _ in arms_.values()])
     late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return [

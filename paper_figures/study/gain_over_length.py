@@ -9,6 +9,7 @@ from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME_BUT_LENGTH
 from tst_study.analysis.wording import gain, number, signed, span, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
+from tst_study.paper_figures.answers import of_one_family
 from tst_study.paper_figures.catalogue import figure, submit
 from tst_study.paper_figures.drawing import CLAIMED, arm_key, is_hollow, lines, log_axis, point
 from tst_study.paper_figures.groups import Group, file_part
@@ -56,7 +57,7 @@ def gain_over_length(sources: Sources) -> list[Item]:
 def _of_lengths(group: Group, name: str, title: str) -> Picture:
     columns = ["setting", *SETTING, "steps", "seeds", "comparisons", "gain", "low", "high"]
     rows = group.rows.sort_values(["step_ratio", "bag_size", "steps"], ignore_index=True)
-    rows = _of_one_family(rows, group.summary.verdicts)
+    rows = of_one_family(rows, group.summary.verdicts)
     data, rate = rows[[*columns, "verdict"]], rows["learning_rate"].iloc[0]
     first, last = (next(rows_of(data.iloc[[place]])) for place in (0, -1))
     return Picture(
@@ -72,18 +73,6 @@ def _of_lengths(group: Group, name: str, title: str) -> Picture:
         folders=group.folders,
         draw=partial(_draw_lengths, data),
     )
-
-
-def _of_one_family(rows: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Take the intervals from the family that judged most of these lengths together."""
-    own = verdicts[verdicts["run_ids"].map(set).isin(list(map(set, rows["run_ids"])))]
-    if own.empty:
-        return rows
-    family = own[own["family"] == own["family"].value_counts().idxmax()]
-    judged = {frozenset(row["run_ids"]): row for row in rows_of(family)}
-    names = ["comparisons", "gain", "low", "high", "verdict"]
-    found = [judged.get(frozenset(row["run_ids"]), row) for row in rows_of(rows)]
-    return rows.assign(**{name: [row[name] for row in found] for name in names})
 
 
 def _allowance(data: pd.DataFrame) -> str:
@@ -122,5 +111,5 @@ def _draw_lengths(data: pd.DataFrame) -> Figure:
     more: dict[str, Look] = {}
     if data["verdict"].isin(CLAIMED).any() and not data["verdict"].isin(CLAIMED).all():
         more = {"no difference shown": {"marker": "s", "markerfacecolor": "none"}}
-    arm_key(axes, "", looks, 3, more, markers=True)
+    arm_key(axes, "", looks, 3, more, markers=True, curves=len(joined) > 0)
     return drawn
