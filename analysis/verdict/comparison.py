@@ -65,11 +65,11 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     baselines = list(rows_of(kept[kept["method"] == "baseline"]))
     pairs: list[dict[str, Any]] = []
     for run in rows_of(kept[kept["method"] == "superposition"]):
-        partner = _partner(run, baselines)
-        if isinstance(partner, str):
-            excluded.append(excluded_row(run, partner))
+        partners = _partners(run, baselines)
+        if isinstance(partners, str):
+            excluded.append(excluded_row(run, partners))
         else:
-            pairs.append(_pair(run, partner))
+            pairs.append(_pair(run, partners))
     lost = runs[(runs["state"] == "diverged") & (runs["exclusion"] == "")]
     planned = decide(asked_contrasts(kept, lost, questions))
     studies = [one.within for one in questions if one.within]
@@ -86,9 +86,9 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
 def paired_once(
     kept: pd.DataFrame, excluded: list[dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """`eligible` runs without those that share setting and seed: nothing says which of them is
-    whose pair, and as further seeds they would make an interval too short."""
-    twice = kept.duplicated([*PAIRED, *SETTING], keep=False)
+    """Leave out `eligible` runs that share setting and seed: nothing says which of them is whose
+    pair, and as further seeds they would make an interval too short. Runs without seeds stay."""
+    twice = kept.duplicated([*PAIRED, *SETTING], keep=False) & kept["seed"].notna()
     reason = "another run has its setting, rate and seed; say by seed what tells them apart"
     return kept[~twice], excluded + [excluded_row(run, reason) for run in rows_of(kept[twice])]
 
@@ -100,14 +100,16 @@ def alike(
     return table[np.logical_and.reduce([table[name] == row[name] for name in names])]
 
 
-def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any] | str:
-    """The baseline of a superposed run, or what keeps every candidate from being it."""
+def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict[str, Any]] | str:
+    """The baseline of a superposed run (all of them, where runs have no seeds), or the reason why
+    there is none."""
+    seed = "without a seed" if pd.isna(run["seed"]) else f"of its seed {run['seed']}"
     narrowing = (
         ("group", "of the same data, model, steps, batch and schedule"),
         ("learning_rate", f"at its learning rate {run['learning_rate']:g}"),
         ("eval_set", f"evaluated on the same held-out text ({_held_out(run)})"),
         ("flops", "of equal FLOPs"),
-        ("seed", f"of its seed {run['seed']}"),
+        ("seed", seed),
         ("data_seed", f"that reads its text in the order of data_seed {run['data_seed']}"),
     )
     for column, words in narrowing:
@@ -116,7 +118,7 @@ def _partner(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, 
             near = _nearest(run, baselines) if column == "group" else ""
             return f"no finished baseline {words}{near}"
         baselines = same
-    return baselines[0]
+    return baselines if pd.isna(run["seed"]) else baselines[:1]
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -140,16 +142,19 @@ def _nearest(run: dict[str, Any], baselines: list[dict[str, Any]]) -> str:
     return f" (the nearest has {'; '.join(nearest)})" if nearest else ""
 
 
-def _pair(run: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+def _pair(run: dict[str, Any], baselines: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of `pairs`; several baselines are averaged."""
     run = {**run, "setting": SuperpositionSetting.of_row(run).label}
+    loss = sum(one["nats_per_token"] for one in baselines) / len(baselines)
     return {
         **{column: run[column] for column in (*_SHARED, "seed", "data_seed")},
-        "baseline": baseline["nats_per_token"],
+        "baseline": loss,
         "superposed": run["nats_per_token"],
-        "gain": baseline["nats_per_token"] - run["nats_per_token"],
-        "baseline_folder": baseline["folder"],
+        "gain": loss - run["nats_per_token"],
+        "baseline_folder": baselines[0]["folder"],
         "superposed_folder": run["folder"],
-        "run_ids": (baseline["run_id"], run["run_id"]),
+        "run_ids": (*(one["run_id"] for one in baselines), run["run_id"]),
+        "block": block(run),
     }
 
 
@@ -173,14 +178,11 @@ def _settings(
             **first,
             "baseline": sum(pair["baseline"] for pair in members) / len(members),
             "superposed": sum(pair["superposed"] for pair in members) / len(members),
-            "run_ids": tuple(name for pair in members for name in pair["run_ids"]),
+            "run_ids": tuple(dict.fromkeys(name for pair in members for name in pair["run_ids"])),
         }
-        baseline_name = " ".join(str(first[name]) for name in (*SAME, "flops"))
         cell = Contrast(
             name=f"{first['setting']}, {first['corpus']}, {first['steps']:,} steps",
-            arm=f"{baseline_name} {of_setting}",
-            against=baseline_name,
-            losses=pd.Series({block(pair): pair["superposed"] for pair in members}),
+            losses=pd.Series({pair["block"]: pair["superposed"] for pair in members}),
             against_losses=pd.Series(
                 against["nats_per_token"].astype(float).tolist(), list(map(block, rows_of(against)))
             ),

@@ -22,6 +22,12 @@ FILE = "questions.json"
 
 
 Value = int | float | str | bool
+Method = Literal["paired", "simultaneous", "moderated-1"]
+"""How intervals are made, by the name that a study registers: a t-test over each pair's seeds, or
+`analysis.verdict.intervals`. A method never changes under its name; a better one gets another
+number. `simultaneous` was the default until `moderated-1` replaced it, because one run could blow
+its intervals up (`docs/analysis.md`); questions that name it are judged by `moderated-1`."""
+DEFAULT_METHOD: Method = "moderated-1"
 
 
 class _Strict(BaseModel):
@@ -62,8 +68,8 @@ class Question(_Strict):
     """Questions whose intervals hold together; a family of one allows for nothing else."""
     primary: bool = False
     """The one that the study was made for."""
-    method: Literal["simultaneous", "paired"] = "simultaneous"
-    """How intervals are made: `analysis.verdict.intervals`, or a t-test over seeds alone."""
+    method: Method = DEFAULT_METHOD
+    """How intervals are made (`Method`)."""
     predicted: tuple[float, float] | None = None
     """The gain, in nats, that was expected: an interval."""
     registered: Annotated[str | None, Field(pattern="^[0-9a-f]{40}$")] = None
