@@ -13,18 +13,12 @@ from tst_study.analysis.wording import gain, number, signed
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.style import BASELINE, OTHER_BASELINE, Mark, arm_mark
 
-COLUMNS: tuple[str, ...] = (
-    "heading",
-    "name",
-    "arm",
-    "against",
-    "mark",
-    "family",
-    "question",
-    "primary",
-    "seeds",
-)
-COLUMNS += ("comparisons", "gain", "low", "high", "verdict", "run_ids")
+COLUMNS: tuple[str, ...] = ("heading", "planned", "name", "arm", "against", "mark", "family")
+COLUMNS += ("question", "primary", "seeds", "comparisons", "gain", "low", "high", "verdict")
+COLUMNS += ("run_ids",)
+
+
+_UNPLANNED = {"arm": "", "against": "the baseline"}
 
 
 def answers(summary: Summary) -> pd.DataFrame:
@@ -52,8 +46,8 @@ def answers(summary: Summary) -> pd.DataFrame:
             if one and not shared and "against" not in name:
                 name += f" against {one.against.name}"
             mark = arm_of(runs, one)[1] if one else settings[row["run_ids"]]
-            own = {"arm": one.arm.name if one else name, "mark": mark, "primary": row["primary"]}
-            own |= {"against": one.against.name if one else "the baseline"}
+            own = {"planned": one is not None, "mark": mark}
+            own |= {"arm": one.arm.name, "against": one.against.name} if one else _UNPLANNED
             rows.append({**row, **own, "heading": ", ".join(words), "name": name})
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"primary": bool})
 

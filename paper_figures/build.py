@@ -103,6 +103,8 @@ def _entries(wanted: Sequence[Entry], pages: set[str], sources: Sources) -> list
     if pages == {"report"} and sources.folders:
         known = any(set(sources.runs["study"]) & entry.studies for entry in every)
         told = [entry for entry in told if entry.from_runs and (known or entry.group == "study")]
+        if sources.accuracies.empty:  # tables of accuracies would show published ones alone
+            told = [entry for entry in told if "downstream_grid" not in entry.published]
     return [entry for entry in every if entry in wanted or entry in told]
 
 
@@ -139,7 +141,8 @@ def _side_by_side(work: _Work, entries: Sequence[Entry]) -> list[Made]:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     if min(cores, len(entries)) < 2:
         return list(map(work, entries))
-    _ = work.sources.summary  # read once, before the processes part
+    # Computed once, before the processes part: several pictures and the page need them.
+    _ = work.sources.answers, work.sources.summary.verdicts, work.sources.summary.matches
     # What waits for its own threads when it is freed, as groups of ranks do, would wait for ever in
     # a child, which has none of them.
     gc.collect()

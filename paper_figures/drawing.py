@@ -62,7 +62,7 @@ def lines(
         **{"linewidth": 1.1, **look},
     )
     for line, name in zip(axes.lines[before:], names, strict=True):
-        line.set_label(f"_{looks[name].arm}")
+        line.set_label(f"_arm {looks[name].arm}")
     for name, rows in data[data["low"].notna()].groupby(by) if band and "low" in data else ():
         low, high = rows["low"].astype(float), rows["high"].astype(float)
         axes.fill_between(rows[x], low, high, color=looks[str(name)].colour, alpha=0.15, lw=0)
@@ -90,7 +90,7 @@ def point(
         draw = axes.hlines if across else axes.vlines
         draw(at[1] if across else at[0], low, high, color=mark.colour, linewidth=1.0)
     face = "none" if hollow else mark.colour
-    more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_{mark.arm}", **look}
+    more = {"markeredgewidth": 0.9, "zorder": 4, "label": f"_arm {mark.arm}", **look}
     (drawn,) = axes.plot(*at, mark.marker, color=mark.colour, markerfacecolor=face, **more)
     say(drawn, words)
 
@@ -261,7 +261,7 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
             note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
         else:
             edge, arrow, side = (left, "<", 1) if row["gain"] < 0 else (right, ">", -1)
-            look: Look = {"clip_on": False, "label": f"_{row['mark'].arm}"}
+            look: Look = {"clip_on": False, "label": f"_arm {row['mark'].arm}"}
             axes.plot(edge, place, arrow, color=row["mark"].colour, **look)
             beside = {"va": "center", "ha": "left" if side > 0 else "right"}
             note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
@@ -284,5 +284,5 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
     if unclaimed := sorted(set(data["verdict"]) - {*CLAIMED}):
         entries[", or ".join(unclaimed)] = {**dot, "markerfacecolor": "none"}
     if data["primary"].any():
-        entries["the primary question"] = {"color": FAINT, "linestyle": "-", "linewidth": 6}
+        entries["the primary question"] = {"color": FAINT, "marker": "s", "markersize": 7}
     key(axes, entries, 3)

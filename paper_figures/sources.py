@@ -9,6 +9,7 @@ from tst_study.analysis.published import TASKS
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.source import Folders, read_tables, roots
 from tst_study.analysis.verdict.comparison import SAME
+from tst_study.paper_figures.answers import answers
 from tst_study.paper_figures.groups import Group
 
 METRICS = ("acc_norm", "acc")
@@ -26,6 +27,11 @@ class Sources:
     def summary(self) -> Summary:
         """Of no runs at all, where no folder was named."""
         return summarise(read_tables(self.folders))
+
+    @functools.cached_property
+    def answers(self) -> pd.DataFrame:
+        """The study's questions and settings with their answers."""
+        return answers(self.summary)
 
     @property
     def runs(self) -> pd.DataFrame:

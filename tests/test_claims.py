@@ -165,7 +165,7 @@ def test_every_question_has_one_verdict_in_the_report_and_on_a_terminal() -> Non
     planned = rows[rows["heading"] == "Planned"]
     assert len(planned) == 39
     assert planned["registered"].str.fullmatch("[0-9a-f]{40}").all()
-    rows_of_report = [row for grid in grids_of_verdicts(summary("campaign")) for row in grid.rows]
+    rows_of_report = [row for grid in grids_of_verdicts(summary("campaign"), answers(summary("campaign"))) for row in grid.rows]
     report = words_of(" ".join(entry.text for row in rows_of_report for entry in row))
     terminal = words_of("\n".join(summary("campaign").lines()))
     assert terminal.startswith("Gains in held-out nats per token (positive: better), with 95% ")

@@ -139,7 +139,7 @@ def _draw_curves(axes: Axes, data: pd.DataFrame, found: pd.DataFrame, title: str
         low = next(rows_of(rows.sort_values("loss")))
         say(line, f"r = {ratio:.3g}: lowest {low['loss']:.4f} at s = {low['bag_size']}")
         keys[f"r = {ratio:.3g}"] = {"color": colour, "linestyle": "-"}
-    axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_baseline")
+    axes.plot(1, level, BASELINE.marker, color=BASELINE.colour, ms=5, label="_arm baseline")
     keys["baseline"] = {"color": BASELINE.colour, "marker": BASELINE.marker}
     tried = (float(data["bag_size"].min()), float(data["bag_size"].max()))
     for row in rows_of(found[found["best"].notna()]):

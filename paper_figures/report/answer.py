@@ -7,7 +7,7 @@ import pandas as pd
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain_sentence, number, span
-from tst_study.paper_figures.answers import answer_of, answers, question_of
+from tst_study.paper_figures.answers import answer_of, question_of
 from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.sources import Sources
 from tst_study.text import big, duration
@@ -23,7 +23,7 @@ GLOSSARY = (
 )
 PAPER_SIZES = "270M to 10B parameters"
 FEW = 3
-"""Settings of one kind of text that are all said in words at the top."""
+"""Families, or settings of one kind of text, that are said in words at the top."""
 NAMED = 6
 """Arms of one verdict that are named."""
 
@@ -31,7 +31,7 @@ NAMED = 6
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
     """Return paragraphs, each with its kind and a bold start: question, answer, what else was
     asked, the runs, and the meaning of the words."""
-    rows = answers(sources.summary)
+    rows = sources.answers
     primary = list(rows_of(rows[rows["primary"]]))
     said = [("question", "", question_of(row)) for row in primary] or [("question", "", ASKED)]
     said = [pair for row, one in zip(primary, said, strict=False) for pair in (one, _answer(row))]
@@ -40,10 +40,9 @@ def lead(sources: Sources) -> list[tuple[str, str, str]]:
         said = [("question", "", ASKED), *found]
         if not found:
             said.append(("answer", "", sources.summary.headline()))
-    others = rows[rows["heading"].isin(rows["heading"][rows["question"].notna()])]
-    for heading, own in others[~others["primary"]].groupby("heading", sort=False):
-        if primary:
-            said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}:", _also(own)))
+    families = rows[rows["planned"] & ~rows["primary"]].groupby("heading", sort=False)
+    for heading, own in list(families)[: FEW if primary else 0]:
+        said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
     return [*said, ("note", "", GLOSSARY), ("facts", "", _facts(sources.summary))]
 
 

@@ -54,7 +54,7 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
     pictures = _pictures(there, drawings)
     first = pictures.pop(0) if pictures and sources.folders else None
     every = [
-        Section("Verdicts", sections.verdicts(summary)),
+        Section("Verdicts", sections.verdicts(summary, sources.answers)),
         Section("Not read", sentences=summary.tables.problems if sources.folders else ()),
         Section("Figures", pictures=pictures),
         Section("Arms", [sections.arms(summary)]),

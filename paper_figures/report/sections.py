@@ -5,21 +5,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import bounds, number, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
-from tst_study.paper_figures.answers import answers
 from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.text import big
 
 
-def verdicts(summary: Summary) -> list[Grid]:
+def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
     """Return every verdict as the terminal has it, each with what it is held against: planned
-    questions, then all other settings."""
+    questions, then all other settings. `rows`: of `answers`."""
     grids: list[Grid] = []
     said, found = "", summary.verdicts
-    against = dict(zip(found["run_ids"], answers(summary)["against"], strict=True))
+    against = dict(zip(rows["run_ids"], rows["against"], strict=True))
     names = [
         row["question"]
         if "against" in row["question"]
@@ -27,9 +28,9 @@ def verdicts(summary: Summary) -> list[Grid]:
         for row in rows_of(found)
     ]
     for heading, words, cells in verdict_parts(found.assign(question=names)):
-        rows = tuple(tuple(map(Entry, row.values())) for row in cells)
+        body = tuple(tuple(map(Entry, row.values())) for row in cells)
         title, said = heading if heading != said else "", heading
-        grids.append(Grid(title, tuple(cells[0]), rows, ", ".join(words)))
+        grids.append(Grid(title, tuple(cells[0]), body, ", ".join(words)))
     if len(set(found["run_ids"])) < len(found):
         twice = (
             "A question under two headings has two intervals: each allows for all of its heading."

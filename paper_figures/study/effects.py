@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from tst_study.analysis.summary import Summary, verdict_counts
 from tst_study.analysis.wording import number, span
-from tst_study.paper_figures.answers import answers, message
+from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
 from tst_study.paper_figures.drawing import NAMES, forest, forest_rows
 from tst_study.paper_figures.item import Finding, Item
@@ -28,7 +28,7 @@ READING = (
 @figure("overview", title="What the study found", lacks=PAIR)
 def overview(sources: Sources) -> list[Item]:
     """Show the primary question and as many families after it as make a picture of one screen."""
-    rows = answers(sources.summary)
+    rows = sources.answers
     rows = rows[rows["gain"].notna()]
     sizes = rows.groupby("heading", sort=False).size()
     kept = sizes[(sizes.cumsum() <= FEW) | (sizes.cumsum() == sizes)]
@@ -46,7 +46,7 @@ def overview(sources: Sources) -> list[Item]:
 )
 def effects(sources: Sources) -> list[Item]:
     """Show every question and setting that was repeated with seeds."""
-    rows = answers(sources.summary)
+    rows = sources.answers
     rows = rows[rows["seeds"] > 1]
     if rows.empty:
         return []
