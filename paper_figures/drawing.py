@@ -261,8 +261,7 @@ def forest(axes: Axes, data: pd.DataFrame, width: float = NAMES) -> None:
             note(axes, signed(row["gain"]), (1.0, place), (4, 0), **beside)
         else:
             edge, arrow, side = (left, "<", 1) if row["gain"] < 0 else (right, ">", -1)
-            look: Look = {"clip_on": False, "label": f"_arm {row['mark'].arm}"}
-            axes.plot(edge, place, arrow, color=row["mark"].colour, **look)
+            axes.plot(edge, place, arrow, color=row["mark"].colour, clip_on=False)
             beside = {"va": "center", "ha": "left" if side > 0 else "right"}
             note(axes, f"beyond the frame: {gain(row)}", (edge, place), (6 * side, 0), **beside)
     ticks = [*headings, *names]

@@ -212,7 +212,7 @@ def _figure(pairs: list[Pair]) -> Figure:
         axes.invert_xaxis()
         log_axis(axes, "y", [0.8, 1, 1.25, 1.5, 2, 2.5, 3])
         axes.set_ylim(0.75, max(top, 1.3))
-        axes.set_xlabel("loss reached by both (nats per token)")
+        axes.set_xlabel("loss of both arms (nats)")
     above[0].set_ylabel("final loss (nats per token)")
     below[0].set_ylabel("compute multiplier (log scale)")
     return drawn
@@ -229,13 +229,14 @@ def _draw_losses(axes: Axes, pair: Pair, looks: dict[str, Mark]) -> None:
     ends = ((to, widest["loss"]), (to / widest["multiplier"], widest["loss"]))
     arrow: Look = {"arrowstyle": "<->", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", ends[1], xytext=ends[0], arrowprops=arrow)
-    note(axes, f"{widest['multiplier']:.2f}×", ends[0], (4, 4), fontweight="bold")
+    place: Look = {"ha": "right", "va": "top", "fontweight": "bold"}  # below a falling curve
+    note(axes, f"{widest['multiplier']:.2f}×", ends[1], (-4, -2), **place)
     own = rows[rows["quantity"] == "point"]["flops"]
     low, high = float(own.min()), float(own.max())
     exponent = int(np.floor(np.log10(low)))
     marks = [m * 10.0**e for e in (exponent, exponent + 1, exponent + 2) for m in (1, 2, 5)]
     marks = [mark for mark in marks if low * 0.85 <= mark <= high * 1.2]
     log_axis(axes, "x", marks, [f"{mark:.0e}".replace("e+", "e") for mark in marks])
-    axes.set_xlim(low / 1.15, high * 1.35)
+    axes.set_xlim(low / 1.15, high * 1.15)
     axes.set_xlabel("FLOPs of a run (log scale)")
     arm_key(axes, pair.panel, looks, 2, markers=True)
