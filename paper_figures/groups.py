@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -14,7 +12,7 @@ from tst_study.analysis import published
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.verdict.comparison import SAME
-from tst_study.analysis.wording import span, told_apart, told_apart_by_set_up
+from tst_study.analysis.wording import span, told_apart_by_set_up
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.text import big
 
@@ -73,12 +71,13 @@ class Group:
     def label(self) -> str:
         """Corpus and length, and what else tells it from other groups."""
         sizes = self.summary.tables.runs.drop_duplicates("group").set_index("group")["parameters"]
-        return self._own(
-            lambda rows: told_apart_by_set_up(
-                [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
-                [{**row, "parameters": sizes[row["group"]]} for row in rows],
-            )
+        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
+        names = told_apart_by_set_up(
+            [f"{row['corpus']}, {row['steps']:,} steps" for row in rows],
+            [{**row, "parameters": sizes[row["group"]]} for row in rows],
         )
+        keys = [tuple(row[name] for name in SAME) for row in rows]
+        return names[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     @property
     def is_generated(self) -> bool:
@@ -117,25 +116,6 @@ class Group:
         rates = set(table["learning_rate"][table["group"].isin(self.rows["group"])])
         own = set(self.rows["learning_rate"])
         return f", learning rate {min(own):g}" if own < rates and len(own) == 1 else ""
-
-    @functools.cached_property
-    def slug(self) -> str:
-        """Part of a file name: corpus and steps, and whatever else tells it from other groups."""
-        return self._own(
-            lambda rows: told_apart(
-                [f"{file_part(row['corpus'])}-{row['steps']}" for row in rows],
-                [row["group"][:6] for row in rows],
-                [f"lr{row['learning_rate']:g}" for row in rows],
-                [file_part(row["eval_set"]) for row in rows],
-                by="-",
-            )
-        )
-
-    def _own(self, names: Callable[[list[dict[str, Any]]], list[str]]) -> str:
-        """Of names of all groups that were compared, made from a row of each, its own."""
-        rows = list(rows_of(self.summary.comparison.table.drop_duplicates(list(SAME))))
-        keys = [tuple(row[name] for name in SAME) for row in rows]
-        return names(rows)[keys.index(tuple(self.rows[list(SAME)].iloc[0]))]
 
     def only(self, rows: pd.DataFrame) -> Group:
         return replace(self, rows=rows.reset_index(drop=True))
@@ -191,7 +171,3 @@ def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
     """Which runs have the paper's model (by its number of weights) and length."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)
-
-
-def file_part(words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()

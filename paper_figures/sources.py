@@ -43,20 +43,6 @@ class Sources:
         table = self.summary.comparison.table
         return [Group(self.summary, rows) for _, rows in table.groupby(list(SAME), sort=True)]
 
-    @property
-    def all_settings(self) -> Group:
-        """All that was compared, as if it were one group."""
-        return Group(self.summary, self.summary.comparison.table)
-
-    @functools.cached_property
-    def main_groups(self) -> list[Group]:
-        """Of each corpus and model the length and learning rate with most settings; of equals the
-        longest, then that with most seeds."""
-        found: dict[str, Group] = {}
-        for group in sorted(self.groups, key=lambda group: group.weight, reverse=True):
-            found.setdefault(group.rows["family"].iloc[0], group)
-        return sorted(found.values(), key=lambda group: group.slug)
-
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
         """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a

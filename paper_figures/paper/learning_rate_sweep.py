@@ -19,55 +19,49 @@ from tst_study.analysis.wording import group_label, number, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, lines, log_axis, note, point
-from tst_study.paper_figures.item import Finding
+from tst_study.paper_figures.drawing import arm_key, lines, log_axis, point
+from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import BASELINE, COLUMN, PAGE, Look, marks_of, new_figure
+from tst_study.paper_figures.style import COLUMN, PAGE, Look, marks_of, new_figure
 from tst_study.text import big
 
 MOST = 6
 """Settings of one panel."""
 PANELS = 2
-CHOSEN = "published: chosen for each model"
 DATA: tuple[str, ...] = ("panel", "setting", *SETTING, "learning_rate")
 DATA += ("seeds", "loss", "low", "high", "diverged")
 
 
 @figure(
     "figure7",
+    title="Figure 7. Learning-rate sweeps",
     needs=submit("learning-rates", "paper", "one-gpu"),
+    lacks=f"an arm at two or more learning rates: {submit('learning-rates', 'laptop')}",
 )
-def learning_rate_sweep(sources: Sources) -> Picture:
-    """Show measured sweeps, one panel for each group, or else the rates that the paper chose."""
+def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
+    """Show measured sweeps, a panel for each group that has most arms at two or more rates."""
     sweeps, used = sweep_data(sources.summary)
-    rates = published.LEARNING_RATE
-    chosen = pd.DataFrame(
-        {"panel": CHOSEN, "setting": list(rates), "learning_rate": rates.values()}
-    )
-    data = pd.concat([chosen.reindex(columns=list(DATA)), sweeps], ignore_index=True)
+    if sweeps.empty:
+        return []
     # The baseline alone says nothing about superposition where another panel has both arms.
     settings = sweeps.groupby("panel")["setting"].nunique()
     shown = list(settings.index[settings == settings.max()][:PANELS])
     more = [panel for panel in settings.index if panel not in shown]
     not_drawn = f" In the data alone: {', '.join(more)}." if more else ""
-    used_rates = ", ".join(f"{size} {rate:g}" for size, rate in rates.items())
-    title = "the paper's learning rate falls with the size of its dense models"
-    if shown:
-        best = _best(sweeps[sweeps["panel"] == shown[0]])
-        title = "the lowest loss is at " + ", ".join(
-            f"{at:g} for {arm}" for arm, at in best.items()
-        )
+    used_rates = ", ".join(f"{size} {rate:g}" for size, rate in published.LEARNING_RATE.items())
+    best = _best(sweeps[sweeps["panel"] == shown[0]])
+    lowest = ", ".join(f"{at:g} for {arm}" for arm, at in best.items())
     return Picture(
-        title=f"Figure 7. {title[0].upper()}{title[1:]}",
+        title=f"Figure 7. The lowest loss is at a learning rate of {lowest}",
         caption=f"Peak learning rates that the paper used: {used_rates}; its sweep is a picture "
         "whose numbers were not published.",
         measured="Measured: held-out loss over the peak learning rate (log scale); points: means "
         "over the seeds that all rates of a setting share, bars: their range. "
         f"{number(len(used), 'run')}.{not_drawn}",
-        data=data,
+        data=sweeps,
         folders=used,
-        draw=partial(_figure, data, shown),
+        draw=partial(_figure, sweeps, shown),
         finding=_finding(sweeps),
     )
 
@@ -121,27 +115,11 @@ def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
 
 
 def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
-    drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, max(1, len(panels)))
-    if not panels:
-        _draw_chosen(row[0], data)
-    for axes, panel in zip(row, panels, strict=False):
+    drawn, (row,) = new_figure(PAGE if len(panels) > 1 else COLUMN, 2.6, len(panels))
+    for axes, panel in zip(row, panels, strict=True):
         _draw(axes, data[data["panel"] == panel], panel)
         axes.set_ylabel("held-out loss (nats per token)")
     return drawn
-
-
-def _draw_chosen(axes: Axes, data: pd.DataFrame) -> None:
-    for row in rows_of(data):
-        at = (published.PARAMS[row["setting"]], row["learning_rate"])
-        look: Look = {"words": f"{row['setting']}: {row['learning_rate']:g}"}
-        point(axes, at, BASELINE, **look)
-        note(axes, row["setting"], at, (4, 3))
-    log_axis(axes, "x", [3e8, 1e9, 3e9, 1e10], ["300M", "1B", "3B", "10B"])
-    log_axis(axes, "y", sorted(set(data["learning_rate"])))
-    axes.margins(x=0.25, y=0.12)
-    axes.set_xlabel("parameters (log scale)")
-    axes.set_ylabel("peak learning rate (log scale)")
-    axes.set_title("published: chosen for each model, both arms")
 
 
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
@@ -174,8 +152,6 @@ def _best(sweeps: pd.DataFrame) -> dict[str, float]:
 
 def _finding(sweeps: pd.DataFrame) -> Finding:
     said = "a sweep shown as a picture; its numbers were not published"
-    if sweeps.empty:
-        return Finding(said)
     texts = [
         f"{panel}: " + ", ".join(f"{name} best at {at:g}" for name, at in _best(rows).items())
         for panel, rows in sweeps.groupby("panel", sort=True)

@@ -24,7 +24,7 @@ from tst_study.paper_figures.drawing import log_axis
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
-from tst_study.paper_figures.style import COLUMN, INK, MUTED, PAGE, Look, new_figure
+from tst_study.paper_figures.style import COLUMN, INK, PAGE, Look, new_figure
 
 NEEDS = "`tst-study analyse mutual-information --tokens PREFIX --to RUNS/mutual_information.json`"
 Constants = tuple[float, float, float]
@@ -103,9 +103,6 @@ def _figure(data: pd.DataFrame, fits: dict[str, Constants]) -> Figure:
     own = [source for source in fits if source != "published"]
     drawn, (row,) = new_figure(PAGE if own else COLUMN, 2.6, 2 if own else 1)
     _draw(row[0], data, {"published": fits["published"]})
-    distance = np.geomspace(1, 100, 200)
-    look: Look = {"color": MUTED, "lw": 1.2, "ls": (0, (3, 2))}
-    row[0].plot(distance, _decay(PRINTED, distance), label=f"printed: {_said(PRINTED, 2)}", **look)
     row[0].set_ylabel("mutual information (unit not stated)")
     if own:
         _draw(row[1], data, {source: fits[source] for source in own})

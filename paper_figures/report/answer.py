@@ -4,11 +4,10 @@ cannot say.
 
 import pandas as pd
 
-from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
 from tst_study.analysis.wording import gain_sentence, number, span
 from tst_study.paper_figures.answers import answer_of, question_of
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.sources import Sources
 from tst_study.text import big, duration
 
@@ -32,26 +31,25 @@ def lead(sources: Sources) -> list[tuple[str, str, str]]:
     """Return paragraphs, each with its kind and a bold start: question, answer, what else was
     asked, the runs, and the meaning of the words."""
     rows = sources.answers
-    primary = list(rows_of(rows[rows["primary"]]))
-    said = [("question", "", question_of(row)) for row in primary] or [("question", "", ASKED)]
-    said = [pair for row, one in zip(primary, said, strict=False) for pair in (one, _answer(row))]
-    if not primary:
-        found = _by_text(sources)
-        said = [("question", "", ASKED), *found]
-        if not found:
-            said.append(("answer", "", sources.summary.headline()))
-    families = rows[rows["planned"] & ~rows["primary"]].groupby("heading", sort=False)
-    for heading, own in list(families)[: FEW if primary else 0]:
+    said: list[tuple[str, str, str]] = []
+    for row in rows_of(rows[rows["primary"]]):
+        said += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
+    families = rows[rows["planned"] & ~rows["primary"]]
+    if not said:
+        said = [("question", "", ASKED), ("answer", "", sources.summary.headline())]
+        families = rows
+    for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
         said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
     return [*said, ("note", "", GLOSSARY), ("facts", "", _facts(sources.summary))]
 
 
-def _answer(row: dict[str, object]) -> tuple[str, str, str]:
-    return "answer", "", answer_of(row)
-
-
 def _also(rows: pd.DataFrame) -> str:
-    """Say which arms of a family have which verdict, without numbers."""
+    """Say a few gains in full, and of many only which arms have which verdict: extremes are chosen
+    by luck."""
+    if len(rows) <= FEW:
+        return " ".join(
+            f"{gain_sentence({**row, 'setting': row['name']})}." for row in rows_of(rows)
+        )
     by_verdict = rows.groupby("verdict", sort=False)["name"].agg(list)
     order = [verdict for verdict in ("better", "worse") if verdict in by_verdict]
     order += [verdict for verdict in by_verdict.index if verdict not in order]
@@ -61,33 +59,6 @@ def _also(rows: pd.DataFrame) -> str:
         names += [f"{more:,} more"] if more > 0 else []
         said.append(f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(names)}.")
     return " ".join(said)
-
-
-def _by_text(sources: Sources) -> list[tuple[str, str, str]]:
-    by_text: dict[str, list[Group]] = {}
-    for group in sorted(sources.groups, key=lambda g: (g.is_generated, g.model, g.steps)):
-        by_text.setdefault(group.text, []).append(group)
-    return [
-        ("answer", name, f"({_scale(found)}): {_settings(found)}")
-        for name, found in by_text.items()
-    ]
-
-
-def _scale(found: list[Group]) -> str:
-    """`232k parameters, 1,500 to 20,000 steps, 3 seeds`: after the text's name."""
-    models = " and ".join(dict.fromkeys(group.model.split(",")[0] for group in found))
-    seeds = [count for group in found for count in group.rows["seeds"]]
-    return f"{models}, {span([group.steps for group in found], 'step')}, {span(seeds, 'seed')}"
-
-
-def _settings(found: list[Group]) -> str:
-    """Say a few settings in full, many only by their verdicts: extremes are chosen by luck."""
-    rows = pd.concat([group.rows.assign(place=group.label) for group in found])
-    if len(rows) > FEW:
-        return f"{number(len(rows), 'setting')}: {verdict_counts(rows)}."
-    places = rows["place"] + ", " if len(found) > 1 else [""] * len(rows)
-    each = zip(places, rows_of(rows), strict=True)
-    return " ".join(f"{place}{gain_sentence(row)}." for place, row in each)
 
 
 def _facts(summary: Summary) -> str:

@@ -10,7 +10,6 @@ from tst_study.analysis.wording import gain, group_details
 from tst_study.paper_figures import curves
 from tst_study.paper_figures.catalogue import PAIR, figure
 from tst_study.paper_figures.drawing import arm_key
-from tst_study.paper_figures.groups import Group
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
@@ -19,18 +18,16 @@ from tst_study.paper_figures.style import BASELINE, COLUMN, Mark, marks_of, new_
 
 @figure("loss_curves", title="Loss against steps", lacks=PAIR)
 def loss_curves(sources: Sources) -> list[Item]:
-    """Show one setting for each corpus and model, at its main length."""
-    chosen = (group.representative() for group in sources.main_groups)
-    return [_picture(group) for group in chosen if len(group.rows)]
-
-
-def _picture(group: Group) -> Picture:
+    """Show one setting of the comparison that most was asked of, on natural text if there is."""
+    groups = [group for group in sources.groups if len(group.plain().rows)]
+    if not groups:
+        return []
+    group = max(groups, key=lambda one: (not one.is_generated, one.weight)).representative()
     data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
     looks = {"baseline": BASELINE, **marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "held_out").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
-    return Picture(
-        name=f"loss_curves-{group.slug}",
+    picture = Picture(
         title=f"{row['setting']} ends {_against(row['verdict'])} its baseline: {group.label}",
         caption=f"{group_details(group.members)}. Mean {what} over {group.seeds}; shading: range "
         f"over seeds. Final gain in held-out loss: {gain(row)} nats, {row['verdict']}. Every step "
@@ -40,6 +37,7 @@ def _picture(group: Group) -> Picture:
         folders=group.folders,
         draw=partial(_figure, data, looks),
     )
+    return [picture]
 
 
 def _against(verdict: str) -> str:

@@ -6,7 +6,7 @@ over U unique ones is worth; R = D/U − 1 counts the repetitions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -43,9 +43,9 @@ class Repetition:
     errors: dict[str, float]
     """RMSE of the runs that repeat (nats): of the fit, of the published R*, and of no discount."""
 
-    def loss(self, tokens: Floats, unique: Floats, constant: float | None = None) -> Floats:
-        """Return the loss of runs, with another R* if one is given."""
-        data = worth(tokens, unique, self.constant if constant is None else constant)
+    def loss(self, tokens: Floats, unique: Floats, constant: float) -> Floats:
+        """Return the loss of runs for an R*."""
+        data = worth(tokens, unique, constant)
         found: Floats = self.floor + self.amplitude * (data / 1e6) ** -self.exponent
         return found
 
@@ -65,23 +65,21 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
             f"{lengths} lengths of fresh text and {int(again.sum())} runs that repeat theirs: the "
             f"law of repeated text needs {LEAST_LENGTHS} and 1"
         )
-    below = float(losses.min())
 
-    def left(theta: Floats) -> Floats:
-        values: Floats = below * theta[0] + theta[1] * (tokens / 1e6) ** -theta[2] - losses
+    def residuals(theta: Floats) -> Floats:
+        values: Floats = theta[0] + theta[1] * (tokens / 1e6) ** -theta[2] - losses
         return values[~again]
 
-    bounds = ([0.0, 0.0, 0.0], [1.0, np.inf, 3.0])
-    floor, amplitude, exponent = optimize.least_squares(left, (0.8, 1.0, 0.3), bounds=bounds).x
-    law = Repetition(below * floor, amplitude, exponent, np.inf, {})
+    lowest = float(losses.min())
+    bounds = ([0.0, 0.0, 0.0], [lowest, np.inf, 3.0])
+    theta = optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds).x
+    law = Repetition(*theta, np.inf, {})
 
     def error(constant: float) -> float:
         gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
         return float(np.sqrt((gaps**2).mean()))
 
-    found = optimize.minimize_scalar(
-        lambda log: error(float(np.exp(log))), bounds=(-4.0, 7.0), method="bounded"
-    )
+    found = optimize.minimize_scalar(lambda x: error(np.exp(x)), bounds=(-4, 7), method="bounded")
     constant = float(np.exp(found.x))
     errors = {"fitted": error(constant), "published": error(PUBLISHED), "null": error(np.inf)}
-    return Repetition(law.floor, amplitude, exponent, constant, errors)
+    return replace(law, constant=constant, errors=errors)
