@@ -1,6 +1,6 @@
 """Drawing that several figures share: lines, means with intervals, keys and axes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -147,30 +147,6 @@ def arm_key(
         for words, mark in looks.items()
     }
     key(axes, {**entries, **(more or {})}, columns, title)
-
-
-def end_labels(axes: Axes, ends: Iterable[tuple[float, float, str, str]]) -> None:
-    """Write words right of the frame, moved apart so that none covers another.
-
-    `ends`: x and y of the end of a curve, its words and its colour.
-    """
-    bottom, top = axes.get_ylim()
-    inches = axes.get_position().height * axes.get_figure(root=True).get_figheight()  # type: ignore[union-attr]
-    gap = 10 / 72 / inches * (top - bottom)
-    at = float("-inf")
-    leader: Look = {"relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2, "arrowstyle": "-", "lw": 0.8}
-    for x, y, words, colour in sorted(ends, key=lambda end: end[1]):
-        at = max(y, at + gap)
-        axes.annotate(
-            words,
-            (x, y),
-            xytext=(1.04, (at - bottom) / (top - bottom)),
-            textcoords="axes fraction",
-            fontsize=7,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"color": colour, **leader},
-        )
 
 
 def log_axis(
