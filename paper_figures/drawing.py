@@ -95,6 +95,19 @@ def point(
     say(drawn, words)
 
 
+def points_aside(
+    axes: Axes, data: pd.DataFrame, looks: Mapping[str, Mark], x: str, apart: float
+) -> None:
+    """Draw losses with their bars, the settings of one x apart by a factor, so that bars do not
+    cover one another."""
+    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
+        aside = apart ** (place - (data["setting"].nunique() - 1) / 2)
+        for row in rows_of(rows):
+            at, bar = (row[x] * aside, row["loss"]), (row["low"], row["high"])
+            words = f"{setting}, {row[x]:g}: {row['loss']:.4f}"
+            point(axes, at, looks[str(setting)], bar, words=words)
+
+
 def is_baseline(label: str) -> bool:
     return label.startswith("baseline")
 

@@ -64,17 +64,16 @@ class Pair:
 )
 def loss_against_compute(sources: Sources) -> Picture:
     """Show the published lengths and the runs of two or more lengths, a column for each."""
-    own, reasons = _measured(sources.summary)
+    own = _measured(sources.summary)
     pairs = [_published(), *own]
     where = [f"{pair.widest['multiplier']:.2f} times" for pair in pairs]
     title = f"For the same loss the baseline needs {where[0]} the FLOPs in the paper (270M)"
-    not_drawn = f" Not drawn: {'; '.join(reasons)}." if reasons else ""
     return Picture(
         title=", and ".join([title, *(f"{times} here" for times in where[1:])]),
         caption="Above: final loss over FLOPs, curves: a power law beyond a shared floor between "
         "the lengths that were run; the arrow is the multiplier. Below: the multiplier at every "
         f"loss that both arms reached, on one scale. Published: {PAPERS.label}, Tables 4 and 5, "
-        f"one seed each, no interval.{not_drawn}",
+        "one seed each, no interval.",
         measured=f"Measured: {number(sum(len(pair.folders) for pair in own), 'run')}; bars and "
         "bands: 95% over seeds; the multiplier's by the seeds' paired differences, for all "
         "settings of one text, model and learning rate together.",
@@ -98,26 +97,22 @@ def _published() -> Pair:
     return _pair("published: 270M", PAPERS, baseline, cells[arm], found)
 
 
-def _measured(summary: Summary) -> tuple[list[Pair], list[str]]:
-    """Return the plain setting that has most runs at two or more lengths, and why others have no
-    multiplier."""
+def _measured(summary: Summary) -> list[Pair]:
+    """Return the plain setting that has most runs at two or more lengths, if there is one."""
     runs = summary.comparison.eligible
     runs = runs.assign(loss=runs["nats_per_token"].astype(float))
     found: list[Pair] = []
-    reasons: list[str] = []
     for _, family in runs.groupby(list(SAME_BUT_LENGTH), sort=True):
         is_baseline = family["method"] == "baseline"
         if family[is_baseline]["steps"].nunique() < 2:
             continue
         arms = family[is_baseline], family[~is_baseline]
-        for name, members, table in multipliers_of(*arms, losses=LOSSES):
+        for _, members, table in multipliers_of(*arms, losses=LOSSES):
             setting = SuperpositionSetting.of_row(next(rows_of(members)))
             panel = f"measured: {members['corpus'].iloc[0]}"
-            if setting.is_plain and isinstance(table, str):
-                reasons.append(f"{panel}, {name}: {table}")
-            elif setting.is_plain and isinstance(table, pd.DataFrame):
+            if setting.is_plain and isinstance(table, pd.DataFrame):
                 found.append(_pair(panel, setting, arms[0], members, table))
-    return sorted(found, key=lambda pair: -len(pair.folders))[:1], reasons
+    return sorted(found, key=lambda pair: -len(pair.folders))[:1]
 
 
 def _pair(

@@ -19,7 +19,7 @@ from tst_study.analysis.wording import group_label, number, told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, lines, log_axis, point
+from tst_study.paper_figures.drawing import arm_key, lines, log_axis, points_aside
 from tst_study.paper_figures.item import Finding, Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
@@ -81,11 +81,7 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for one in _shown(members)
     ]
     tables = [
-        _by_rate(same).assign(
-            panel=panel,
-            setting=setting.label,
-            **setting.columns(),
-        )
+        _by_rate(same).assign(panel=panel, setting=setting.label, **setting.columns())
         for panel, setting, same in shown
     ]
     folders = sorted(folder for *_, same in shown for folder in same["folder"])
@@ -94,18 +90,15 @@ def sweep_data(summary: Summary) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFrame]]:
-    """Settings with several rates; where only the baseline has them, a plain setting beside it."""
+    """Return the settings with several rates, each with its runs."""
     by_setting = members.groupby(list(SETTING), dropna=False, sort=False)
     settings = [(SuperpositionSetting.of_row(next(rows_of(same))), same) for _, same in by_setting]
     settings.sort(key=lambda one: one[0].order)
-    several = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
-    single = [one for one in settings if one[1]["learning_rate"].nunique() == 1]
-    single = [one for one in single if not one[0].departures]
-    return several if len(several) > 1 else several + single[:1]
+    return [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
 
 
 def _by_rate(same: pd.DataFrame) -> pd.DataFrame:
-    """Means, and from the lowest to the highest seed, over the seeds that every rate has."""
+    """Return means and the range over the seeds that every rate has."""
     losses = over_shared_seeds(same[same["state"] == "done"], "learning_rate", "nats_per_token")
     columns = {"loss": "mean", "low": "min", "high": "max", "seeds": "count"}
     table = pd.DataFrame({name: losses.agg(way, axis=1) for name, way in columns.items()})
@@ -125,20 +118,13 @@ def _figure(data: pd.DataFrame, panels: list[str]) -> Figure:
 def _draw(axes: Axes, data: pd.DataFrame, panel: str) -> None:
     looks = marks_of(data, "setting")
     lines(axes, data[data["loss"].notna()], looks, x="learning_rate", by="setting", band=False)
-    rates = sorted(set(data["learning_rate"]))
-    for place, (name, rows) in enumerate(data.groupby("setting", sort=False)):
-        # A little aside, so that bars do not cover one another.
-        aside = 1.02 ** (place - (data["setting"].nunique() - 1) / 2)
-        for row in rows_of(rows[rows["loss"].notna()]):
-            said = f"{name}, {row['learning_rate']:g}: {row['loss']:.4f}"
-            at, bar = (row["learning_rate"] * aside, row["loss"]), (row["low"], row["high"])
-            point(axes, at, looks[str(name)], bar, words=said)
+    points_aside(axes, data[data["loss"].notna()], looks, "learning_rate", 1.02)
     more: dict[str, Look] = {}
     for row in rows_of(data[data["diverged"] > 0]):
         edge: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(row["learning_rate"], 1.0, "x", color=looks[row["setting"]].colour, **edge)
         more = {"diverged": {"marker": "x"}}
-    log_axis(axes, "x", rates)
+    log_axis(axes, "x", sorted(set(data["learning_rate"])))
     axes.set_xlabel("peak learning rate (log scale)")
     arm_key(axes, f"measured: {panel}", looks, 2, more, markers=True)
 

@@ -58,7 +58,6 @@ def html(sources: Sources, items: Sequence[Item], drawings: Mapping[str, str], t
         Section("Not read", sentences=summary.tables.problems if sources.folders else ()),
         Section("Figures", pictures=pictures),
         Section("Arms", [sections.arms(summary)]),
-        Section("Equal loss", [sections.equal_loss(summary)]),
         Section("Learning rates", sentences=[sweep.sentence() for sweep in summary.sweeps]),
         Section("Tables", links=[item for item in there if isinstance(item, Table)]),
         Section("What these numbers cannot say", sentences=limits(summary)),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tst_study.analysis.summary import Summary
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.analysis.wording import bounds, number, verdict_parts
+from tst_study.analysis.wording import number, verdict_parts
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.paper_figures.table import Entry, Grid, Row, number_as, number_entry
 from tst_study.text import big
@@ -50,29 +50,6 @@ def arms(summary: Summary) -> Grid:
         "FLOPs": lambda row: number_as(row["flops"], big),
     }
     return Grid.of(rows_of(summary.arms), columns)
-
-
-def equal_loss(summary: Summary) -> Grid:
-    corpora = dict(zip(summary.tables.runs["group"], summary.tables.runs["corpus"], strict=True))
-
-    def times(row: Row) -> Entry:
-        interval = f" [{found}]" if (found := bounds(row)) else ""
-        return number_as(row["steps_ratio"], lambda times: f"{times:.2f}{interval}")
-
-    columns = {
-        "setting": lambda row: row["setting"],
-        "times [95% interval]": times,
-        "steps": lambda row: number_entry(row["steps"]),
-        "baseline steps": lambda row: number_entry(row["baseline_steps"]),
-        "corpus": lambda row: corpora[row["group"]],
-        "note": lambda row: row["note"],
-    }
-    return Grid.of(
-        rows_of(summary.equal_loss),
-        columns,
-        note="Baseline steps that reach the loss of each setting, read between baselines of "
-        "several lengths; intervals for all settings of one question together.",
-    )
 
 
 def excluded(summary: Summary) -> Grid:

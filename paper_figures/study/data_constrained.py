@@ -12,7 +12,7 @@ from tst_study.analysis.wording import number
 from tst_study.errors import UserError
 from tst_study.paper_figures.answers import labelled
 from tst_study.paper_figures.catalogue import figure, submit
-from tst_study.paper_figures.drawing import arm_key, log_axis, point
+from tst_study.paper_figures.drawing import arm_key, log_axis, points_aside
 from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
@@ -107,11 +107,7 @@ def _figure(
         ):
             more[name] = {"linewidth": 0.9, **look}
             axes.plot(at, law.loss(np.full_like(at, tokens), at, constant), **more[name])
-    for place, (setting, rows) in enumerate(data.groupby("setting", sort=False)):
-        aside = 1.05 ** (place - (len(looks) - 1) / 2)
-        for row in rows_of(rows):
-            where, bar = (row["unique"] * aside, row["loss"]), (row["low"], row["high"])
-            point(axes, where, looks[str(setting)], bar, words=f"{setting}: {row['loss']:.4f}")
+    points_aside(axes, data, looks, "unique", 1.05)
     log_axis(axes, "x", amounts, [_epochs(rows) for _, rows in data.groupby("unique")])
     axes.set_xlim(amounts[0] / 1.5, amounts[-1] * 1.5)
     axes.set_xlabel("unique text (log scale)")

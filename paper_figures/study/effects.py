@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from tst_study.analysis.summary import Summary, verdict_counts
+from tst_study.analysis.summary import verdict_counts
 from tst_study.analysis.wording import number, span
 from tst_study.paper_figures.answers import message
 from tst_study.paper_figures.catalogue import PAIR, figure, submit
@@ -19,23 +19,14 @@ FEW, MOST = 10, 60
 """Rows of the overview, and rows that still print at 7 pt on one page."""
 HALF = (4.8, 140.0)
 """Width of the overview in inches and of its names in points: half of a page's first screen."""
-READING = (
-    "Baseline minus arm, or what the heading names minus arm, in held-out next-token loss, paired "
-    "by seed. Bars: 95% intervals; those under one heading hold together."
-)
 
 
 @figure("overview", title="What the study found", lacks=PAIR)
 def overview(sources: Sources) -> list[Item]:
-    """Show the primary question and as many families after it as make a picture of one screen."""
+    """Show the primary question and as many rows after it as make a picture of one screen."""
     rows = sources.answers
     rows = rows[rows["gain"].notna()]
-    sizes = rows.groupby("heading", sort=False).size()
-    kept = sizes[(sizes.cumsum() <= FEW) | (sizes.cumsum() == sizes)]
-    data = rows[rows["heading"].isin(kept.index)].head(FEW)
-    more = len(rows) - len(data)
-    left_out = f" {number(more, 'row')} more in the verdicts." if more else ""
-    return _picture(sources.summary, data, message(rows), left_out, *HALF) if len(data) else []
+    return [_picture(sources, rows, FEW, message(rows), *HALF)] if len(rows) else []
 
 
 @figure(
@@ -48,38 +39,28 @@ def effects(sources: Sources) -> list[Item]:
     """Show every question and setting that was repeated with seeds."""
     rows = sources.answers
     rows = rows[rows["seeds"] > 1]
-    if rows.empty:
-        return []
-    data = rows.head(MOST)
-    more = len(rows) - len(data)
-    left_out = f" {number(more, 'row')} more stand in the report." if more else ""
     title = f"{number(len(rows), 'comparison')} repeated with seeds: {verdict_counts(rows)}"
-    return _picture(sources.summary, data, title, left_out)
+    return [_picture(sources, rows, MOST, title, PAGE, NAMES)] if len(rows) else []
 
 
 def _picture(
-    summary: Summary,
-    data: pd.DataFrame,
-    title: str,
-    left_out: str,
-    width: float = PAGE,
-    names: float = NAMES,
-) -> list[Item]:
-    runs = summary.tables.runs
-    ids = {one for ids in data["run_ids"] for one in ids}
-    counts = f"{number(len(data), 'row')}: {verdict_counts(data)}"
-    seeds = span(data["seeds"], "seed")
-    said = "no run is repeated with another seed"
-    return [
-        Picture(
-            title=title,
-            caption=f"{READING} {seeds[0].upper()}{seeds[1:]}.{left_out}",
-            data=data.drop(columns=["mark", "run_ids"]).reset_index(drop=True),
-            folders=tuple(sorted(runs["folder"][runs["run_id"].isin(ids)].astype(str))),
-            draw=partial(_figure, data.reset_index(drop=True), width, names),
-            finding=Finding(said, counts, seeds, "not in the paper"),
-        )
-    ]
+    sources: Sources, rows: pd.DataFrame, most: int, title: str, width: float, names: float
+) -> Picture:
+    runs, data = sources.runs, rows.head(most).reset_index(drop=True)
+    used = runs["run_id"].isin(data["run_ids"].explode())
+    more = f" {number(len(rows) - most, 'row')} more in the verdicts." if len(rows) > most else ""
+    seeds, said = span(data["seeds"], "seed"), "no run is repeated with another seed"
+    counts = f"{number(len(rows), 'row')}: {verdict_counts(rows)}"
+    return Picture(
+        title=title,
+        caption="Baseline minus arm, or what the heading names minus arm, in held-out next-token "
+        "loss, paired by seed. Bars: 95% intervals; those under one heading hold together. "
+        f"Seeds: {seeds.split(' seed')[0]}.{more}",
+        data=data.drop(columns=["mark", "run_ids"]),
+        folders=tuple(sorted(runs["folder"][used].astype(str))),
+        draw=partial(_figure, data, width, names),
+        finding=Finding(said, counts, seeds, "not in the paper") if most == MOST else None,
+    )
 
 
 def _figure(data: pd.DataFrame, width: float, names: float) -> Figure:

@@ -2,7 +2,7 @@
 
 import json
 from functools import partial
-from typing import Any
+from itertools import chain
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -38,9 +38,8 @@ def gain_on_the_way(sources: Sources) -> list[Item]:
     asked = {one.arm.name: one for one in summary.questions if (one.within, one.against) in main}
     own = {(one.family, one.name): name for name, one in asked.items()}
     way = summary.on_the_way
-    arms = [own.get(key, "") for key in zip(way["family"], way["question"], strict=True)]
-    data = way.assign(arm=arms)
-    data = data[data["arm"] != ""].drop(columns=["family", "question", "against"])
+    keys = zip(way["family"], way["question"], strict=True)
+    data = way[[key in own for key in keys]].drop(columns=["family", "question", "against"])
     data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
     if data.empty:
         return []
@@ -48,9 +47,8 @@ def gain_on_the_way(sources: Sources) -> list[Item]:
     near = inside(ends)
     far = [f"{arm} {signed(gain)}" for arm, gain in ends[~near].items()]
     every = labelled(summary)
-    arms_ = {arm: arm_of(every, asked[arm]) for arm in ends.index}
-    looks = {arm: mark for arm, (_, mark) in arms_.items()}
-    used = pd.concat([runs for runs, _ in arms_.values()])
+    looks = {arm: arm_of(every, asked[arm])[1] for arm in ends.index}
+    used = pd.concat([arm_of(every, asked[arm])[0] for arm in ends.index])
     late = [_lead_since(rows) for _, rows in data.groupby("arm") if rows["gain"].iloc[-1] > 0]
     last = sum(share >= 0.5 for share in late)
     return [
@@ -78,11 +76,9 @@ def _lead_since(rows: pd.DataFrame) -> float:
 def _times(runs: pd.DataFrame) -> dict[str, float]:
     """Return when the arms are switched and when their learning rate begins to decay."""
     switches = set(runs["step_ratio"][runs["bag_size"] > 1].astype(float).round(3))
-    decays: set[Any] = set()
-    for config in runs["config"].dropna():
-        schedule = json.loads(config).get("schedule", {})
-        decays.add(1 - schedule["decay_ratio"] if "decay_ratio" in schedule else None)
-    found: dict[str, set[Any]] = {"switch": switches, "decay": decays - {None}}
+    schedules = [json.loads(config).get("schedule", {}) for config in runs["config"].dropna()]
+    decays = {1 - one["decay_ratio"] for one in schedules if one.get("decay_ratio")}
+    found = {"switch": switches, "decay": decays}
     return {words: float(max(one)) for words, one in found.items() if len(one) == 1}
 
 
@@ -93,13 +89,8 @@ def _draw(data: pd.DataFrame, looks: dict[str, Mark], times: dict[str, float]) -
     shown = data[data["low"] >= floor]
     top = float(shown["high"].max())
     rows = [arms[start : start + COLUMNS] for start in range(0, len(arms), COLUMNS)]
-    drawn, panels = new_figure(
-        PAGE, 1.75 * len(rows), *[COLUMNS if len(rows) > 1 else len(arms)] * len(rows)
-    )
-    every = [axes for row in panels for axes in row]
-    for axes in every[len(arms) :]:
-        axes.remove()
-    for place, (axes, arm) in enumerate(zip(every, arms, strict=False)):
+    drawn, panels = new_figure(PAGE, 1.75 * len(rows), *map(len, rows))
+    for place, (axes, arm) in enumerate(zip(chain(*panels), arms, strict=True)):
         axes.axhline(0, color=MUTED, linewidth=0.7)
         lines(axes, shown[shown["arm"] == arm], looks, x="share", y="gain", by="arm")
         axes.set_ylim(1.05 * floor, 1.1 * top)
