@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tst_study.analysis.tables.columns import rows_of
+from tst_study.analysis.tables.columns import Tables, rows_of
 from tst_study.analysis.tables.eligible import EXCLUDED_COLUMNS, eligible, excluded_row
 from tst_study.analysis.verdict.decide import Contrast, Estimate, block, decide
 from tst_study.analysis.verdict.planned import asked_contrasts
@@ -22,6 +22,7 @@ from tst_study.analysis.verdict.question import Question
 from tst_study.analysis.wording import told_apart
 from tst_study.config.superposition_setting import COLUMNS as SETTING
 from tst_study.config.superposition_setting import SuperpositionSetting
+from tst_study.errors import UserError
 
 SAME = ("group", "learning_rate", "eval_set")
 """What the two runs of a pair share, beside their seeds."""
@@ -32,6 +33,8 @@ SAME_BUT_LENGTH = ("family", "learning_rate", "eval_set")
 
 _SHARED: tuple[str, ...] = ("group", "family", "corpus", "steps", "learning_rate", "eval_set")
 _SHARED += ("flops", "setting", *SETTING, "data_multiplier")
+COPIED_ROWS = 3
+"""Rows from which on two equal curves are no coincidence."""
 PAIR_COLUMNS: tuple[str, ...] = (*_SHARED, "seed", "baseline", "superposed", "gain")
 PAIR_COLUMNS += ("baseline_folder", "superposed_folder")
 TABLE_COLUMNS: tuple[str, ...] = (*_SHARED, "seeds", "comparisons", "baseline", "superposed")
@@ -83,6 +86,26 @@ def compare(runs: pd.DataFrame, questions: Sequence[Question] = ()) -> Compariso
     )
 
 
+def refuse_copies(tables: Tables) -> None:
+    """Raise `UserError` where two runs of different seeds have one and the same training curve: as
+    further seeds, copies would make every interval too short."""
+    curves = tables.curves.dropna(subset="loss")
+    rows = pd.util.hash_pandas_object(curves[["step", "loss"]], index=False)
+    marks = rows.groupby(curves["folder"].astype(str)).agg(["sum", "size"])
+    runs = tables.runs[["folder", "run_id", "seed"]].merge(
+        marks, left_on="folder", right_index=True
+    )
+    for _, same in runs[runs["size"] >= COPIED_ROWS].groupby(["sum", "size"]):
+        different = same.drop_duplicates("seed")
+        if len(different) > 1:
+            first, second = different["run_id"].iloc[:2]
+            seeds = " and ".join(map(str, different["seed"].iloc[:2]))
+            raise UserError(
+                f"runs {first!r} and {second!r}: seeds {seeds}, but the same training curve in "
+                "every row; remove the copy, or correct its seed"
+            )
+
+
 def paired_once(
     kept: pd.DataFrame, excluded: list[dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -122,7 +145,9 @@ def _partners(run: dict[str, Any], baselines: list[dict[str, Any]]) -> list[dict
 
 
 def _equal(one: Any, other: Any) -> bool:
-    return bool(one == other or (pd.isna(one) and pd.isna(other)))
+    if pd.isna(one) or pd.isna(other):
+        return bool(pd.isna(one) and pd.isna(other))
+    return bool(one == other)
 
 
 def _held_out(run: dict[str, Any]) -> str:
@@ -168,7 +193,7 @@ def _settings(
     found = []
     baselines = kept[kept["method"] == "baseline"]
     for members in settings.values():
-        members.sort(key=lambda pair: pair["seed"])
+        members.sort(key=lambda pair: -1 if pd.isna(pair["seed"]) else pair["seed"])
         first = members[0]
         against = alike(baselines, first, (*SAME, "flops"))
         tried = alike(lost, first, SAME[:2])
