@@ -72,8 +72,9 @@ def fit_repetition(runs: pd.DataFrame) -> Repetition:
 
     lowest = float(losses.min())
     bounds = ([0.0, 0.0, 0.0], [lowest, np.inf, 3.0])
-    theta = optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds).x
-    law = Repetition(*theta, np.inf, {})
+    fresh = optimize.least_squares(residuals, (0.8 * lowest, 1.0, 0.3), bounds=bounds)
+    floor, amplitude, exponent = map(float, fresh.x)
+    law = Repetition(floor, amplitude, exponent, np.inf, {})
 
     def error(constant: float) -> float:
         gaps = law.loss(tokens[again], unique[again], constant) - losses[again]
