@@ -71,11 +71,9 @@ def _with_article(name: str) -> str:
 
 def question_of(row: Mapping[str, Any]) -> str:
     """Say a question as a sentence."""
-    where = f" ({row['question']})" if row["arm"] not in row["question"] else ""
-    return (
-        f"Does {row['arm']}{where} end with a lower held-out loss than "
-        f"{_with_article(row['against'])}?"
-    )
+    arm, asked = row["arm"], row["question"].split(" against ")[0]
+    subject = asked if arm in asked else f"{arm} ({asked})"
+    return f"Does {subject} end with a lower held-out loss than {_with_article(row['against'])}?"
 
 
 def answer_of(row: Mapping[str, Any]) -> str:

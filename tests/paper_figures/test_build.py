@@ -247,5 +247,16 @@ def test_the_committed_page_has_both_campaigns() -> None:
     own = re.findall(r"^\| (Table|Figure) (\d+)\. ", measured, re.MULTILINE)
     assert own == [
         *(("Table", number) for number in ("1", "2", "4", "7")),
-        *(("Figure", number) for number in ("3", "4", "6", "7", "9", "10", "11")),
+        *(("Figure", number) for number in ("3", "4", "6", "7", "9", "10")),
     ]
+
+
+def test_for_print_there_are_pdfs_in_column_widths_with_their_fonts_and_latex(
+    tmp_path: Path,
+) -> None:
+    built = build(None, tmp_path, only=["figure1", "table4", "report"], for_print=True)
+    assert {path.name for path in built.written} == {"figure1.pdf", "table4.tex"}
+    pdf = (tmp_path / "figure1.pdf").read_bytes()
+    assert re.search(rb"/MediaBox \[ 0 0 504 ", pdf)  # points: the page's 7 inches
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
