@@ -24,7 +24,7 @@ _UNPLANNED = {"arm": "", "against": "the baseline"}
 def answers(summary: Summary) -> pd.DataFrame:
     """Return a row for each planned question, then for each setting that none of them covers.
 
-    `heading` says what a family is held against and how many intervals hold together, `name` which
+    `heading` says what a family is compared with and how many intervals hold together, `name` which
     of its arms a row is about; `mark` is the arm's.
     """
     asked = {(one.family, one.name): one for one in summary.questions}

@@ -19,18 +19,18 @@ from tst_study.paper_figures.report import page, reproduction
 from tst_study.paper_figures.sources import Sources
 
 Made = tuple[list[Item | Missing], list[Path], dict[str, str]]
-"""What one entry gives, the files of it that were written, and SVGs for the page by name."""
+"""An entry's items, the files of it that were written, and SVGs for the page by name."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What `build` found and did."""
+    """The items that `build` made, and the files that it wrote."""
 
     to: Path
     sources: Sources
     items: tuple[Item, ...]
     missing: tuple[Missing, ...]
-    """What was asked for by name, or with everything, and lacks runs; each says which."""
+    """Items that were asked for and lack runs; each says which."""
     written: tuple[Path, ...]
     """Files whose content is new; empty where nothing changed."""
     report: Path | None

@@ -30,20 +30,20 @@ class Group:
 
     @functools.cached_property
     def members(self) -> pd.DataFrame:
-        """Rows of the run table, at the learning rates of the settings."""
+        """Rows of the run table that have the group and a learning rate of the settings."""
         runs = self.summary.tables.runs
         same = runs["group"].isin(self.rows["group"])
         return runs[same & runs["learning_rate"].isin(self.rows["learning_rate"])]
 
     @functools.cached_property
     def pairs(self) -> pd.DataFrame:
-        """Of the comparison: one row per setting and seed."""
+        """Rows of the comparison's pairs, one for each setting and seed."""
         key = [*SAME, "setting"]
         return self.summary.comparison.pairs.merge(self.rows[key], on=key)
 
     @functools.cached_property
     def baselines(self) -> pd.DataFrame:
-        """Of the pairs: one row per baseline run."""
+        """Rows of the pairs, one for each baseline run."""
         return self.pairs.drop_duplicates("baseline_folder")
 
     @property
@@ -60,7 +60,7 @@ class Group:
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """How much was asked of it: settings, steps, seeds."""
+        """Settings, steps and seeds: how large a comparison it is."""
         return self.rows["setting"].nunique(), self.steps, int(self.rows["seeds"].sum())
 
     @property
@@ -86,7 +86,7 @@ class Group:
 
     @property
     def text(self) -> str:
-        """Its corpus by name."""
+        """The name of its corpus."""
         return str(self.members["corpus"].iloc[0])
 
     @property
@@ -142,14 +142,14 @@ class Group:
         return self.only(same.iloc[[(len(same) - 1) // 2]])
 
     def with_baseline(self) -> pd.DataFrame:
-        """The baseline's row, then one per setting: `loss` at the baseline's level."""
+        """Return the baseline's row, then one for each setting: `loss` at the baseline's level."""
         base = {"bag_size": 1, "step_ratio": 0.0, "superposed_steps": 0, "data_multiplier": 1.0}
         base |= {"loss": self.level, "seeds": len(self.baselines)}
         own = self.rows.assign(loss=self.level - self.rows["gain"])
         return pd.concat([pd.DataFrame([base]), own], ignore_index=True)
 
     def beside_baseline(self) -> pd.DataFrame:
-        """One row per setting: its loss at the baseline's level, and the ends of its interval."""
+        """Return each setting's loss at the baseline's level, with the ends of its interval."""
         rows, level, seeds = self.rows, self.level, self.baselines["baseline"]
         table = rows[["setting", "step_ratio", "bag_size", "seeds", "verdict"]].assign(
             loss=level - rows["gain"],
@@ -168,6 +168,6 @@ def folders_of(found: Iterable[Group]) -> tuple[str, ...]:
 
 
 def is_at_scale(runs: pd.DataFrame, size: str, steps: int) -> pd.Series:
-    """Which runs have the paper's model (by its number of weights) and length."""
+    """Return which runs have the paper's model, by its number of weights, and its length."""
     near = (runs["parameters"].astype(float) / published.PARAMS[size] - 1).abs() < TOLERANCE
     return near & (runs["steps"] == steps)

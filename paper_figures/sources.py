@@ -1,4 +1,4 @@
-"""What items are made from: the runs of folders, read once and only where an item asks."""
+"""The runs that items are made from, read once and only where an item asks."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ class Sources:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """Of no runs at all, where no folder was named."""
+        """Summary of the runs; of an empty table where no folder was named."""
         return summarise(read_tables(self.folders))
 
     @functools.cached_property
@@ -45,7 +45,7 @@ class Sources:
 
     @functools.cached_property
     def accuracies(self) -> pd.DataFrame:
-        """What `tst-study evaluate` wrote: per finished run and task the last accuracy, as a
+        """Accuracies that `tst-study evaluate` wrote: the last of each finished run and task, as a
         fraction, on all questions and without examples in the context, as the paper's are."""
         tables = self.summary.tables
         done = tables.runs[tables.runs["state"] == "done"][["folder", "steps"]]

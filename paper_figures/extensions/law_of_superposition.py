@@ -21,7 +21,7 @@ from tst_study.paper_figures.style import INK, MUTED, PAGE, Look, new_figure
 
 DATA = ["panel", "group", "table", "bag_size", "step_ratio", "observed", "predicted"]
 NULLS = {"law": INK, "copied": MUTED, "mean": MUTED}
-"""Whose errors are drawn: the law's and those of two predictions without a law."""
+"""Predictions whose errors are drawn: the law's, and two that need no law."""
 DATA += [*NULLS, "bias"]
 SHOWN = "270M → 600M"
 """The split whose predictions are drawn run by run: one size fitted, the other predicted."""

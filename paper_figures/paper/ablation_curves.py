@@ -31,7 +31,7 @@ class Ablation:
     title: str
     figure: int
     column: str
-    """Of a setting: what differs."""
+    """The column of a setting that differs."""
     arms: Mapping[str, tuple[str, str]]
     """Label and name of the published run, empty if there is none, by value of the column."""
     panels: Mapping[str, int]

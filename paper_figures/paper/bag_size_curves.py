@@ -38,7 +38,7 @@ SHOWN = (0.1, 0.3, 0.5, 0.7)
 LEAST = 3
 """Bag sizes that make a measured curve."""
 SAME_RATIO = 0.051
-"""Published optima so near in r are held against a measured one: the optimum falls with r."""
+"""Distance in r up to which published optima are compared with a measured one: they fall with r."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 

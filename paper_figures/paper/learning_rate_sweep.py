@@ -44,7 +44,7 @@ def learning_rate_sweep(sources: Sources) -> Picture | list[Item]:
     sweeps, used = sweep_data(sources.summary)
     if sweeps.empty:
         return []
-    # The baseline alone says nothing about superposition where another panel has both arms.
+    # A panel of the baseline alone is not drawn where another one has both arms.
     settings = sweeps.groupby("panel")["setting"].nunique()
     shown = list(settings.index[settings == settings.max()][:PANELS])
     more = [panel for panel in settings.index if panel not in shown]

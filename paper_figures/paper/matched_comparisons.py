@@ -48,7 +48,7 @@ class Measured:
 
     @property
     def gains(self) -> dict[str, str]:
-        """What came out, by kind of match."""
+        """The result in words, by kind of match."""
         return {
             kind: _ratio(row) if kind == "equal loss" else f"gain {gain(row)}"
             for kind, row in self.matches.items()

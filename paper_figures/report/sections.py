@@ -16,7 +16,7 @@ from tst_study.text import big
 
 
 def verdicts(summary: Summary, rows: pd.DataFrame) -> list[Grid]:
-    """Return every verdict as the terminal has it, each with what it is held against: planned
+    """Return every verdict as the terminal has it, each with what it is compared with: planned
     questions, then all other settings. `rows`: of `answers`."""
     grids: list[Grid] = []
     said, found = "", summary.verdicts

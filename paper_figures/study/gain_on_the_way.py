@@ -39,7 +39,9 @@ def gain_on_the_way(sources: Sources) -> list[Item]:
     own = {(one.family, one.name): name for name, one in asked.items()}
     way = summary.on_the_way
     keys = zip(way["family"], way["question"], strict=True)
-    data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(columns=["family", "question", "against"])
+    data = way[pd.Series([key in own for key in keys], way.index, dtype=bool)].drop(
+        columns=["family", "question", "against"]
+    )
     data = data[data.groupby("arm")["share"].transform("size") >= OFTEN]
     if data.empty:
         return []

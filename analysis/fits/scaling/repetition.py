@@ -1,4 +1,4 @@
-"""What repeated text is worth: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one size.
+"""The worth of repeated text: the law of Muennighoff et al. 2023 (arXiv 2305.16264) at one size.
 
 L = E + B D'^−β, where D' = U + U R* (1 − exp(−R / R*)) is the fresh text that a run of D tokens
 over U unique ones is worth; R = D/U − 1 counts the repetitions.
