@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import verdict_coverage
+from tst_study.analysis import published
 from tst_study.analysis.summary import Summary, summarise
 from tst_study.analysis.tables.columns import CURVES, EVALUATIONS, RUNS
 from tst_study.analysis.tables.source import read_tables
@@ -73,6 +74,18 @@ def verdicts(record: str) -> str:
     return _table(titles, rows)
 
 
+def left_out() -> str:
+    """How the law predicts published runs that were left out, and chooses among them."""
+    rows = []
+    for one in published.evidence()["left_out"]:
+        cells = f"{one['held']:.0%} of {one['cells']:.0f}", f"{one['half']:.3f}"
+        choice = f"{one['s']:.3g}, {one['r']:.2g}"
+        lost = (f"{one[way]:.4f}" for way in ("law", "always", "nearest"))
+        rows.append([one["left_out"], *cells, choice, *lost])
+    titles = ["left out", "gains inside", "half-width", "the law's s, r", "law loses"]
+    return _table([*titles, "always s = 6, r = 0.3", "best near cell"], rows)
+
+
 @functools.cache
 def summary(record: str) -> Summary:
     return summarise(read_tables(DOCS / "records" / record))
@@ -111,6 +124,7 @@ BLOCKS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("config.md", "keys", config_keys),
     ("tables.md", "columns", columns),
     ("slurm.md", "studies", studies_table),
+    ("analysis.md", "left out", left_out),
     ("findings.md", "arms of parts", lambda: markdown_grid(sections.arms(summary(SECOND)))),
     ("findings.md", "verdicts of parts", lambda: verdicts(SECOND)),
     ("analysis.md", "verdict coverage", coverage_of_verdicts),
