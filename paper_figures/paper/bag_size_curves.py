@@ -70,8 +70,8 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         "one seed each; s = 1 is the baseline. Black crosses: the fitted optimum and its 95% "
         "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
         "and of a + b/s + c log s through all bag sizes above 1 of one r, less one that the curve "
-        "rules out; pale bar: where they are within one standard deviation of their lowest. Left "
-        f"r = {', '.join(map(str, SHOWN))}; the others are in the data.",
+        "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
+        f"are within one standard deviation of their lowest. Left r = {', '.join(map(str, SHOWN))}; the others are in the data.",
         measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
         "gain, bars: its 95% interval over seeds. {_optimum_here(found)}"
         if group
