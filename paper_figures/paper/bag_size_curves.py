@@ -71,7 +71,8 @@ def bag_size_curves(sources: Sources, which: PublishedGrid) -> Picture:
         "interval, which ends at an arrow where it is open. Optimum: mean of a parabola in log s "
         "and of a + b/s + c log s through all bag sizes above 1 of one r, less one that the curve "
         "rules out; s = 1 takes part where these leave the lower end open. Pale bar: where they "
-        f"are within one standard deviation of their lowest. Left r = {', '.join(map(str, SHOWN))}; the others are in the data.",
+        "are within one standard deviation of their lowest. Left r = "
+        f"{', '.join(map(str, SHOWN))}; the others are in the data.",
         measured=f"Measured: {group.scale}; held-out loss at the baseline's mean less the paired "
         "gain, bars: its 95% interval over seeds. {_optimum_here(found)}"
         if group
@@ -158,19 +159,20 @@ def _draw_best(axes: Axes, found: pd.DataFrame) -> None:
     for row in rows_of(found[found["best"].notna()]):
         ratio = row["step_ratio"]
         axes.plot([row["flat_low"], row["flat_high"]], [ratio] * 2, color=FAINT, linewidth=5)
-        for end, edge, marker in (("low", SIZES[1], "<"), ("high", SIZES[-1], ">")):
+        for end, edge, marker in (("low", SIZES[0], "<"), ("high", SIZES[-1], ">")):
             known = pd.notna(row[end])
             to = row[end] if known else edge
             axes.plot([row["best"], to], [ratio] * 2, color=INK, linewidth=1.0)
             axes.plot(to, ratio, "" if known else marker, color=INK, ms=3)
         (best,) = axes.plot(row["best"], ratio, "|", color=INK, markersize=6, mew=1.2)
         say(best, f"r = {ratio:.3g}: s = {row['best']:.1f}")
-    log_axis(axes, "x", SIZES[1:])
+    log_axis(axes, "x", SIZES)
+    axes.set_xlim(0.9, 18)
     axes.set_ylim(0, 1)
     axes.set_xlabel("best bag size s (log scale)")
     axes.set_ylabel("step ratio r")
     keys: dict[str, Look] = {"fitted optimum, 95%": {"color": INK, "marker": "|", "linestyle": "-"}}
-    keys["about as good"] = {"color": FAINT, "linestyle": "-", "linewidth": 5}
+    keys["about as good"] = {"color": FAINT, "marker": "s", "markersize": 6}
     key(axes, keys, 1, "published: the optimum by r")
 
 
