@@ -24,6 +24,8 @@ def loss_curves(sources: Sources) -> list[Item]:
         return []
     group = max(groups, key=lambda one: (not one.is_generated, one.weight)).representative()
     data, row = curves.group_curves(group, list(group.rows["setting"])), next(rows_of(group.rows))
+    if not data["quantity"].isin(("next_token", "held_out")).any():
+        return []  # imported runs need not have a curve
     looks = {"baseline": BASELINE, **marks_of(group.rows, "setting")}
     held_out = bool((data["quantity"] == "held_out").any())
     what = "held-out loss" if held_out else "training loss, a running mean over 5% of the steps"
