@@ -145,14 +145,17 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 
 def with_layout(config: Config) -> Choice:
-    """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
+    """Resolve the config's layout for the ranks that are there."""
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        return resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
+        here = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
+        memory, name = gpu.total_memory, gpu.name
+        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=here)
     here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-    return resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
+    memory = psutil.virtual_memory().total // here
+    return resolve(config, ranks, memory, on_gpu=False, per_node=here)
 
 
 @contextmanager
