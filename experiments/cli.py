@@ -119,11 +119,11 @@ def plan(
     prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
     gpu = prices.gpu()
     memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
-    of_each = {"on_gpu": True, "memory": memory, "device": prices.device, "per_node": None}
+    asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
 
     def allocation(run: PlannedRun) -> Allocation:
         given = trains.allocation(run)
-        return given if gpus is None else replace(given, ranks=gpus, **of_each)
+        return given if gpus is None else replace(asked, seconds=given.seconds)
 
     if time:
         chosen.prepare()
@@ -142,7 +142,7 @@ def plan(
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, Allocation(gpus, **of_each)), sep="\n")
+        print(*memory_by_part(configs, asked), sep="\n")
 
 
 @_of_studies(

@@ -142,16 +142,15 @@ def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
     """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
     ranks, least = place.ranks, 0
     check(config, ranks)
-    unnamed = _data_parallelism(config, parallel, place).items()
-    unnamed = [(key, value) for key, value in unnamed if key not in parallel.model_fields_set]
-    parallel = parallel.model_copy(update=dict(unnamed))
+    named = parallel.model_dump(include=parallel.model_fields_set)
+    parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
     share = config.batch.sequences // data_ranks(parallel, ranks)
     for micro_batch in _micro_batches(config, share):
         candidate = config.executed(parallel=parallel, micro_batch=micro_batch)
         least = estimate_memory(candidate, ranks, on_gpu=True).peak
         # The estimate is no reason to refuse what may just fit.
-        named = micro_batch in (1, config.execution.micro_batch)
-        if least <= place.usable or (named and least <= place.memory):
+        is_last = micro_batch in (1, config.execution.micro_batch)
+        if least <= place.usable or (is_last and least <= place.memory):
             return Choice(candidate, f"as configured: {describe(candidate, ranks)}")
     undecided = config.executed(parallel="auto", micro_batch=None)
     others = (_quickest(group, place) for group in _candidates(undecided, place))
@@ -224,7 +223,9 @@ def _sized(
     parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place))
     if not works(config, parallel, ranks):
         return
-    for micro_batch in _micro_batches(config, config.batch.sequences // data_ranks(parallel, ranks)):
+    for micro_batch in _micro_batches(
+        config, config.batch.sequences // data_ranks(parallel, ranks)
+    ):
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
         memory = estimate_memory(candidate, ranks, on_gpu=place.on_gpu).peak

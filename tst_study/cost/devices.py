@@ -84,8 +84,8 @@ to be even."""
 
 
 def device_named(name: str) -> Device | None:
-    """Find a device by the name that its driver gives, such as `NVIDIA H100 80GB HBM3`; None for one
-    that is not listed."""
+    """Find a device by its driver's name for it, such as `NVIDIA H100 80GB HBM3`; None for one that
+    is not listed."""
     words = name.replace("-", " ").split()
     for device in DEVICES:
         parts = device.name.split()

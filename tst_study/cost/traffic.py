@@ -56,18 +56,18 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     expert_ranks = expert * parallel.expert_tensor_ranks
     # One vector per latent position of this rank's sequences.
     vectors = width * share * config.batch.sequence_length * model.hidden_size
-    # Gathers and reductions around attention's matrices, and around those of a feed-forward layer
-    # that tensor ranks share; under sequence parallelism inputs are gathered once more to go back.
+    # Gathers and reductions around attention's matrices, around those of a feed-forward layer that
+    # tensor ranks share, and around embedding and head together; under sequence parallelism inputs
+    # are gathered once more to go back.
     around = 5 if parallel.sequence_parallel else 4
     halves = 2 if model.experts is None or parallel.expert_tensor_ranks > 1 else 1
     again = 2 * (halves if recompute == "layer" else recompute == "feed_forward" and halves > 1)
     rings = [  # bytes, ranks, and how far apart they are
         (update * held.dense, stage_ranks // tensor, tensor),
         (update * held.experts, stage_ranks // expert_ranks, expert_ranks),
-        (vectors * layers * (around * halves + again), tensor, 1),
+        (vectors * (around + layers * (around * halves + again)), tensor, 1),
+        (2 * vectors // tensor, parallel.pipeline, stage_ranks),  # one way and back
     ]
-    if parallel.pipeline > 1:  # there and back, between two stages
-        rings.append((4 * vectors // tensor, 2, stage_ranks))
     node = network = 0.0
     for size, members, stride in rings:
         near = max(1, min(members, per_node // stride))
