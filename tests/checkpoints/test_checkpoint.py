@@ -21,7 +21,6 @@ from tests.tiny_runs import (
     when_step_begins,
 )
 from tst_study.checkpoints.places import DIGESTS
-from tst_study.config.megatron_version import megatron_version
 from tst_study.errors import UserError
 from tst_study.record import reader as run_record
 
@@ -38,9 +37,7 @@ def finished(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FILES = [".metadata", "metadata.json", "__0_0.distcp", DIGESTS]
-if megatron_version() < (0, 19):  # from then on the common state lies among the shards
-    FILES.append("common.pt")
+FILES = [".metadata", "metadata.json", "common.pt", "__0_0.distcp", DIGESTS]
 
 
 def cut_off(path: Path) -> None:

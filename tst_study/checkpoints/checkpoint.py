@@ -19,13 +19,9 @@ import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 # isort: split
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.serialization import (
-    get_default_load_sharded_strategy,
-    get_default_save_sharded_strategy,
-)
+from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
 from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelLoadStrategyWrapper,
-    FullyParallelSaveStrategyWrapper,
 )
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -39,7 +35,13 @@ from tst_study.checkpoints.places import (
     digests_of,
     write_digests,
 )
-from tst_study.checkpoints.writer import FilesBeingWritten, plan_save
+from tst_study.checkpoints.writer import (
+    FilesBeingWritten,
+    Plan,
+    plan_save,
+    shards_of,
+    write_common,
+)
 from tst_study.errors import UserError
 from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT
@@ -68,6 +70,7 @@ class Checkpoints:
         self.damaged: list[str] = []
         """Those that `load_last` has passed over, and why."""
         self._begun: tuple[int, FilesBeingWritten] | None = None
+        self._plan: Plan | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
@@ -98,16 +101,16 @@ class Checkpoints:
                 beside.mkdir(parents=True)
             dist.barrier()
             model_state = _weights(model)
-            state = {
-                "model": model_state,
-                "optimizer": optimizer.sharded_state_dict(model_state),
-                "common": {**common, "step": step, "random_state": torch.get_rng_state()},
-            }
-            shared = _by_data_ranks(
-                FullyParallelSaveStrategyWrapper, get_default_save_sharded_strategy()
-            )
-            plan = plan_save(state, beside, shared)
-            self._begun = step, FilesBeingWritten(plan, beside, while_training=while_training)
+            state = optimizer.sharded_state_dict(model_state)
+            shards, items = shards_of({"model": model_state, "optimizer": state["tensors"]})
+            # Agreeing takes seconds at many ranks, and the layout stays as it is.
+            self._plan = self._plan or plan_save(items)
+            if dist.get_rank() == 0:
+                common = {**common, "step": step, "random_state": torch.get_rng_state()}
+                del state["tensors"]
+                write_common(beside, {"optimizer": state, "common": common})
+            files = FilesBeingWritten(self._plan, shards, beside, while_training=while_training)
+            self._begun = step, files
 
     @property
     def writing(self) -> bool:
@@ -125,13 +128,10 @@ class Checkpoints:
         (step, files), self._begun = self._begun, None
         place, first = checkpoint_place(self.run, step), dist.get_rank() == 0
         with self._refused_in_one_line(step) as beside:
-            digests = _from_all_ranks(files.finish())
+            digests = files.finish()
             if first:
-                described = [
-                    path.name for path in beside.iterdir() if not path.name.startswith("__")
-                ]
-                digests.append(digests_of(beside, described))
-                write_digests(beside, {name: one for part in digests for name, one in part.items()})
+                described = {path.name for path in beside.iterdir()} - digests.keys()
+                write_digests(beside, digests | digests_of(beside, described))
                 if place.exists():  # a launch that was killed after its rename saves the step again
                     shutil.rmtree(place)
                 _sync(*beside.iterdir(), beside)
@@ -230,9 +230,10 @@ class Checkpoints:
         """What is wanted of a checkpoint, the model's weights already in their places."""
         place = checkpoint_place(self.run, step)
         try:
-            shared = _by_data_ranks(
-                FullyParallelLoadStrategyWrapper, get_default_load_sharded_strategy(str(place))
-            )
+            # Data ranks read equal parts of what all of them have, and send them to each other.
+            group = parallel_state.get_data_parallel_group()
+            shared = get_default_load_sharded_strategy(str(place)) if group.size() > 1 else None
+            shared = shared and FullyParallelLoadStrategyWrapper(shared, group)
             with cuda_means_cpu():  # the exchange between ranks names its device outright
                 state: dict[str, Any] = dist_checkpointing.load(
                     wanted, str(place), shared, validate_access_integrity=False
@@ -241,16 +242,9 @@ class Checkpoints:
             raise _unreadable(place, _reason(error)) from error
         # Megatron drops the handles of its broadcasts, and over gloo reads what may not have come.
         # A barrier of the same group waits for all that was begun before it.
-        dist.barrier(parallel_state.get_data_parallel_group())
+        dist.barrier(group)
         model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
         return state
-
-
-def _by_data_ranks(wrapper: type, strategy: Any) -> Any:
-    """Data ranks write, or read and send to each other, equal parts of what all of them have; None,
-    which is Megatron's own way, where there is but one."""
-    group = parallel_state.get_data_parallel_group()
-    return None if group.size() == 1 else wrapper(strategy, group)
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:

@@ -1,17 +1,19 @@
-"""Checkpoint files are written by the training process itself, in a thread if it trains on.
+"""Checkpoint files in torch's distributed format, written by the training process itself.
 
-megatron.core 0.16 writes them in forked processes, also when the save is not asynchronous, and
-collects their results through a manager in a spawned one. That takes seconds at the first save,
-leaves an orphan when a launch is killed, and waits for ever when a writer is. From 0.17 on
-it writes in threads, but still with the manager, and of an error it keeps the type alone.
-A thread ends with its process, whatever ends that; ours takes part in no message between ranks.
+Which rank writes what is decided at a run's first save and holds for all that follow. Each rank
+then writes one file, in a thread if it trains on meanwhile. The thread ends with its process,
+whatever ends that, and takes part in no message between ranks. Megatron's own asynchronous writer
+forks processes or keeps a manager in one, and its main branch has removed it (Megatron-LM PR 7052).
 """
 
 from __future__ import annotations
 
-import inspect
-import queue
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,61 +23,147 @@ import torch.distributed as dist
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 
 # isort: split
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.strategies import filesystem_async
-from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
 
+from tst_study.checkpoints.pickles import reason_of
 from tst_study.checkpoints.places import digests_of
 
+FORMAT = {
+    "sharded_backend": "torch_dist",
+    "sharded_backend_version": 1,
+    "common_backend": "torch",
+    "common_backend_version": 1,
+}
+"""What Megatron's `metadata.json` calls the files that are written here."""
+COMMON = "common.pt"
+SHARERS = 8
+"""Among how many of the ranks that hold the same tensor the writing is shared out."""
 
-def _write(
-    transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any
-) -> None:
-    """Same contract as Megatron's: put results by bucket, or the exception, into `results`."""
-    written: dict[int, Any] = {}
-    for number, bucket in enumerate(buckets):
-        outcome: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        at_work: queue.Queue[None] = queue.Queue()
-        at_work.put(None)  # which is taken off at the end
-        FileSystemWriterAsync.write_preloaded_data(
-            transforms, number, bucket, outcome, at_work, use_fsync=True, use_msc=use_msc
-        )
-        _, items = outcome.get()
-        if isinstance(items, Exception):
-            results.put(items)
-            return
-        written[number] = items
-    results.put(written)
+Shards = dict[MetadataIndex, Tensor]
 
 
-def plan_save(state: ShardedStateDict, place: Path, strategy: Any) -> Any:
-    """What each rank is to write into `place`, by Megatron's plan and its request; all ranks
-    together. `strategy`: None for Megatron's own."""
-    for kind in ("multiproc", "multithread"):  # before 0.17, and since
-        setattr(FileSystemWriterAsync, f"write_preloaded_data_{kind}", staticmethod(_write))
-    filesystem_async._results_queue = queue.SimpleQueue()  # a save before may have been given up
-    named: dict[str, Any] = {"validate_access_integrity": False, "async_sharded_save": True}
-    if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters:
-        named["async_strategy"] = "mcore"  # the other one is a package of its own
-    return dist_checkpointing.save(state, str(place), strategy, **named)
+def shards_of(state: dict[str, Any]) -> tuple[Shards, list[WriteItem]]:
+    """A rank's tensors by name and offset in the whole model, and those that it might write."""
+    apply_factories(state)
+    shards: Shards = {}
+    items = []
+    for shard in nested_values(state):
+        if not isinstance(shard, ShardedTensor):
+            continue
+        # The axes of layers and experts, which a rank's own tensor does not have, come first.
+        tensor = shard.data.detach()
+        tensor = tensor.view(*(1,) * shard.prepend_axis_num, *tensor.shape)
+        chunk = ChunkStorageMetadata(torch.Size(shard.global_offset), tensor.shape)
+        index = MetadataIndex(shard.key, chunk.offsets)
+        shards[index] = tensor
+        if sum(shard.replica_id) < SHARERS:
+            properties = TensorProperties.create_from_tensor(tensor)
+            size = torch.Size(shard.global_shape)
+            data = TensorWriteData(chunk, properties, size)
+            items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=data))
+    return shards, items
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who writes which tensors."""
+
+    own: SavePlan
+    whole: Metadata
+    """The description of the whole checkpoint; empty but on the first rank."""
+
+
+def plan_save(items: list[WriteItem]) -> Plan:
+    """Decide which rank writes what, from what each of them might write; all ranks together."""
+    ranks, first = dist.get_world_size(), dist.get_rank() == 0
+    offered: list[Any] = [None] * ranks
+    dist.gather_object(items, offered if first else None)
+    plans, whole = [SavePlan([])] * ranks, Metadata({})
+    if first:
+        planner = DefaultSavePlanner(flatten_state_dict=False)
+        plans, whole = planner.create_global_plan(_shared_out(offered))
+        plans = FileSystemWriter("").prepare_global_plan(plans)
+    own: list[Any] = [None]
+    dist.scatter_object_list(own, plans if first else None)
+    return Plan(own[0], whole)
+
+
+def _shared_out(offered: list[list[WriteItem]]) -> list[SavePlan]:
+    """Plans in which each tensor is written once, and ranks write about as much as they can share.
+
+    torch's own goes by the sizes of whole tensors, of which these are parts.
+    """
+    holders: dict[MetadataIndex, list[int]] = defaultdict(list)
+    tensors = {}
+    for rank, items in enumerate(offered):
+        for item in items:
+            assert item.tensor_data is not None
+            holders[item.index].append(rank)
+            tensors[item.index] = item, item.tensor_data.chunk.sizes.numel()
+    plans, sizes = [SavePlan([]) for _ in offered], [0] * len(offered)
+    # What one rank alone holds comes first, then the largest.
+    for index in sorted(holders, key=lambda index: (len(holders[index]), -tensors[index][1])):
+        item, size = tensors[index]
+        rank = min(holders[index], key=sizes.__getitem__)
+        plans[rank].items.append(item)
+        sizes[rank] += size
+    return plans
+
+
+class _Resolver(DefaultSavePlanner):
+    """Gives torch's writer the tensors of a plan."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._shards = shards
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        return self._shards[index]
+
+
+def _write(plan: Plan, shards: Shards, place: Path) -> list[WriteResult]:
+    """Write this rank's file, and forget its tensors."""
+    # Nothing is copied ahead: that would open a context on the first GPU in a thread.
+    writer = FileSystemWriter(place, per_thread_copy_ahead=0)
+    try:
+        return writer.write_data(plan.own, _Resolver(shards)).wait()
+    finally:
+        shards.clear()
 
 
 class FilesBeingWritten:
     """This rank's files of one checkpoint, on their way to the disk."""
 
-    def __init__(self, plan: Any, place: Path, *, while_training: bool) -> None:
-        """Of what `plan_save` has planned for `place`. `while_training`: a thread writes a copy,
-        since the next step changes the state where it lies; else `finish` writes."""
+    def __init__(self, plan: Plan, shards: Shards, place: Path, *, while_training: bool) -> None:
+        """Start to write. `while_training`: a thread writes a copy, since the next step changes
+        the state in its place; otherwise `finish` writes the state itself."""
         self._plan, self._place = plan, place
-        self._thread: Future[dict[str, str]] | None = None
-        if plan.async_fn is not None:  # else this rank has nothing to write
-            buckets = plan.async_fn_args[1]
-            # In place: the plan holds on to this list, and would hold a GPU's memory with it.
-            buckets[:] = _copied(buckets) if while_training else plan.preload_fn()
+        own = {item.index: shards[item.index] for item in plan.own.items}
+        self._thread: Future[Any] | None = None
+        self._work: Callable[[], Any] = lambda: self._write_own(own)
         if while_training:
+            # In ordinary memory: torch would keep pinned memory for ever.
+            for index, tensor in own.items():
+                own[index] = tensor.to("cpu", copy=True)
             threads = ThreadPoolExecutor(1, "checkpoint")
-            self._thread = threads.submit(self._write_all)
+            self._thread = threads.submit(self._work)
             threads.shutdown(wait=False)  # which ends with its work
 
     @property
@@ -84,34 +172,43 @@ class FilesBeingWritten:
         return self._thread is None or self._thread.done()
 
     def wait(self) -> None:
-        """For the thread, whatever became of its files."""
+        """Wait for the thread, whatever became of its files."""
         wait([self._thread] if self._thread else [])
 
     def finish(self) -> dict[str, str]:
-        """Once they are written, describe those of all ranks, together with them.
+        """Wait until all ranks have written, and describe their files; all ranks together.
 
-        Returns the digests of this rank's files. Raises what writing has raised, on all ranks.
+        Returns the digests of all files of tensors on the first rank, and an empty dictionary on
+        the others. Raises, on all ranks, what writing has raised on any.
         """
-        digests = self._thread.result() if self._thread else self._write_all()
-        for finalize in self._plan.finalize_fns:
-            finalize()
-        return digests
+        failure: Exception | None = None
+        written: tuple[list[WriteResult], dict[str, str]] = [], {}
+        try:
+            written = self._thread.result() if self._thread else self._work()
+        except Exception as error:
+            failure = error
+        reasons: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(reasons, reason_of(failure) if failure else None)
+        if failure:
+            raise failure
+        for reason in filter(None, reasons):
+            raise RuntimeError(reason)
+        everyone: list[Any] = [None] * dist.get_world_size()
+        first = dist.get_rank() == 0
+        dist.gather_object(written, everyone if first else None)
+        if not first:
+            return {}
+        whole = copy.copy(self._plan.whole)  # to which torch adds the places of this save
+        FileSystemWriter(self._place).finish(whole, [results for results, _ in everyone])
+        return {name: digest for _, digests in everyone for name, digest in digests.items()}
 
-    def _write_all(self) -> dict[str, str]:
-        if self._plan.async_fn is not None:
-            self._plan.async_fn(*self._plan.async_fn_args)
-        names = [path.name for path in self._place.glob(f"__{dist.get_rank()}_*")]
-        return digests_of(self._place, names)
+    def _write_own(self, own: Shards) -> tuple[list[WriteResult], dict[str, str]]:
+        results = _write(self._plan, own, self._place)
+        names = {result.storage_data.relative_path for result in results}
+        return results, digests_of(self._place, names)
 
 
-def _copied(buckets: list[Any]) -> list[Any]:
-    """Buckets of (file, name, (objects, tensors)), the tensors copied into the host's memory."""
-    copies = [
-        (
-            *file_and_name,
-            (objects, [(item, x.to("cpu", copy=True, non_blocking=True)) for item, x in tensors]),
-        )
-        for *file_and_name, (objects, tensors) in buckets
-    ]
-    torch.cuda.synchronize()
-    return copies
+def write_common(place: Path, common: dict[str, Any]) -> None:
+    """Write what is no tensor of the model: the first rank's counters, and the format's name."""
+    torch.save(common, place / COMMON)
+    (place / "metadata.json").write_text(json.dumps(FORMAT))
