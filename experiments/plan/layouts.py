@@ -6,9 +6,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import get_args
 
 from tst_study.config.schema import Config, Model, Recompute
-from tst_study.cost.auto_layout import USUAL, describe, resolve
+from tst_study.cost.auto_layout import describe, resolve
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.devices import DEVICES, Device, PublishedMfu, device_named, published_mfu
+from tst_study.cost.devices import (
+    DEVICES,
+    Device,
+    PublishedMfu,
+    device_named,
+    device_or_usual,
+    published_mfu,
+)
 from tst_study.cost.memory import Memory, estimate_memory, held_parameters
 from tst_study.cost.parallel_layout import (
     bucket_weights,
@@ -36,11 +43,11 @@ class Allocation:
     seconds: float | None = None
     """Maximum training seconds per launch; None where nothing limits them."""
     memory: int | None = None
-    """Bytes of each rank's device; None where they are not known."""
+    """Bytes of each rank's device; by default as many as a GPU of that name has."""
     device: str | None = None
-    """The device's name, where it is known."""
+    """The name of the GPUs, where it is known."""
     per_node: int | None = None
-    """Ranks of a node; by default as many as the device usually has there."""
+    """Ranks of a node; by default as many as it usually has of these GPUs."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,11 @@ AllocationOf = Callable[[PlannedRun], Allocation]
 def resolved(config: Config, given: Allocation) -> Config:
     """Fill in the run's layout, chosen for its devices where it is "auto". Raises `UserError` for a
     layout that cannot work."""
-    config = resolve(
-        config,
-        given.ranks,
-        given.memory or ENDLESS,
-        on_gpu=given.on_gpu,
-        device=given.device,
-        per_node=given.per_node,
-    ).config
+    on_gpu, device, per_node = given.on_gpu, given.device, given.per_node
+    known = device_named(device or "") if on_gpu else None
+    memory = given.memory or (int(known.memory) if known else ENDLESS)
+    choice = resolve(config, given.ranks, memory, on_gpu=on_gpu, device=device, per_node=per_node)
+    config = choice.config
     check(config, given.ranks)
     return config
 
@@ -118,8 +122,7 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
     """
     shapes = {(run.model, run.batch, run.execution.parallel): run for run in reversed(runs)}
     gpus, memory, text = given.ranks, given.memory or ENDLESS, []
-    device = device_named(given.device or "") or device_named(USUAL)
-    assert device is not None
+    device = device_or_usual(given.device)
     per_node = given.per_node or device.per_node
     for config in reversed(shapes.values()):
         parameters = count_parameters(config.model)

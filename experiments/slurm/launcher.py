@@ -111,16 +111,8 @@ class Slurm:
     def allocation(self, run: PlannedRun) -> Allocation:
         resources = self.profile.resources_of(*run.names)
         warned = max(1, resources.seconds - self.profile.signal_seconds)
-        on_gpu = self.profile.on_gpu(resources)
-        gpu = self.prices().gpu() if on_gpu else None
-        return Allocation(
-            resources.ranks,
-            on_gpu,
-            warned,
-            memory=int(gpu.memory) if gpu else None,
-            device=self.profile.device,
-            per_node=resources.tasks_per_node,
-        )
+        on_gpu, device = self.profile.on_gpu(resources), self.profile.device
+        return Allocation(resources.ranks, on_gpu, warned, None, device, resources.tasks_per_node)
 
     def prices(self) -> Prices:
         how = self.profile

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +16,7 @@ import torch.distributed as dist
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 
 # isort: split
-from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
-from megatron.core.dist_checkpointing.strategies.fully_parallel import (
-    FullyParallelLoadStrategyWrapper,
-)
-from torch.distributed.checkpoint.api import CheckpointException
 
 from tst_study.atomic_files import FULL
 from tst_study.checkpoints.pickles import read_description, reason_of
@@ -35,7 +28,9 @@ from tst_study.checkpoints.places import (
     digests_of,
     write_digests,
 )
+from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.writer import (
+    COMMON,
     FilesBeingWritten,
     Plan,
     plan_save,
@@ -43,14 +38,10 @@ from tst_study.checkpoints.writer import (
     write_common,
 )
 from tst_study.errors import UserError
-from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel.optimizer import ModelOptimizer
 
 PARTIAL = "partial-"
-
-# Damaged files fail in more ways than a list could name; torch's own exception is no `Exception`.
-FAILURES = (Exception, CheckpointException)
 
 
 class Checkpoints:
@@ -155,11 +146,11 @@ class Checkpoints:
         beside = self.folder / f"{PARTIAL}{place.name}"
         try:
             yield beside
-        except FAILURES as error:
-            reason = _refusal(self.folder) or _reason(error)  # before there is space again
+        except Exception as error:
+            reason = _reason(error)
             if dist.get_rank() == 0:
                 shutil.rmtree(beside, ignore_errors=True)
-            # Of another rank's error, or one of Megatron's threads, there are the words alone.
+            # Of another rank's error there are the words alone.
             full = any(os.strerror(number) in reason for number in FULL)
             raise UserError(
                 f"{place}: cannot be written ({reason}); {'free some space' if full else 'mend it'}"
@@ -200,9 +191,8 @@ class Checkpoints:
         return self._restore(step, model, optimizer)
 
     def load_weights(self, step: int, model: SuperposedGPT) -> None:
-        """Those of the checkpoint after `step`, into a model that is not trained on."""
-        read_description(checkpoint_place(self.run, step))  # refuses code, which Megatron would run
-        self._load(step, {"model": _weights(model)}, model)
+        """Restore the weights alone, of the checkpoint after `step`, in a model for evaluation."""
+        self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
 
     def _problem(self, step: int) -> str | None:
         """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
@@ -218,33 +208,25 @@ class Checkpoints:
     def _restore(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer
     ) -> dict[str, Any]:
-        model_state = _weights(model)
-        wanted = {"model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
-        state = self._load(step, wanted, model)
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["common"]["random_state"])
+        place, model_state = checkpoint_place(self.run, step), _weights(model)
+        wanted = optimizer.sharded_state_dict(model_state)["tensors"]
+        # Each rank reads its own part of the main weights, of which the others get the model's.
+        self._fill(place, wanted if "main" in wanted else {"model": model_state, **wanted})
+        try:
+            state: dict[str, Any] = torch.load(place / COMMON, "cpu", weights_only=True)
+        except Exception as error:  # damaged files fail in more ways than a list could name
+            raise _unreadable(place, f"{COMMON}: {reason_of(error)}") from None
+        optimizer.restored(int(state["optimizer"]["steps_taken"]))
         common: dict[str, Any] = state["common"]
+        torch.set_rng_state(common["random_state"])
         return common
 
-    def _load(self, step: int, wanted: dict[str, Any], model: SuperposedGPT) -> dict[str, Any]:
-        """What is wanted of a checkpoint, the model's weights already in their places."""
-        place = checkpoint_place(self.run, step)
+    def _fill(self, place: Path, wanted: dict[str, Any]) -> None:
+        """Read this rank's parts of tensors into their places."""
         try:
-            # Data ranks read equal parts of what all of them have, and send them to each other.
-            group = parallel_state.get_data_parallel_group()
-            shared = get_default_load_sharded_strategy(str(place)) if group.size() > 1 else None
-            shared = shared and FullyParallelLoadStrategyWrapper(shared, group)
-            with cuda_means_cpu():  # the exchange between ranks names its device outright
-                state: dict[str, Any] = dist_checkpointing.load(
-                    wanted, str(place), shared, validate_access_integrity=False
-                )
-        except FAILURES as error:
-            raise _unreadable(place, _reason(error)) from error
-        # Megatron drops the handles of its broadcasts, and over gloo reads what may not have come.
-        # A barrier of the same group waits for all that was begun before it.
-        dist.barrier(group)
-        model.load_state_dict(state["model"], strict=False)  # load() has missed nothing
-        return state
+            CheckpointReader(place).fill(shards_of(wanted)[0])
+        except UserError as error:
+            raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
@@ -276,22 +258,9 @@ def _sync(*paths: Path) -> None:
             os.close(descriptor)
 
 
-def _refusal(folder: Path) -> str | None:
-    """What the disk says to a megabyte more. torch's zip writer, when it is refused a write, often
-    complains of its own state alone."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(2**20))
-            file.flush()
-    except OSError as error:
-        return error.strerror
-    return None
-
-
 def _reason(error: BaseException) -> str:
-    """What went wrong at the bottom of it, in one line."""
-    if isinstance(error, CheckpointException) and error.failures:
-        error = next(iter(error.failures.values()))[0]
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return reason_of(error).removeprefix("Worker failure: ")  # Megatron's, of another rank
+    """What went wrong first, in one line."""
+    # torch's zip writer, when it is refused a write, complains of its own state.
+    while before := error.__cause__ or error.__context__:
+        error = before
+    return reason_of(error)

@@ -8,12 +8,11 @@ forks processes or keeps a manager in one, and its main branch has removed it (M
 
 from __future__ import annotations
 
-import copy
-import json
+import pickle
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,14 @@ from torch.distributed.checkpoint.storage import WriteResult
 from tst_study.checkpoints.pickles import reason_of
 from tst_study.checkpoints.places import digests_of
 
-FORMAT = {
-    "sharded_backend": "torch_dist",
-    "sharded_backend_version": 1,
-    "common_backend": "torch",
-    "common_backend_version": 1,
-}
-"""What Megatron's `metadata.json` calls the files that are written here."""
+FORMAT = (
+    '{"sharded_backend": "torch_dist", "sharded_backend_version": 1, '
+    '"common_backend": "torch", "common_backend_version": 1}'
+)
+"""Megatron's name for this format, in `metadata.json`, so that its own tools open it."""
 COMMON = "common.pt"
 SHARERS = 8
-"""Among how many of the ranks that hold the same tensor the writing is shared out."""
+"""The most ranks among which tensors that all of them hold are shared out for writing."""
 
 Shards = dict[MetadataIndex, Tensor]
 
@@ -198,8 +195,9 @@ class FilesBeingWritten:
         dist.gather_object(written, everyone if first else None)
         if not first:
             return {}
-        whole = copy.copy(self._plan.whole)  # to which torch adds the places of this save
-        FileSystemWriter(self._place).finish(whole, [results for results, _ in everyone])
+        places = {one.index: one.storage_data for results, _ in everyone for one in results}
+        whole = replace(self._plan.whole, storage_data=places)
+        (self._place / ".metadata").write_bytes(pickle.dumps(whole))
         return {name: digest for _, digests in everyone for name, digest in digests.items()}
 
     def _write_own(self, own: Shards) -> tuple[list[WriteResult], dict[str, str]]:
@@ -211,4 +209,4 @@ class FilesBeingWritten:
 def write_common(place: Path, common: dict[str, Any]) -> None:
     """Write what is no tensor of the model: the first rank's counters, and the format's name."""
     torch.save(common, place / COMMON)
-    (place / "metadata.json").write_text(json.dumps(FORMAT))
+    (place / "metadata.json").write_text(FORMAT)

@@ -9,20 +9,14 @@ work at all, `memory.py` what fits.
 """
 
 from collections.abc import Iterator
-from itertools import product
-from typing import Any, NamedTuple
+from itertools import groupby, product
+from typing import Any, NamedTuple, get_args
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Parallel, Recompute
-from tst_study.cost.devices import Device, device_named
+from tst_study.cost.devices import Device, device_or_usual
 from tst_study.cost.memory import estimate_memory
-from tst_study.cost.parallel_layout import (
-    check,
-    data_ranks,
-    divisors,
-    layout_of,
-    works,
-)
+from tst_study.cost.parallel_layout import check, data_ranks, divisors, layout_of, works
 from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.text import memory_size
@@ -30,8 +24,6 @@ from tst_study.text import memory_size
 USABLE = 0.9
 """The share of a device's memory that a layout may fill; libraries, fragments and communication
 need the rest."""
-USUAL = "H100"
-"""The device whose rates and node size stand in for those of an unknown one."""
 
 
 class Choice(NamedTuple):
@@ -43,6 +35,8 @@ class Choice(NamedTuple):
 class _Candidate(NamedTuple):
     config: Config
     memory: int
+    seconds: float
+    """The time that its bytes take (`traffic.py`)."""
 
 
 class _Place(NamedTuple):
@@ -90,74 +84,61 @@ def resolve(
     `memory`: bytes of one rank's device; `device`: its name; `per_node`: ranks of a node, by
     default the device's usual number. Raises `UserError` where nothing fits.
     """
-    known = device_named(device or "") or device_named(USUAL)
-    assert known is not None
+    known = device_or_usual(device)
     place = _Place(ranks, memory, known, per_node or known.per_node, on_gpu)
     parallel = config.execution.parallel
     if parallel != "auto":
         return _as_named(config, parallel, place) if on_gpu else Choice(config, "as configured")
-    preferred: _Candidate | None = None
-    least: _Candidate | None = None
+    preferred: list[_Candidate] = []
     for alternatives in _candidates(config, place):
         chosen = _quickest(alternatives, place)
         if chosen is not None:
-            why = f"{describe(chosen.config, ranks)}: {memory_size(chosen.memory)}"
-            why += f" of {memory_size(place.usable)} usable"
+            parts = [f"{_described(chosen, ranks)} of {memory_size(place.usable)} usable"]
             if ranks > 1 and on_gpu:
-                why += f"; {count_traffic(chosen.config, ranks, place.per_node)}"
-            if preferred is not None:
-                before = f"{describe(preferred.config, ranks)} ({memory_size(preferred.memory)})"
-                why += f"; preferred, but too large: {before}"
-            return Choice(chosen.config, why)
-        preferred = min(alternatives, key=_memory)
-        least = min(least or preferred, preferred, key=_memory)
-    if least is None:
+                parts.append(str(count_traffic(chosen.config, ranks, place.per_node)))
+            if preferred:
+                parts.append(f"preferred, but too large: {_described(preferred[-1], ranks)}")
+            return Choice(chosen.config, "; ".join(parts))
+        preferred.append(min(alternatives, key=lambda candidate: candidate.memory))
+    if not preferred:
         raise UserError(
             f'execution.parallel = "auto": batch.sequences = {config.batch.sequences} divides in '
             f"no layout over {ranks} ranks; change one of them"
         )
+    least = min(candidate.memory for candidate in preferred)
     raise UserError(
         f'execution.parallel = "auto": no layout on {ranks} ranks fits '
         f"{memory_size(place.usable)} ({USABLE:.0%} of {memory_size(memory)}); the least needs "
-        f"{memory_size(least.memory)}: use more ranks, or lower batch.sequence_length"
+        f"{memory_size(least)}: use more ranks, or lower batch.sequence_length"
     )
 
 
-def _memory(candidate: _Candidate) -> int:
-    return candidate.memory
+def _described(candidate: _Candidate, ranks: int) -> str:
+    return f"{describe(candidate.config, ranks)}: {memory_size(candidate.memory)}"
 
 
 def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | None:
     """The one of those that fit whose bytes take the shortest time; None where none fits."""
-
-    def seconds(candidate: _Candidate) -> float:
-        traffic = count_traffic(candidate.config, place.ranks, place.per_node)
-        return traffic.seconds(place.device)
-
-    fitting = [candidate for candidate in alternatives if candidate.memory <= place.usable]
-    return min(fitting, key=seconds, default=None)
+    fitting = (candidate for candidate in alternatives if candidate.memory <= place.usable)
+    return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
 
 def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
     """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
-    ranks, least = place.ranks, 0
-    check(config, ranks)
-    named = parallel.model_dump(include=parallel.model_fields_set)
-    parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
-    share = config.batch.sequences // data_ranks(parallel, ranks)
-    for micro_batch in _micro_batches(config, share):
-        candidate = config.executed(parallel=parallel, micro_batch=micro_batch)
-        least = estimate_memory(candidate, ranks, on_gpu=True).peak
+    check(config, place.ranks)
+    candidates = list(_sized(config, parallel, config.execution.recompute, place))
+    for candidate in candidates:
         # The estimate is no reason to refuse what may just fit.
-        is_last = micro_batch in (1, config.execution.micro_batch)
-        if least <= place.usable or (is_last and least <= place.memory):
-            return Choice(candidate, f"as configured: {describe(candidate, ranks)}")
+        room = place.memory if candidate is candidates[-1] else place.usable
+        if candidate.memory <= room:
+            return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
     undecided = config.executed(parallel="auto", micro_batch=None)
     others = (_quickest(group, place) for group in _candidates(undecided, place))
-    nearest = next((other.config for other in others if other is not None), None)
+    other = next(filter(None, others), None)
+    remedy = f'"auto" takes {describe(other.config, place.ranks)}' if other else "use more ranks"
     raise UserError(
-        f"execution.parallel: needs {memory_size(least)} of a GPU's {memory_size(place.memory)}; "
-        + ("use more ranks" if nearest is None else f'"auto" takes {describe(nearest, ranks)}')
+        f"execution.parallel: needs {memory_size(candidates[-1].memory)} of a GPU's "
+        f"{memory_size(place.memory)}; {remedy}"
     )
 
 
@@ -189,47 +170,43 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
     Within a group only expert parallelism and the micro-batch differ.
     """
     ranks, per_node, experts = place.ranks, place.per_node, config.model.experts
+    wanted = config.execution.recompute
     stages = divisors(config.model.layers, at_most=ranks)
-    expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
-    in_a_node = [size for size in expert_sizes if per_node % size == 0]
-    over_nodes = [size for size in expert_sizes if per_node % size]
-    parts: tuple[tuple[Recompute, ...], ...] = (("none", "feed_forward"), ("layer",))
     tensor_sizes = [size for size in _powers_of_two(per_node) if per_node % size == 0]
-    for pipeline, sizes, part, tensor in product(
-        stages, (in_a_node, over_nodes), parts, tensor_sizes
-    ):
-        for recompute in part:
-            if config.execution.recompute not in ("none", recompute):
-                continue
-            group = [
-                candidate
-                for expert in sizes
-                for candidate in _sized(config, place, tensor, pipeline, expert, recompute)
-            ]
-            if group:
-                yield group
+    expert_sizes = divisors(experts.count, at_most=ranks) if experts else [1]
+    recomputes = [one for one in get_args(Recompute) if wanted in ("none", one)]
+
+    def preference(sizes: tuple[int, int, int, Recompute]) -> tuple[int, ...]:
+        pipeline, tensor, expert, recompute = sizes
+        over_nodes, whole_layers = per_node % expert > 0, recompute == "layer"
+        return pipeline, over_nodes, whole_layers, tensor, recomputes.index(recompute)
+
+    every = sorted(product(stages, tensor_sizes, expert_sizes, recomputes), key=preference)
+    for _, group in groupby(every, preference):
+        candidates: list[_Candidate] = []
+        for pipeline, tensor, expert, recompute in group:
+            parallel = Parallel(
+                tensor=tensor, sequence_parallel=tensor > 1, pipeline=pipeline, expert=expert
+            )
+            if works(config, parallel, ranks):
+                candidates += _sized(config, parallel, recompute, place)
+        if candidates:
+            yield candidates
 
 
 def _sized(
-    config: Config, place: _Place, tensor: int, pipeline: int, expert: int, recompute: Recompute
+    config: Config, parallel: Parallel, recompute: Recompute, place: _Place
 ) -> Iterator[_Candidate]:
-    """A layout of these sizes with every micro-batch; nothing where it cannot work."""
-    ranks = place.ranks
-    if ranks % (tensor * pipeline) or config.batch.sequences % (ranks // (tensor * pipeline)):
-        return
-    parallel = Parallel(
-        tensor=tensor, sequence_parallel=tensor > 1, pipeline=pipeline, expert=expert
-    )
-    parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place))
-    if not works(config, parallel, ranks):
-        return
-    for micro_batch in _micro_batches(
-        config, config.batch.sequences // data_ranks(parallel, ranks)
-    ):
+    """A layout with every micro-batch that the batch allows, the largest first."""
+    named = parallel.model_dump(include=parallel.model_fields_set)
+    parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
+    share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
+    for micro_batch in [] if rest else _micro_batches(config, share):
         changes = {"parallel": parallel, "micro_batch": micro_batch, "recompute": recompute}
         candidate = config.executed(**changes)
-        memory = estimate_memory(candidate, ranks, on_gpu=place.on_gpu).peak
-        yield _Candidate(candidate, memory)
+        memory = estimate_memory(candidate, place.ranks, on_gpu=place.on_gpu).peak
+        traffic = count_traffic(candidate, place.ranks, place.per_node)
+        yield _Candidate(candidate, memory, traffic.seconds(place.device))
 
 
 def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:

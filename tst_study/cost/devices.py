@@ -94,6 +94,13 @@ def device_named(name: str) -> Device | None:
     return None
 
 
+def device_or_usual(name: str | None) -> Device:
+    """The same, but an H100 for a device that is not listed or not named."""
+    found = device_named(name or "") or device_named("H100")
+    assert found is not None
+    return found
+
+
 def peak_flops(device_name: str, dtype: str) -> float | None:
     """Peak FLOP/s of a device in this number format; None where it is not known."""
     device = device_named(device_name) if dtype == "bfloat16" else None

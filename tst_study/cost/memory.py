@@ -126,9 +126,6 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     }
     state = parts["weights"] + parts["gradients"] + parts["optimizer"]
     checkpoint = state + 2 * 4 * _largest_tensor(model, parallel)
-    if data_ranks(parallel, ranks) > 1:  # what comes from other ranks is not read into its place
-        checkpoint += parts["weights"]
-        checkpoint += parts["optimizer"] if parallel.optimizer == "replicated" else 0
     return Memory(**parts, total=sum(parts.values()), checkpoint=checkpoint)
 
 

@@ -154,22 +154,13 @@ class ModelOptimizer:
             },
         }
 
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `sharded_state_dict` gave, filled in. What this rank has read is in its place
-        already; what came from other ranks is not."""
-        for name, local in self._stored().items():
-            parts = iter(state["tensors"][name])
-            for mine in local.values():
-                filled = 0
-                while filled < mine.numel():
-                    part = next(parts).view(-1)
-                    mine[filled : filled + part.numel()].copy_(part)
-                    filled += part.numel()
-        self.steps_taken = int(state["steps_taken"])
+    def restored(self, steps_taken: int) -> None:
+        """Go on from a state that was read into the tensors of `sharded_state_dict`."""
+        self.steps_taken = steps_taken
         for main in self.main:
             if STEP in self.state_of(main):
-                self.state_of(main)[STEP].fill_(self.steps_taken)
+                self.state_of(main)[STEP].fill_(steps_taken)
+        self.copy_to_model()
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
         """All that a checkpoint holds but the model's weights: this rank's shares by name and
