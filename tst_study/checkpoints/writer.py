@@ -208,5 +208,6 @@ class FilesBeingWritten:
 
 def write_common(place: Path, common: dict[str, Any]) -> None:
     """Write what is no tensor of the model: the first rank's counters, and the format's name."""
-    torch.save(common, place / COMMON)
+    with open(place / COMMON, "wb") as file:  # whose errors name the disk, unlike torch's own
+        torch.save(common, file)
     (place / "metadata.json").write_text(FORMAT)
