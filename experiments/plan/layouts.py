@@ -16,14 +16,8 @@ from tst_study.cost.devices import (
     device_or_usual,
     published_mfu,
 )
-from tst_study.cost.memory import Memory, estimate_memory, held_parameters
-from tst_study.cost.parallel_layout import (
-    bucket_weights,
-    check,
-    data_ranks,
-    layout_of,
-    tensor_sizes,
-)
+from tst_study.cost.memory import Memory, estimate_memory
+from tst_study.cost.parallel_layout import check, tensor_sizes
 from tst_study.cost.traffic import count_traffic
 from tst_study.errors import UserError
 from tst_study.experiments.plan.planned_run import PlannedRun
@@ -146,12 +140,6 @@ def memory_by_part(runs: Sequence[Config], given: Allocation) -> list[str]:
             cells = " ".join(f"{size / 1e9:>11.1f}" for size in asdict(estimate).values())
             fits = "" if estimate.peak <= memory else "  does not fit"
             text.append(f"  {recompute:<13}{cells}{fits}")
-        parallel = layout_of(config)
-        if parallel.overlap_gradients:
-            held = held_parameters(config.model, parallel, stage=0)
-            weights = held.dense + held.experts
-            buckets = round(weights / bucket_weights(weights, data_ranks(parallel, gpus)))
-            text.append(f"  gradients are summed in about {buckets} buckets")
         traffic = count_traffic(config, gpus, per_node)
         text.append(
             f"  {traffic}: {traffic.seconds(device):.2g} s at the data sheets' rates of "

@@ -14,6 +14,7 @@ from tst_study.cost.auto_layout import resolve
 from tst_study.cost.parallel_layout import (
     bucket_weights,
     check,
+    stage_layers,
     tensor_sizes,
 )
 from tst_study.errors import UserError
@@ -85,6 +86,16 @@ def test_the_heads_and_the_vocabulary_say_which_tensor_sizes_there_are(
     preset: str, sizes: list[int]
 ) -> None:
     assert tensor_sizes(config.Model(**PRESETS[preset])) == sizes
+
+
+@pytest.mark.parametrize(
+    ("preset", "stages", "layers"),
+    [("moe-10b-a1b", 1, (32, 32)), ("moe-10b-a1b", 2, (20, 12)), ("moe-10b-a1b", 4, (10, 2))],
+)
+def test_the_last_stage_has_fewer_layers_where_the_head_is_large(
+    preset: str, stages: int, layers: tuple[int, int]
+) -> None:
+    assert stage_layers(config.Model(**PRESETS[preset]), stages) == layers
 
 
 @pytest.mark.parametrize(

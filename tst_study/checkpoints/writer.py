@@ -8,8 +8,9 @@ forks processes or keeps a manager in one, and its main branch has removed it (M
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -39,7 +40,6 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.storage import WriteResult
 
 from tst_study.checkpoints.pickles import reason_of
 from tst_study.checkpoints.places import digests_of
@@ -54,6 +54,7 @@ SHARERS = 8
 """The most ranks among which tensors that all of them hold are shared out for writing."""
 
 Shards = dict[MetadataIndex, Tensor]
+Places = dict[MetadataIndex, _StorageInfo]
 
 
 def shards_of(state: dict[str, Any]) -> tuple[Shards, list[WriteItem]]:
@@ -82,23 +83,23 @@ def shards_of(state: dict[str, Any]) -> tuple[Shards, list[WriteItem]]:
 class Plan:
     """Who writes which tensors."""
 
-    own: SavePlan
+    own: list[MetadataIndex]
     whole: Metadata
     """The description of the whole checkpoint; empty but on the first rank."""
 
 
 def plan_save(items: list[WriteItem]) -> Plan:
     """Decide which rank writes what, from what each of them might write; all ranks together."""
-    ranks, first = dist.get_world_size(), dist.get_rank() == 0
-    offered: list[Any] = [None] * ranks
+    first, whole = dist.get_rank() == 0, Metadata({})
+    offered: list[Any] = [None] * dist.get_world_size()
     dist.gather_object(items, offered if first else None)
-    plans, whole = [SavePlan([])] * ranks, Metadata({})
-    if first:
-        planner = DefaultSavePlanner(flatten_state_dict=False)
-        plans, whole = planner.create_global_plan(_shared_out(offered))
-        plans = FileSystemWriter("").prepare_global_plan(plans)
     own: list[Any] = [None]
-    dist.scatter_object_list(own, plans if first else None)
+    shared: list[list[MetadataIndex]] = []
+    if first:
+        plans = _shared_out(offered)
+        _, whole = DefaultSavePlanner(flatten_state_dict=False).create_global_plan(plans)
+        shared = [[item.index for item in plan.items] for plan in plans]
+    dist.scatter_object_list(own, shared if first else None)
     return Plan(own[0], whole)
 
 
@@ -124,35 +125,31 @@ def _shared_out(offered: list[list[WriteItem]]) -> list[SavePlan]:
     return plans
 
 
-class _Resolver(DefaultSavePlanner):
-    """Gives torch's writer the tensors of a plan."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(flatten_state_dict=False)
-        self._shards = shards
-
-    def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return self._shards[index]
-
-
-def _write(plan: Plan, shards: Shards, place: Path) -> list[WriteResult]:
-    """Write this rank's file, and forget its tensors."""
-    # Nothing is copied ahead: that would open a context on the first GPU in a thread.
-    writer = FileSystemWriter(place, per_thread_copy_ahead=0)
-    try:
-        return writer.write_data(plan.own, _Resolver(shards)).wait()
-    finally:
-        shards.clear()
+def _write(shards: Shards, path: Path) -> Places:
+    """Write tensors to a file one after another, and forget them; returns where each lies."""
+    places: Places = {}
+    with open(path, "wb") as file:
+        while shards:
+            index, tensor = shards.popitem()
+            tensor = tensor.cpu()
+            if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
+                tensor = tensor.clone()
+            start = file.tell()
+            torch.save(tensor, file)
+            places[index] = _StorageInfo(path.name, start, file.tell() - start)
+        file.flush()
+        os.fsync(file.fileno())
+    return places
 
 
 class FilesBeingWritten:
-    """This rank's files of one checkpoint, on their way to the disk."""
+    """The file of each rank of one checkpoint, on its way to the disk."""
 
     def __init__(self, plan: Plan, shards: Shards, place: Path, *, while_training: bool) -> None:
         """Start to write. `while_training`: a thread writes a copy, since the next step changes
         the state in its place; otherwise `finish` writes the state itself."""
         self._plan, self._place = plan, place
-        own = {item.index: shards[item.index] for item in plan.own.items}
+        own = {index: shards[index] for index in plan.own}
         self._thread: Future[Any] | None = None
         self._work: Callable[[], Any] = lambda: self._write_own(own)
         if while_training:
@@ -169,17 +166,17 @@ class FilesBeingWritten:
         return self._thread is None or self._thread.done()
 
     def wait(self) -> None:
-        """Wait for the thread, whatever became of its files."""
+        """Wait for the thread, whatever became of its file."""
         wait([self._thread] if self._thread else [])
 
     def finish(self) -> dict[str, str]:
         """Wait until all ranks have written, and describe their files; all ranks together.
 
-        Returns the digests of all files of tensors on the first rank, and an empty dictionary on
-        the others. Raises, on all ranks, what writing has raised on any.
+        Returns the digests of all these files on the first rank, and an empty dictionary on the
+        others. Raises, on all ranks, what writing has raised on any.
         """
         failure: Exception | None = None
-        written: tuple[list[WriteResult], dict[str, str]] = [], {}
+        written: tuple[Places, dict[str, str]] = {}, {}
         try:
             written = self._thread.result() if self._thread else self._work()
         except Exception as error:
@@ -195,15 +192,13 @@ class FilesBeingWritten:
         dist.gather_object(written, everyone if first else None)
         if not first:
             return {}
-        places = {one.index: one.storage_data for results, _ in everyone for one in results}
-        whole = replace(self._plan.whole, storage_data=places)
+        whole = replace(self._plan.whole, storage_data=dict(ChainMap(*(x for x, _ in everyone))))
         (self._place / ".metadata").write_bytes(pickle.dumps(whole))
-        return {name: digest for _, digests in everyone for name, digest in digests.items()}
+        return dict(ChainMap(*(digests for _, digests in everyone)))
 
-    def _write_own(self, own: Shards) -> tuple[list[WriteResult], dict[str, str]]:
-        results = _write(self._plan, own, self._place)
-        names = {result.storage_data.relative_path for result in results}
-        return results, digests_of(self._place, names)
+    def _write_own(self, own: Shards) -> tuple[Places, dict[str, str]]:
+        path = self._place / f"__{dist.get_rank()}_0.distcp"
+        return _write(own, path), digests_of(self._place, [path.name])
 
 
 def write_common(place: Path, common: dict[str, Any]) -> None:

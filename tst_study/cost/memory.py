@@ -12,7 +12,7 @@ from typing import Self
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.cost.compute import count_parameters
-from tst_study.cost.parallel_layout import data_ranks, layout_of
+from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
 from tst_study.superposition.loss_kinds import LINEAR_KINDS
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
@@ -66,17 +66,18 @@ class HeldParameters:
 
 
 def held_parameters(model: Model, parallel: Parallel, stage: int) -> HeldParameters:
-    """Of a rank of pipeline stage `stage`; what Megatron allocates, to the digit."""
+    """Count the weights of a rank of pipeline stage `stage`, exactly as Megatron allocates them."""
     whole, stages = count_parameters(model), parallel.pipeline
+    layers = stage_layers(model, stages)[stage == stages - 1]
     final_norm = model.hidden_size
     projections, of_experts = whole.attention, 0
     if model.experts is None:
         projections += whole.feed_forward
     else:
-        sharers = stages * parallel.expert * parallel.expert_tensor_ranks
-        of_experts = whole.feed_forward // sharers
-    projections //= stages * parallel.tensor
-    dense = projections + (whole.router + whole.norms - final_norm) // stages
+        sharers = model.layers * parallel.expert * parallel.expert_tensor_ranks
+        of_experts = whole.feed_forward * layers // sharers
+    projections = projections * layers // (model.layers * parallel.tensor)
+    dense = projections + (whole.router + whole.norms - final_norm) * layers // model.layers
     table = whole.input_embedding // parallel.tensor
     first, last = stage == 0, stage == stages - 1
     if first:
@@ -98,7 +99,7 @@ def _of_stage(config: Config, ranks: int, stage: int, on_gpu: bool) -> Memory:
     micro_batch = config.execution.micro_batch or share
     positions = micro_batch * config.batch.sequence_length
     in_flight = min(parallel.pipeline - stage, share // micro_batch)
-    layers = model.layers // parallel.pipeline
+    layers = stage_layers(model, parallel.pipeline)[stage == parallel.pipeline - 1]
 
     layer = _LayerBytes.of(model, parallel, width, on_gpu)
     residual = width * model.hidden_size // layer.sharers_of_positions

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
+from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
 
 
@@ -58,6 +59,25 @@ def least_ranks(parallel: Parallel) -> int:
 def data_ranks(parallel: Parallel, ranks: int) -> int:
     """The number of data-parallel ranks, which share a batch."""
     return ranks // (parallel.tensor * parallel.pipeline)
+
+
+def stage_layers(model: Model, stages: int) -> tuple[int, int]:
+    """Count the layers of each pipeline stage but the last, and those of the last.
+
+    The last one also has the head, which may cost as much as several layers. The slowest stage gets
+    as little to do as can be; all but the last have equal numbers, as Megatron wants it.
+    """
+    if stages == 1:
+        return model.layers, model.layers
+    weights = count_parameters(model)
+    head = weights.input_embedding
+    layer = (weights.active - weights.output_head - head) / model.layers
+    choices = (
+        ((model.layers - last) // (stages - 1), last)
+        for last in range(1, model.layers)
+        if (model.layers - last) % (stages - 1) == 0
+    )
+    return min(choices, key=lambda layers: max(layers[0] * layer, layers[1] * layer + head))
 
 
 def bucket_weights(weights: int, ranks: int) -> int:

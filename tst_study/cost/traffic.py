@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tst_study.config.schema import Config
 from tst_study.cost.devices import NETWORK, Device
 from tst_study.cost.memory import held_parameters
-from tst_study.cost.parallel_layout import data_ranks, layout_of
+from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
 from tst_study.text import memory_size
 
 
@@ -48,7 +48,7 @@ def count_traffic(config: Config, ranks: int, per_node: int) -> Traffic:
     held = held_parameters(model, parallel, stage=0)
     tensor, expert, stage_ranks = parallel.tensor, parallel.expert, ranks // parallel.pipeline
     share = config.batch.sequences // data_ranks(parallel, ranks)
-    layers = model.layers // parallel.pipeline
+    layers, _ = stage_layers(model, parallel.pipeline)
     recompute = config.execution.recompute
 
     # Gradients are summed in float32; new weights come back, or each rank has made them itself.

@@ -211,11 +211,12 @@ def choose_device(execution: Execution) -> torch.device:
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
-        # Without `device_id`: with it NCCL makes every group's communicator at once, thousands of
-        # them over 512 ranks, most of which send nothing.
-        settings["backend"] = "nccl"
-    if rank_variable("WORLD_SIZE") == 1:
+        # With `device_id` NCCL makes every group's communicator at once: thousands of them over 512
+        # ranks, most of which send nothing. Without it, it warns that it has to guess the device.
+        settings |= {"backend": "nccl", "device_id": device if alone else None}
+    if alone:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**settings)
