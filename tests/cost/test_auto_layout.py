@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tst_study.config import schema as config
 from tst_study.config.presets import PRESETS
 from tst_study.config.schema import Batch, Config
 from tst_study.cost.auto_layout import USABLE, describe, resolve, with_gpu_defaults
-from tst_study.cost.devices import device_named
+from tst_study.cost.devices import device_or_usual
 from tst_study.cost.memory import estimate_memory
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.cost.traffic import count_traffic
@@ -81,37 +82,30 @@ def test_less_memory_is_answered_by_tensor_ranks_then_recomputing_then_stages(pr
 
 
 @pytest.mark.parametrize("gpus", [8, 64, 512])
-@pytest.mark.parametrize(("device", "memory"), [("H100", 80), ("H200", 141), ("B200", 180)])
+@pytest.mark.parametrize(("name", "memory"), [("H100", 80), ("H200", 141), ("B200", 180)])
 def test_experts_are_spread_over_a_node_before_anything_is_computed_again(
-    device: str, memory: int, gpus: int
+    name: str, memory: int, gpus: int
 ) -> None:
     """And of the sizes that fit, the one is taken that moves its bytes in the shortest time."""
-    given = asked("moe-10b-a1b", 8192)
-    found = resolve(given, gpus, memory * GB, on_gpu=True, device=device).config
-    assert found.execution.recompute == "none"
-    known = device_named(device)
-    assert known is not None
+    given, device = asked("moe-10b-a1b", 8192), device_or_usual(name)
+    found = resolve(given, gpus, memory * GB, on_gpu=True, device=name).config
     seconds = {}
-    for expert in (1, 2, 4, 8):
+    for expert, micro_batch in product((1, 2, 4, 8), (1, 2)):
         parallel = layout_of(found).model_copy(update={"expert": expert})
-        for micro_batch in (1, 2, 4):
-            other = found.executed(parallel=parallel, micro_batch=micro_batch)
-            if 1024 // gpus % micro_batch == 0 and (
-                estimate_memory(other, gpus, on_gpu=True).peak <= USABLE * memory * GB
-            ):
-                seconds[expert, micro_batch] = count_traffic(other, gpus, 8).seconds(known)
+        other = found.executed(parallel=parallel, micro_batch=micro_batch)
+        if estimate_memory(other, gpus, on_gpu=True).peak <= USABLE * memory * GB:
+            seconds[expert, micro_batch] = count_traffic(other, gpus, 8).seconds(device)
     chosen = layout_of(found).expert, found.execution.micro_batch
-    assert seconds[chosen] == min(seconds.values())
-    assert (chosen == (8, 1)) == (device == "H100")
+    assert (found.execution.recompute, seconds[chosen]) == ("none", min(seconds.values()))
+    assert (chosen == (8, 1)) == (name == "H100")
 
 
 def test_a_node_is_as_large_as_the_launch_says() -> None:
-    given = asked("moe-10b-a1b", 8192)
     for per_node in (2, 4, 8):
+        given = asked("moe-10b-a1b", 8192)
         found = resolve(given, 64, 80 * GB, on_gpu=True, device="H100", per_node=per_node)
         assert layout_of(found.config).expert <= per_node
-        sent = count_traffic(found.config, 64, per_node)
-        assert str(sent) in found.reason
+        assert str(count_traffic(found.config, 64, per_node)) in found.reason
 
 
 def test_tensor_ranks_stay_within_a_node_of_the_device() -> None:
@@ -168,20 +162,23 @@ def test_a_named_layout_on_gpus_gets_the_largest_micro_batch_that_fits_or_is_ref
         resolve(asked("600m", 2048, parallel={}, micro_batch=128), 8, 80 * GB, on_gpu=True)
 
 
-def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism() -> None:
-    """A size that is named costs neither the shared optimizer nor the overlap."""
-    shared = {"optimizer": "distributed", "overlap_gradients": True, "overlap_weights": True}
-    for named, expected in (
-        ({"tensor": 2}, shared),
-        ({"overlap_gradients": False}, {"optimizer": "distributed", "overlap_weights": False}),
-        ({"optimizer": "replicated"}, {"overlap_gradients": True, "overlap_weights": False}),
-        ({"pipeline": 2}, {"optimizer": "distributed", "overlap_gradients": False}),
-    ):
-        given = asked("3b", 2048, parallel=named)
-        found = layout_of(resolve(given, 8, 141 * GB, on_gpu=True).config).model_dump()
-        assert named | expected == {key: found[key] for key in named | expected}
-        on_processors = resolve(given, 8, 141 * GB, on_gpu=False).config
-        assert on_processors is given
+@pytest.mark.parametrize(
+    ("named", "expected"),  # shared optimizer, overlapped gradients, overlapped weights
+    [
+        ({"tensor": 2}, ("distributed", True, True)),
+        ({"overlap_gradients": False}, ("distributed", False, False)),
+        ({"optimizer": "replicated"}, ("replicated", True, False)),
+        ({"pipeline": 2}, ("distributed", False, False)),
+    ],
+)
+def test_on_gpus_a_named_layout_keeps_the_defaults_of_data_parallelism(
+    named: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    given = asked("3b", 2048, parallel=named)
+    found = layout_of(resolve(given, 8, 141 * GB, on_gpu=True).config)
+    assert (found.optimizer, found.overlap_gradients, found.overlap_weights) == expected
+    assert named.items() <= found.model_dump().items()
+    assert resolve(given, 8, 141 * GB, on_gpu=False).config is given
 
 
 def test_gpu_defaults_are_bfloat16_and_auto_and_never_replace_what_is_named() -> None:

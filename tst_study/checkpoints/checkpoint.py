@@ -32,8 +32,6 @@ from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.writer import (
     COMMON,
     FilesBeingWritten,
-    Plan,
-    plan_save,
     shards_of,
     write_common,
 )
@@ -61,7 +59,6 @@ class Checkpoints:
         self.damaged: list[str] = []
         """Those that `load_last` has passed over, and why."""
         self._begun: tuple[int, FilesBeingWritten] | None = None
-        self._plan: Plan | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
@@ -93,15 +90,12 @@ class Checkpoints:
             dist.barrier()
             model_state = _weights(model)
             state = optimizer.sharded_state_dict(model_state)
-            shards, items = shards_of({"model": model_state, "optimizer": state["tensors"]})
-            # Agreeing takes seconds at many ranks, and the layout stays as it is.
-            self._plan = self._plan or plan_save(items)
+            shards = shards_of({"model": model_state, "optimizer": state["tensors"]})
             if dist.get_rank() == 0:
                 common = {**common, "step": step, "random_state": torch.get_rng_state()}
                 del state["tensors"]
                 write_common(beside, {"optimizer": state, "common": common})
-            files = FilesBeingWritten(self._plan, shards, beside, while_training=while_training)
-            self._begun = step, files
+            self._begun = step, FilesBeingWritten(shards, beside, while_training=while_training)
 
     @property
     def writing(self) -> bool:
@@ -224,7 +218,9 @@ class Checkpoints:
     def _fill(self, place: Path, wanted: dict[str, Any]) -> None:
         """Read this rank's parts of tensors into their places."""
         try:
-            CheckpointReader(place).fill(shards_of(wanted)[0])
+            CheckpointReader(place).fill(
+                {index: shard.tensor for index, shard in shards_of(wanted).items()}
+            )
         except UserError as error:
             raise _unreadable(place, str(error).removeprefix(f"{place}/")) from None
 

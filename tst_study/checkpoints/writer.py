@@ -1,21 +1,19 @@
 """Checkpoint files in torch's distributed format, written by the training process itself.
 
-Which rank writes what is decided at a run's first save and holds for all that follow. Each rank
-then writes one file, in a thread if it trains on meanwhile. The thread ends with its process,
-whatever ends that, and takes part in no message between ranks. Megatron's own asynchronous writer
-forks processes or keeps a manager in one, and its main branch has removed it (Megatron-LM PR 7052).
+Each rank writes one file, in a thread if it trains on meanwhile; which tensors are in it follows
+from the layout, so that nothing has to be agreed. The thread ends with its process, whatever ends
+that, and takes part in no message between ranks. Megatron's own asynchronous writer forks processes
+or keeps a manager in one, and its main branch has removed it (Megatron-LM PR 7052).
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections import ChainMap, defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,22 +21,17 @@ import torch.distributed as dist
 import tst_study.model  # noqa: F401  # before megatron.core, which it prepares
 
 # isort: split
+from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     TensorProperties,
-)
-from torch.distributed.checkpoint.planner import (
-    SavePlan,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
+    TensorStorageMetadata,
 )
 
 from tst_study.checkpoints.pickles import reason_of
@@ -50,112 +43,104 @@ FORMAT = (
 )
 """Megatron's name for this format, in `metadata.json`, so that its own tools open it."""
 COMMON = "common.pt"
-SHARERS = 8
-"""The most ranks among which tensors that all of them hold are shared out for writing."""
-
-Shards = dict[MetadataIndex, Tensor]
-Places = dict[MetadataIndex, _StorageInfo]
 
 
-def shards_of(state: dict[str, Any]) -> tuple[Shards, list[WriteItem]]:
-    """A rank's tensors by name and offset in the whole model, and those that it might write."""
+class Shard(NamedTuple):
+    tensor: Tensor
+    """A rank's part of a tensor of the whole model, with all of its axes."""
+    size: torch.Size
+    """The shape of the whole."""
+    is_own: bool
+    """Whether this rank writes it, of all that hold the same."""
+
+
+Shards = dict[MetadataIndex, Shard]
+
+
+def shards_of(state: dict[str, Any]) -> Shards:
+    """Find a rank's parts of the model's tensors, by their names and offsets there."""
     apply_factories(state)
     shards: Shards = {}
-    items = []
-    for shard in nested_values(state):
-        if not isinstance(shard, ShardedTensor):
+    replicated = 0
+    for part in nested_values(state):
+        if not isinstance(part, ShardedTensor):
             continue
         # The axes of layers and experts, which a rank's own tensor does not have, come first.
-        tensor = shard.data.detach()
-        tensor = tensor.view(*(1,) * shard.prepend_axis_num, *tensor.shape)
-        chunk = ChunkStorageMetadata(torch.Size(shard.global_offset), tensor.shape)
-        index = MetadataIndex(shard.key, chunk.offsets)
-        shards[index] = tensor
-        if sum(shard.replica_id) < SHARERS:
-            properties = TensorProperties.create_from_tensor(tensor)
-            size = torch.Size(shard.global_shape)
-            data = TensorWriteData(chunk, properties, size)
-            items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=data))
-    return shards, items
+        tensor = part.data.detach()
+        tensor = tensor.view(*(1,) * part.prepend_axis_num, *tensor.shape)
+        *others, replica = part.replica_id
+        if part.has_regular_grid:  # else it is a share of the optimizer, which one rank alone has
+            # Ranks that hold the same tensors take turns, in the same order.
+            sharers = parallel_state.get_data_parallel_world_size()
+            if ".experts." in part.key:
+                sharers = parallel_state.get_expert_data_parallel_world_size()
+            replica -= replicated % sharers
+            replicated += 1
+        index = MetadataIndex(part.key, torch.Size(part.global_offset))
+        is_own = not any(others) and replica == 0
+        shards[index] = Shard(tensor, torch.Size(part.global_shape), is_own)
+    return shards
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Who writes which tensors."""
+class _Written(NamedTuple):
+    """What the description of a checkpoint says of a shard."""
 
-    own: list[MetadataIndex]
-    whole: Metadata
-    """The description of the whole checkpoint; empty but on the first rank."""
-
-
-def plan_save(items: list[WriteItem]) -> Plan:
-    """Decide which rank writes what, from what each of them might write; all ranks together."""
-    first, whole = dist.get_rank() == 0, Metadata({})
-    offered: list[Any] = [None] * dist.get_world_size()
-    dist.gather_object(items, offered if first else None)
-    own: list[Any] = [None]
-    shared: list[list[MetadataIndex]] = []
-    if first:
-        plans = _shared_out(offered)
-        _, whole = DefaultSavePlanner(flatten_state_dict=False).create_global_plan(plans)
-        shared = [[item.index for item in plan.items] for plan in plans]
-    dist.scatter_object_list(own, shared if first else None)
-    return Plan(own[0], whole)
+    size: torch.Size
+    properties: TensorProperties
+    chunk: ChunkStorageMetadata
+    place: _StorageInfo
 
 
-def _shared_out(offered: list[list[WriteItem]]) -> list[SavePlan]:
-    """Plans in which each tensor is written once, and ranks write about as much as they can share.
-
-    torch's own goes by the sizes of whole tensors, of which these are parts.
-    """
-    holders: dict[MetadataIndex, list[int]] = defaultdict(list)
-    tensors = {}
-    for rank, items in enumerate(offered):
-        for item in items:
-            assert item.tensor_data is not None
-            holders[item.index].append(rank)
-            tensors[item.index] = item, item.tensor_data.chunk.sizes.numel()
-    plans, sizes = [SavePlan([]) for _ in offered], [0] * len(offered)
-    # What one rank alone holds comes first, then the largest.
-    for index in sorted(holders, key=lambda index: (len(holders[index]), -tensors[index][1])):
-        item, size = tensors[index]
-        rank = min(holders[index], key=sizes.__getitem__)
-        plans[rank].items.append(item)
-        sizes[rank] += size
-    return plans
+_File = dict[MetadataIndex, _Written]
 
 
-def _write(shards: Shards, path: Path) -> Places:
-    """Write tensors to a file one after another, and forget them; returns where each lies."""
-    places: Places = {}
+def _write(shards: Shards, path: Path) -> _File:
+    """Write tensors to a file one after another, and forget them."""
+    written: _File = {}
     with open(path, "wb") as file:
-        while shards:
-            index, tensor = shards.popitem()
+        for index in list(shards):
+            tensor, size, _ = shards.pop(index)
             tensor = tensor.cpu()
             if tensor.untyped_storage().nbytes() > tensor.nbytes:  # all of it would be written
                 tensor = tensor.clone()
             start = file.tell()
             torch.save(tensor, file)
-            places[index] = _StorageInfo(path.name, start, file.tell() - start)
+            written[index] = _Written(
+                size,
+                TensorProperties(tensor.dtype),
+                ChunkStorageMetadata(torch.Size(index.offset or ()), tensor.shape),
+                _StorageInfo(path.name, start, file.tell() - start),
+            )
         file.flush()
         os.fsync(file.fileno())
-    return places
+    return written
+
+
+def _described(files: list[_File]) -> Metadata:
+    """Describe the tensors that all files together hold."""
+    tensors: dict[str, Any] = {}
+    whole = Metadata(tensors, storage_data={})
+    for index, one in (entry for file in files for entry in file.items()):
+        new = TensorStorageMetadata(one.properties, one.size, [])
+        tensors.setdefault(index.fqn, new).chunks.append(one.chunk)
+        whole.storage_data[index] = one.place
+    return whole
 
 
 class FilesBeingWritten:
     """The file of each rank of one checkpoint, on its way to the disk."""
 
-    def __init__(self, plan: Plan, shards: Shards, place: Path, *, while_training: bool) -> None:
+    def __init__(self, shards: Shards, place: Path, *, while_training: bool) -> None:
         """Start to write. `while_training`: a thread writes a copy, since the next step changes
         the state in its place; otherwise `finish` writes the state itself."""
-        self._plan, self._place = plan, place
-        own = {index: shards[index] for index in plan.own}
+        self._place = place
+        own = {index: shard for index, shard in shards.items() if shard.is_own}
         self._thread: Future[Any] | None = None
         self._work: Callable[[], Any] = lambda: self._write_own(own)
         if while_training:
             # In ordinary memory: torch would keep pinned memory for ever.
-            for index, tensor in own.items():
-                own[index] = tensor.to("cpu", copy=True)
+            for index, shard in own.items():
+                own[index] = shard._replace(tensor=shard.tensor.to("cpu", copy=True))
             threads = ThreadPoolExecutor(1, "checkpoint")
             self._thread = threads.submit(self._work)
             threads.shutdown(wait=False)  # which ends with its work
@@ -176,7 +161,7 @@ class FilesBeingWritten:
         others. Raises, on all ranks, what writing has raised on any.
         """
         failure: Exception | None = None
-        written: tuple[Places, dict[str, str]] = {}, {}
+        written: tuple[_File, dict[str, str]] = {}, {}
         try:
             written = self._thread.result() if self._thread else self._work()
         except Exception as error:
@@ -192,11 +177,11 @@ class FilesBeingWritten:
         dist.gather_object(written, everyone if first else None)
         if not first:
             return {}
-        whole = replace(self._plan.whole, storage_data=dict(ChainMap(*(x for x, _ in everyone))))
-        (self._place / ".metadata").write_bytes(pickle.dumps(whole))
-        return dict(ChainMap(*(digests for _, digests in everyone)))
+        description = _described([file for file, _ in everyone])
+        (self._place / ".metadata").write_bytes(pickle.dumps(description))
+        return {name: digest for _, digests in everyone for name, digest in digests.items()}
 
-    def _write_own(self, own: Shards) -> tuple[Places, dict[str, str]]:
+    def _write_own(self, own: Shards) -> tuple[_File, dict[str, str]]:
         path = self._place / f"__{dist.get_rank()}_0.distcp"
         return _write(own, path), digests_of(self._place, [path.name])
 
