@@ -36,6 +36,7 @@ from tst_study.data.held_out import HeldOut
 from tst_study.data.permutation import permutation_key, permuted
 from tst_study.data.run_data import fingerprints_and_held_out, open_stream
 from tst_study.evaluation.evaluate import evaluate
+from tst_study.huggingface.start import load_weights
 from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
@@ -184,6 +185,8 @@ class _Trainer:
             last = config.schedule.last_step
             self.ahead = ReadAhead(self._read, last, partial(_use, ranks.device))
         self.model = build_model(config)
+        if config.weights_folder:
+            load_weights(self.model, config.model, config.weights_folder)
         if execution.compiles(on_gpu=ranks.device.type == "cuda"):
             compile_layers(self.model.decoder.layers)
             self.model.compiled_loss = ranks.device.type == "cuda"
