@@ -57,13 +57,13 @@ class Checkpoints:
         self.keep = keep
         self.keep_steps = keep_steps
         self.damaged: list[str] = []
-        """Those that `load_last` has passed over, and why."""
+        """The checkpoints that `load_last` has passed over, each with the reason."""
         self._begun: tuple[int, FilesBeingWritten] | None = None
 
     def save(
         self, step: int, model: SuperposedGPT, optimizer: ModelOptimizer, common: dict[str, Any]
     ) -> None:
-        """`begin` and `finish`."""
+        """Write a checkpoint and wait for it: `begin`, then `finish`."""
         self.begin(step, model, optimizer, common, while_training=False)
         self.finish()
 
@@ -76,7 +76,7 @@ class Checkpoints:
         *,
         while_training: bool,
     ) -> None:
-        """Plan a save of the state as it is, once the save before is finished; all ranks together.
+        """Begin to save the present state, after the save before is finished; all ranks together.
 
         `common` is rank 0's: counters and whatever else is small. `while_training`: a thread
         writes a copy, so that the state may change before `finish`; else `finish` writes.
@@ -103,7 +103,7 @@ class Checkpoints:
         return self._begun is not None and not self._begun[1].done
 
     def finish(self) -> int | None:
-        """Bring the save that has begun, once it is whole, into its place; all ranks together.
+        """Wait for the save that has begun, and move it into its place; all ranks together.
 
         Returns its step, or None where none has begun. Raises `UserError` where it cannot be
         written; earlier checkpoints stay.
@@ -135,7 +135,7 @@ class Checkpoints:
 
     @contextmanager
     def _refused_in_one_line(self, step: int) -> Iterator[Path]:
-        """Gives the folder in which a save lies until it is whole; a failure removes it."""
+        """Yield the folder in which a save lies until it is whole; a failure removes it."""
         place = checkpoint_place(self.run, step)
         beside = self.folder / f"{PARTIAL}{place.name}"
         try:
@@ -189,7 +189,7 @@ class Checkpoints:
         self._fill(checkpoint_place(self.run, step), {"model": _weights(model)})
 
     def _problem(self, step: int) -> str | None:
-        """What is wrong with a checkpoint, as far as any rank sees; the same on all of them."""
+        """Say what is wrong with a checkpoint, or None; all ranks get the same answer."""
         place = checkpoint_place(self.run, step)
         found = damage(place, dist.get_rank(), dist.get_world_size())
         if found is None:
@@ -226,7 +226,7 @@ class Checkpoints:
 
 
 def _weights(model: SuperposedGPT) -> ShardedStateDict:
-    """Without the empty extra states that some of Megatron's classes have, and others have not."""
+    """The model's weights, without the empty extra states of some of Megatron's classes."""
     state = model.sharded_state_dict()
     return {name: value for name, value in state.items() if "_extra_state" not in name}
 
@@ -245,7 +245,7 @@ def _unreadable(place: Path, reason: str) -> UserError:
 
 
 def _sync(*paths: Path) -> None:
-    """To the disk, so that a rename never outlives what it names, even when the power goes."""
+    """Write files to the disk, so that a rename does not outlive them when the power fails."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -255,7 +255,7 @@ def _sync(*paths: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, in one line."""
+    """Say in one line what went wrong first."""
     # torch's zip writer, when it is refused a write, complains of its own state.
     while before := error.__cause__ or error.__context__:
         error = before

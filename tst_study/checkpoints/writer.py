@@ -83,7 +83,7 @@ def shards_of(state: dict[str, Any]) -> Shards:
 
 
 class _Written(NamedTuple):
-    """What the description of a checkpoint says of a shard."""
+    """A shard as the description of a checkpoint lists it."""
 
     size: torch.Size
     properties: TensorProperties

@@ -118,19 +118,19 @@ def _described(candidate: _Candidate, ranks: int) -> str:
 
 
 def _quickest(alternatives: list[_Candidate], place: _Place) -> _Candidate | None:
-    """The one of those that fit whose bytes take the shortest time; None where none fits."""
+    """Choose the layout that fits and moves its bytes in the shortest time; None if none fits."""
     fitting = (candidate for candidate in alternatives if candidate.memory <= place.usable)
     return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
 
 def _as_named(config: Config, parallel: Parallel, place: _Place) -> Choice:
-    """A layout that the config names, on GPUs. Raises `UserError` where it does not fit them."""
+    """Complete a layout that the config names, on GPUs. Raises `UserError` if it does not fit."""
     check(config, place.ranks)
     candidates = list(_sized(config, parallel, config.execution.recompute, place))
     for candidate in candidates:
         # The estimate is no reason to refuse what may just fit.
-        room = place.memory if candidate is candidates[-1] else place.usable
-        if candidate.memory <= room:
+        limit = place.memory if candidate is candidates[-1] else place.usable
+        if candidate.memory <= limit:
             return Choice(candidate.config, f"as configured: {_described(candidate, place.ranks)}")
     undecided = config.executed(parallel="auto", micro_batch=None)
     others = (_quickest(group, place) for group in _candidates(undecided, place))
@@ -165,7 +165,7 @@ def describe(config: Config, ranks: int) -> str:
 
 
 def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
-    """Groups of layouts that can work at all, in the order of preference.
+    """Yield groups of layouts that can work at all, in the order of preference.
 
     Within a group only expert parallelism and the micro-batch differ.
     """
@@ -197,7 +197,7 @@ def _candidates(config: Config, place: _Place) -> Iterator[list[_Candidate]]:
 def _sized(
     config: Config, parallel: Parallel, recompute: Recompute, place: _Place
 ) -> Iterator[_Candidate]:
-    """A layout with every micro-batch that the batch allows, the largest first."""
+    """Yield a layout with every micro-batch that the batch allows, the largest first."""
     named = parallel.model_dump(include=parallel.model_fields_set)
     parallel = parallel.model_copy(update=_data_parallelism(config, parallel, place) | named)
     share, rest = divmod(config.batch.sequences, data_ranks(parallel, place.ranks))
@@ -210,8 +210,8 @@ def _sized(
 
 
 def _data_parallelism(config: Config, parallel: Parallel, place: _Place) -> dict[str, Any]:
-    """The keys of a layout that data-parallel ranks allow: a shared optimizer and, on GPUs,
-    messages during the passes. Keys that the layout's author named are respected."""
+    """The keys of a layout that are about data-parallel ranks: a shared optimizer and, on GPUs,
+    messages during the passes. Keys that the config names count for the others."""
     several = data_ranks(parallel, place.ranks) > 1
     matrices = OPTIMIZER_KINDS[config.optimizer.kind].needs_whole_matrices
     named = {key: getattr(parallel, key) for key in parallel.model_fields_set}

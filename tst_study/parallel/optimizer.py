@@ -128,7 +128,7 @@ class ModelOptimizer:
         self.steps_taken = 0
 
     def state_of(self, main: Tensor) -> dict[str, Tensor]:
-        """What the update rule keeps of a main weight; empty before its first step."""
+        """The update rule's state of a main weight; empty before its first step."""
         state: dict[str, Tensor] = self._optimizer_of[main].state.get(main, {})
         return state
 
@@ -163,8 +163,8 @@ class ModelOptimizer:
         self.copy_to_model()
 
     def _stored(self) -> dict[str, dict[Tensor, Tensor]]:
-        """All that a checkpoint holds but the model's weights: this rank's shares by name and
-        parameter, zeros where no step has been taken yet."""
+        """This rank's shares of everything in a checkpoint but the model's weights, by name and
+        parameter; zeros before the first step."""
         stored: dict[str, dict[Tensor, Tensor]] = {}
         for parameter, main in zip(self.parameters, self.main, strict=True):
             optimizer = self._optimizer_of[main]
@@ -188,7 +188,7 @@ def _decays(name: str, parameter: Tensor, config: Optimizer) -> bool:
 
 
 def _weight_of_norm(parameter: Tensor, is_distributed: bool) -> float:
-    """How much of its square a rank adds, so that over all ranks every weight counts once."""
+    """The factor with which a rank adds a weight's square, so that all ranks count it once."""
     of_experts = not getattr(parameter, "allreduce", True)
     if not param_is_not_shared(parameter):  # the head's copy of a tied embedding, on another stage
         return 0.0

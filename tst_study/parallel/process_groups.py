@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands: which device, and which slice of the batch."""
+    """The place of this process among all: its rank, its slice of the batch, its device."""
 
     rank: int
     world_size: int
@@ -36,7 +36,7 @@ class Ranks:
     data_size: int
     device: torch.device
     has_loss: bool = True
-    """Whether this is a rank of the last pipeline stage, which alone sees the loss."""
+    """Whether this rank is on the last pipeline stage, which alone sees the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -66,7 +66,7 @@ class Ranks:
         return largest
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """What the first rank reads, sent to all; so is the `UserError` that it meets."""
+        """Have the first rank read something, and send it, or its `UserError`, to all."""
         if self.world_size == 1:
             return read()
         sent: list[Any] = [None, None]
