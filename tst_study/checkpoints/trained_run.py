@@ -84,9 +84,9 @@ def open_run(folder: str | Path, step: int | None = None) -> TrainedRun:
 def fork_point(config: Config, data: dict[str, Any]) -> ForkPoint | None:
     """Find the checkpoint of a shared prefix run at which this run begins.
 
-    None if it begins at its first step: `execution.fork_from` is not set, or the prefix run diverged
-    before that checkpoint, as this run will by itself. `data`: fingerprints of the run's own text.
-    Raises `UserError` if the config names a run that is no prefix of this one.
+    None if it begins at its first step: `execution.fork_from` is not set, or the prefix run
+    diverged before that checkpoint, as this run will by itself. `data`: fingerprints of the run's
+    own text. Raises `UserError` if the config names a run that is no prefix of this one.
     """
     fork = config.execution.fork_from
     if fork is None:

@@ -82,8 +82,8 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Projections:
-    """What Megatron joins in one tensor: queries, keys and values, group by group of heads; gate
-    and upward projection; the experts of a rank.
+    """Several projections that Megatron joins in one tensor: queries, keys and values, group by
+    group of heads; gate and upward projection; the experts of a rank.
 
     The tensor is (`blocks`, sum of `rows`, columns): every block has rows of every projection.
     """
