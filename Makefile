@@ -57,9 +57,15 @@ docs: $(ready)
 
 # On a GPU machine the environment is the machine's own (torch with CUDA), hence no set-up here.
 gpu:
+	@command -v "$${CC:-cc}" > /dev/null || { echo "error: no C compiler, which torch.compile needs" \
+	  "on a GPU; Debian: apt install gcc" >&2; exit 1; }
 	@for candidate in $(or $(PYTHON),python3 .venv/bin/python); do \
 	  "$$candidate" -c 'import megatron.core, torch; torch.cuda.current_device()' 2>/dev/null \
-	    && exec "$$candidate" benchmarks/gpu.py; \
+	    || continue; \
+	  "$$candidate" -c 'import os, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' \
+	    2>/dev/null || { echo "error: $$candidate: no Python.h, which torch.compile needs on a GPU;" \
+	    "Debian: apt install python3-dev" >&2; exit 1; }; \
+	  exec "$$candidate" benchmarks/gpu.py; \
 	done; exec $(or $(PYTHON),python3) benchmarks/gpu.py
 
 setup: $(ready)

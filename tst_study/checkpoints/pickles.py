@@ -1,30 +1,23 @@
-"""Reads the pickles inside a distributed checkpoint as data: none of them can run anything.
+"""Reads the pickle that describes a distributed checkpoint without running anything.
 
-torch describes a checkpoint's tensors in a pickle (`.metadata`) and stores objects as pickles
-beside them. Loading a pickle runs whatever it names. So the description may name the classes that
-a description needs and no others, may fill objects that it has just made and no others, and may
-point to files of the checkpoint's own folder alone. It may list tensors, and one kind of object:
-the common state of a run as newer versions of Megatron-Core keep it. torch only gets to read what
-has passed these checks.
+torch describes a checkpoint's tensors in a pickle (`.metadata`) and would call whatever function
+that names. Here the description may only use the classes of which torch makes one, may fill only
+objects that it has just made, may list tensors but no other objects, and may point to files of the checkpoint's own folder alone. torch
+reads only what has passed these checks.
 """
 
 import pickle
 from dataclasses import is_dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
     Metadata,
     TensorStorageMetadata,
 )
 
 from tst_study.errors import UserError
-
-COMMON_STATE = "common_state/"
-"""How the name of the common state begins, where it lies among the shards."""
 
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -82,10 +75,10 @@ def _refused(what: str) -> UserError:
 
 
 def read_description(place: str | Path) -> Metadata:
-    """Read `.metadata` of a checkpoint folder: tensors, their chunks, where each lies.
+    """Read a checkpoint folder's `.metadata`: its tensors, their chunks, and where each chunk lies.
 
-    Raises `UserError` where it is missing, damaged, names anything that could be run, holds an
-    object that is neither tensor nor common state, or points out of the folder.
+    Raises `UserError` if it is missing or damaged, names a function, lists anything but tensors, or
+    points out of the folder.
     """
     path = Path(place) / ".metadata"
     try:
@@ -100,7 +93,7 @@ def read_description(place: str | Path) -> Metadata:
     if not isinstance(found, Metadata):
         raise UserError(f"{path}: holds a {type(found).__name__}, not a checkpoint's description")
     for name, value in found.state_dict_metadata.items():
-        if not isinstance(value, TensorStorageMetadata) and not _is_common_state(name, value):
+        if not isinstance(value, TensorStorageMetadata):
             raise UserError(f"{path}: {name} is not a tensor; no checkpoint of ours has others")
     for index, stored in found.storage_data.items():
         if Path(stored.relative_path).name != str(stored.relative_path):
@@ -108,29 +101,14 @@ def read_description(place: str | Path) -> Metadata:
                 f"{path}: {index.fqn} lies at {str(stored.relative_path)!r}, which is not a file "
                 "of this folder; it is refused, and nothing in this folder is to be trusted"
             )
-        if _is_common_state(index.fqn, found.state_dict_metadata.get(index.fqn)):
-            # torch loads this object later without asking what its pickle names.
-            _refuse_code(path.parent / stored.relative_path, stored)
     return found
 
 
-def _is_common_state(name: str, value: Any) -> bool:
-    return isinstance(value, BytesStorageMetadata) and name.startswith(COMMON_STATE)
-
-
-def _refuse_code(path: Path, stored: Any) -> None:
-    """Raise `UserError` where this part of a file holds more than tensors and plain values."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(stored.offset)
-            torch.load(BytesIO(file.read(stored.length)), map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files fail in more ways than a list could name
-        raise UserError(f"{path}: the common state cannot be read ({reason_of(error)})") from None
-
-
 def reason_of(error: BaseException) -> str:
-    """Say in one line why torch could not read something, without its advice to read it anyway:
-    nobody should load a pickle that it refused."""
+    """Say in one line why torch could not read something.
+
+    torch advises to read a refused pickle without its checks; that advice is left out.
+    """
     if isinstance(error, pickle.UnpicklingError):
         return "it holds more than tensors and plain values: damaged, or not to be trusted"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -32,7 +32,7 @@ AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands: which device, and which slice of the batch."""
+    """The place of this process among all: its rank, its slice of the batch, its device."""
 
     rank: int
     world_size: int
@@ -40,7 +40,7 @@ class Ranks:
     data_size: int
     device: torch.device
     has_loss: bool = True
-    """Whether this is a rank of the last pipeline stage, which alone sees the loss."""
+    """Whether this rank is on the last pipeline stage, which alone sees the loss."""
 
     @property
     def is_first(self) -> bool:
@@ -70,7 +70,7 @@ class Ranks:
         return largest
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """What the first rank reads, sent to all; so is the `UserError` that it meets."""
+        """Have the first rank read something, and send it, or its `UserError`, to all."""
         if self.world_size == 1:
             return read()
         sent: list[Any] = [None, None]
@@ -149,14 +149,17 @@ def process_groups(config: Config) -> Iterator[Ranks]:
 
 
 def with_layout(config: Config) -> Choice:
-    """The config with a layout in the place of `"auto"`, for the ranks that are there; and why."""
+    """Resolve the config's layout for the ranks that are there."""
     ranks = dist.get_world_size() if dist.is_initialized() else rank_variable("WORLD_SIZE")
     device = choose_device(config.execution)
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        return resolve(config, ranks, gpu.total_memory, on_gpu=True, device=gpu.name)
+        here = rank_variable("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else None
+        memory, name = gpu.total_memory, gpu.name
+        return resolve(config, ranks, memory, on_gpu=True, device=name, per_node=here)
     here = rank_variable("LOCAL_WORLD_SIZE", ranks)
-    return resolve(config, ranks, psutil.virtual_memory().total // here, on_gpu=False)
+    memory = psutil.virtual_memory().total // here
+    return resolve(config, ranks, memory, on_gpu=False, per_node=here)
 
 
 @contextmanager
@@ -212,11 +215,12 @@ def choose_device(execution: Execution) -> torch.device:
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     settings: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    alone = rank_variable("WORLD_SIZE") == 1
     if device.type == "cuda":
-        # Without `device_id`: with it NCCL makes every group's communicator at once, thousands of
-        # them over 512 ranks, most of which send nothing.
-        settings["backend"] = "nccl"
-    if rank_variable("WORLD_SIZE") == 1:
+        # With `device_id` NCCL makes every group's communicator at once: thousands of them over 512
+        # ranks, most of which send nothing. Without it, it warns that it has to guess the device.
+        settings |= {"backend": "nccl", "device_id": device if alone else None}
+    if alone:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
     elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
