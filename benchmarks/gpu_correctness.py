@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.steps import PackageSteps, step_config, synthetic_tokens
+from tst_study.config.phase_plan import plan_phases
 from tst_study.model.kernels import grouped_product
-from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, bag_embedding, bag_loss, linear_bag_loss
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 # Relative: |a - b| / |b| of a loss, and the same of 2-norms for a tensor. In float32 sums of some
 # thousand terms in another order differ by about 1e-6; a gradient passes many of them. A NaN is
@@ -119,8 +119,8 @@ def model_values(
     for name in names:
         chosen = step_config(
             MODELS[model], SEQUENCES, LENGTH, bag_size=BAG_SIZE, **SUPERPOSITIONS[name]
-        ).superposition
-        objectives[name] = superposition_objective(chosen)
+        )
+        objectives[name] = plan_phases(chosen).objective(0)
     config = step_config(MODELS[model], SEQUENCES, LENGTH, dtype=dtype, device=device)
     again = {"next token, computed again": NEXT_TOKEN}
     values: dict[str, Tensor] = {}

@@ -39,7 +39,7 @@ from tst_study.evaluation.evaluate import evaluate
 from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
-from tst_study.model.model import SuperposedGPT, build_model, objective_at
+from tst_study.model.model import SuperposedGPT, build_model
 from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.forward_backward import MicroBatch, forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
@@ -53,7 +53,7 @@ from tst_study.process.stop_request import StopRequest, listening
 from tst_study.record.log import RunLog, run_log
 from tst_study.record.reader import State
 from tst_study.superposition import shuffle_bags
-from tst_study.superposition.method import Objective
+from tst_study.superposition.steps import Objective
 
 
 def train(config: Config, folder: str | Path, *, progress: bool = True) -> State:
@@ -223,7 +223,7 @@ class _Trainer:
         return common
 
     def objective(self, step: int) -> Objective:
-        return objective_at(self.config, self.plan, step)
+        return self.plan.objective(step)
 
     def learning_rate(self, step: int) -> float:
         peak = self.config.optimizer.learning_rate

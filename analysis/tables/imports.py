@@ -28,10 +28,10 @@ from tst_study.analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
-from tst_study.config.phase_plan import superposed_steps
 from tst_study.config.superposition_setting import DEPARTURES
 from tst_study.errors import UserError, one_of
 from tst_study.superposition.loss_kinds import BagLossKind, Mode
+from tst_study.superposition.steps import Phases, superposed_steps
 from tst_study.text import listed
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
@@ -116,13 +116,13 @@ class Facts(BaseModel):
         return values
 
     @property
-    def superposed_steps(self) -> int:
-        return superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
+    def phases(self) -> Phases:
+        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
+        return Phases(self.steps, superposed, self.bag_size, self.mode or "full")
 
-    def raw_tokens(self, step: Any) -> Any:
-        """Of one step or of many."""
-        bagged = np.minimum(step, self.superposed_steps)
-        return self.tokens_per_step * (step + bagged * (self.bag_size - 1))
+    def raw_tokens(self, steps: Iterable[int]) -> list[int]:
+        """Tokens read after each of these numbers of steps."""
+        return [self.phases.tokens_read(int(step), self.tokens_per_step) for step in steps]
 
     @property
     def used_flops(self) -> float:
@@ -298,7 +298,7 @@ def _placed(run: Run, facts: Facts, unit: str) -> pd.DataFrame:
         rows["nats_per_token"] = rows["nats_per_token"].fillna(rows["bits_per_byte"] * of_token)
     if facts.bytes_per_token:
         rows["bits_per_byte"] = rows["nats_per_token"] / np.log(2) / facts.bytes_per_token
-    superposed = (step > 0) & (step <= facts.superposed_steps)
+    superposed = (step > 0) & (step <= facts.phases.superposed_steps)
     names = pd.Series(np.where(superposed, "bag loss", "next_token"))
     return rows.assign(
         loss_name=rows["loss_name"].fillna(names),
@@ -322,7 +322,7 @@ def _run_row(
     departures = {one.column: getattr(facts, one.column, None) for one in DEPARTURES}
     superposed = {
         "bag_size": facts.bag_size,
-        "superposed_steps": facts.superposed_steps,
+        "superposed_steps": facts.phases.superposed_steps,
         "step_ratio": facts.step_ratio,
         **departures,
         "named_arm": None if facts.arm == BASELINE else facts.arm,
@@ -336,7 +336,7 @@ def _run_row(
     )
     trained, final = (next(rows_of(table.tail(1)), {}) for table in (curve, evaluations))
     measured = ("nats_per_token", "bits_per_byte", "annealed", "eval_set")
-    raw, latent = int(facts.raw_tokens(facts.steps)), facts.tokens_per_step * facts.steps
+    (raw,), latent = facts.raw_tokens([facts.steps]), facts.tokens_per_step * facts.steps
     return finished(
         facts.steps,
         superposed,

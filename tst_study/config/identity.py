@@ -19,10 +19,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from tst_study.config.keys import sections_of
-from tst_study.config.phase_plan import plan_phases, superposed_steps
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import AddedLater, Config, to_dict
 from tst_study.config.superposition_setting import DEPARTURES
 from tst_study.superposition import weight_rows
+from tst_study.superposition.steps import superposed_steps
 
 LABELS_AND_EXECUTION = ("study", "name", "role", "execution")
 SEEDS = ("seed", "data_seed")

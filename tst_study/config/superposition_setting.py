@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tst_study.config.phase_plan import superposed_steps
+from tst_study.superposition.steps import superposed_steps
 
 Role = Literal["baseline", "superposition", "ablation"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +22,7 @@ from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.config.phase_plan import PhasePlan
-from tst_study.config.schema import Config, Superposition
+from tst_study.config.schema import Config
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.cpu_backend import cuda_means_cpu
@@ -36,28 +35,9 @@ from tst_study.superposition import (
     bag_log_probabilities,
     bag_loss,
     linear_bag_loss,
-    weighting_at,
 )
-from tst_study.superposition.method import NEXT_TOKEN, Objective, superposed_objective
+from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
-
-
-def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
-    """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
-    if plan.phase(step) == "superposition":
-        return superposition_objective(config.superposition, step / plan.superposed_steps)
-    smoothing = config.label_smoothing
-    if smoothing is not None and smoothing.covers(step):
-        return replace(NEXT_TOKEN, name="smoothed_token", label_smoothing=smoothing.epsilon)
-    return NEXT_TOKEN
-
-
-def superposition_objective(superposition: Superposition, progress: float = 0.0) -> Objective:
-    """That of a config's section, after the share `progress` of its steps."""
-    weighting = weighting_at(superposition.weighting, progress)
-    return superposed_objective(
-        superposition.bag_size, superposition.mode, superposition.loss, weighting
-    )
 
 
 @dataclass(frozen=True)

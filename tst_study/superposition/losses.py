@@ -22,7 +22,7 @@ def bag_loss(
     bag_size: int,
     *,
     kind: BagLossKind = "mce",
-    weighting: Weighting = "uniform",
+    weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
     vocabulary_start: int = 0,
@@ -60,7 +60,8 @@ def bag_loss(
             has no target; see `bag_targets`.
         bag_size: s.
         kind: as above.
-        weighting: g, see `offset_weights`; other than "uniform" for `mce` only.
+        weighting: g, see `offset_weights`, or (s,) numbers as a tensor, which may change from step
+            to step under `torch.compile`; other than "uniform" for `mce` only.
         stride: raw tokens per latent position: `bag_size` (default; bags in) or 1 (tokens in).
         valid_counts: (s,) valid targets per offset of the whole batch: the sum of
             `count_valid_targets` over all micro-batches and data-parallel ranks. The result is
@@ -81,7 +82,7 @@ def bag_loss(
         ValueError: in one line, for shapes that do not fit together, an unknown kind or weighting,
             or a weighting for a kind that has none.
     """
-    check_loss_kind(kind, weighting)
+    check_loss_kind(kind, () if isinstance(weighting, Tensor) else weighting)
     targets = bag_targets(labels, bag_size, stride)
     if logits.dim() != 3 or logits.shape[:2] != targets.shape[:2]:
         raise ValueError(
@@ -118,7 +119,7 @@ def bag_loss(
 
 def weighted_targets(
     targets: Tensor,
-    weighting: Weighting,
+    weighting: Weighting | Tensor,
     valid_counts: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -133,23 +134,25 @@ def weighted_targets(
         ValueError: an unknown weighting, or `valid_counts` that is not (s,).
     """
     bag_size = targets.shape[1]
-    weights = offset_weights(weighting, bag_size)
     if valid_counts is not None and valid_counts.shape != (bag_size,):
         raise ValueError(
             f"valid_counts must have one count per offset, ({bag_size},), "
             f"got {tuple(valid_counts.shape)}"
         )
-    targets = targets.long()
-    weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
-    if len(weighted_offsets) < bag_size:
-        targets = targets[:, weighted_offsets]
-        valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+    dtype, targets = torch.promote_types(dtype, torch.float32), targets.long()
+    if isinstance(weighting, Tensor):
+        g = weighting.to(targets.device, dtype)
+    else:
+        weights = offset_weights(weighting, bag_size)
+        weighted_offsets = [i for i, weight in enumerate(weights) if weight > 0.0]
+        if len(weighted_offsets) < bag_size:
+            targets = targets[:, weighted_offsets]
+            valid_counts = None if valid_counts is None else valid_counts[weighted_offsets]
+        g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
+        g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for it
     valid = targets != IGNORE
     targets = torch.where(valid, targets, 0)
     counts = valid.sum(dim=0) if valid_counts is None else valid_counts.to(targets.device)
-    dtype = torch.promote_types(dtype, torch.float32)
-    g = torch.tensor([weights[i] for i in weighted_offsets], dtype=dtype)
-    g = g.to(targets.device, non_blocking=True)  # made there, the host would wait for the device
     g = torch.where(counts > 0, g, 0.0)
     return targets, valid, g / g.sum(), counts.clamp(min=1).to(dtype)
 
