@@ -198,7 +198,7 @@ class Superposition:
             )
         if stride > 1 and _is_plain(embedding):
             return bag_embedding(embedding.weight, bag_inputs(tokens, stride))  # type: ignore[arg-type]
-        return _mean_of_bags(embedding(tokens), stride)
+        return _mean_of_bags(embedding(tokens), tokens, stride)
 
     def attach(self, embedding: nn.Module) -> RemovableHandle:
         """Let an embedding return what `embed` does, by a forward hook.
@@ -208,7 +208,8 @@ class Superposition:
         """
 
         def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            return _mean_of_bags(output, self._check_tokens(inputs[0], None, module.training))
+            stride = self._check_tokens(inputs[0], None, module.training)
+            return _mean_of_bags(output, inputs[0], stride)
 
         return embedding.register_forward_hook(bagged)
 
@@ -468,10 +469,15 @@ def _(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
     return labels.new_empty(bag_size, dtype=torch.float64)
 
 
-def _mean_of_bags(vectors: Tensor, bag_size: int) -> Tensor:
+def _mean_of_bags(vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
     """(B, l·s, d) -> (B, l, d), averaged in float32 or better."""
     if bag_size == 1:
         return vectors
+    if vectors.shape[:2] != tokens.shape:
+        raise ValueError(
+            f"the embedding returns {tuple(vectors.shape)} for tokens {tuple(tokens.shape)}, not "
+            "(batch, tokens, d): turn off what scatters positions, as sequence parallelism does"
+        )
     bags = vectors.view(len(vectors), -1, bag_size, vectors.shape[-1])
     wide = torch.promote_types(vectors.dtype, torch.float32)
     return bags.mean(dim=2, dtype=wide).to(vectors.dtype)
