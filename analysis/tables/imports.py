@@ -28,7 +28,7 @@ from tst_study.analysis.tables.foreign_logs import Log, read_facts, read_logs
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
-from tst_study.config.superposition_setting import DEPARTURES
+from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.errors import UserError, one_of
 from tst_study.superposition.loss_kinds import BagLossKind, Mode
 from tst_study.superposition.steps import Phases, superposed_steps
@@ -319,12 +319,12 @@ def _run_row(
 ) -> dict[str, Any]:
     """In `RUN_COLUMNS`."""
     last = int(run.rows.index.max())
-    departures = {one.column: getattr(facts, one.column, None) for one in DEPARTURES}
+    ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,
         "superposed_steps": facts.phases.superposed_steps,
         "step_ratio": facts.step_ratio,
-        **departures,
+        **ablations,
         "named_arm": None if facts.arm == BASELINE else facts.arm,
     }
     family = [facts.corpus, f"{facts.parameters:,} parameters"]

@@ -98,7 +98,7 @@ def _shown(members: pd.DataFrame) -> list[tuple[SuperpositionSetting, pd.DataFra
     settings.sort(key=lambda one: one[0].order)
     several = [one for one in settings if one[1]["learning_rate"].nunique() > 1][:MOST]
     single = [one for one in settings if one[1]["learning_rate"].nunique() == 1]
-    single = [one for one in single if not one[0].departures]
+    single = [one for one in single if not one[0].ablations]
     return several if len(several) > 1 else several + single[:1]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tst_study.config.schema import Config, LabelSmoothing, Schedule
+from tst_study.superposition.loss_kinds import MultiHot
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phase, Phases, superposed_steps
 
 
@@ -40,7 +41,8 @@ class PhasePlan(Phases):
         smoothing = self.label_smoothing
         objective = super().objective(step)
         if objective is NEXT_TOKEN and smoothing is not None and smoothing.covers(step):
-            return replace(objective, name="smoothed_token", label_smoothing=smoothing.epsilon)
+            smoothed = MultiHot(label_smoothing=smoothing.epsilon)
+            return replace(objective, name="smoothed_token", loss=smoothed)
         return objective
 
     def counters(self, done: int) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def plan_phases(config: Config) -> PhasePlan:
         mode=chosen.mode,
         loss_kind=chosen.loss,
         weighting=chosen.weighting,
+        pooling=chosen.pooling,
     )
 
 

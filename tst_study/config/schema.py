@@ -4,6 +4,7 @@ A `Config` has two halves. `execution` says how a result is computed and is only
 rest changes the result and makes up the run's identity (`identity.py`).
 """
 
+import dataclasses
 import json
 import re
 import tomllib
@@ -26,7 +27,7 @@ from tst_study.superposition import (
     offset_weights,
     weight_rows,
 )
-from tst_study.superposition.loss_kinds import Mode
+from tst_study.superposition.loss_kinds import LOSSES, Mode, Pooling, loss_of
 
 Positive = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -54,6 +55,14 @@ def _fit_for_a_path(path: str) -> str:
     if not path or not path.isprintable():
         raise ValueError("is not a path: it is empty or holds control characters")
     return path
+
+
+def _plainest(setting: Any) -> Any:
+    """A loss without parameters of its own by its name alone, so that it has one identity."""
+    loss = loss_of(setting)
+    if loss == LOSSES[loss.name]():
+        return loss.name
+    return {"kind": loss.name, **dataclasses.asdict(loss)}
 
 
 FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
@@ -161,13 +170,16 @@ class Superposition(Strict):
     """Superposed steps given outright, in place of `step_ratio`."""
     mode: Mode = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss: BagLossKind = "mce"
-    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set."""
+    loss: Annotated[BagLossKind | dict[str, str | float | int], AfterValidator(_plainest)] = "mce"
+    """`mce`: multi-hot cross-entropy, the paper's; the others see the next bag as a set. A table
+    sets a loss's parameters: `{kind = "mce", label_smoothing = 0.1}`."""
     weighting: (
         NamedWeighting | tuple[NotNegativeFloat, ...] | tuple[tuple[NotNegativeFloat, ...], ...]
     ) = Field(default="uniform", union_mode="left_to_right")
     """Weights of the s tokens of the next bag in the loss: a name, s numbers, or rows of s numbers
     that lie evenly over the superposed steps, with straight lines between them."""
+    pooling: Annotated[Pooling, AddedLater("mean")] = "mean"
+    """Ablation: how the embeddings of a bag become one vector."""
     align_bags_to_documents: bool = False
     """Pad documents to whole bags instead of letting a bag straddle two documents."""
     shuffle_targets: Annotated[bool, AddedLater(False)] = False
@@ -194,6 +206,8 @@ class Superposition(Strict):
             raise ValueError(
                 "shuffle_targets has no meaning with mode = 'output_only' (its bags overlap)"
             )
+        if self.mode == "output_only" and self.pooling != "mean":
+            raise ValueError("pooling has no meaning with mode = 'output_only' (tokens in)")
         check_loss_kind(self.loss, self.weighting)
         if not isinstance(self.weighting, str):
             for row in weight_rows(self.weighting) or [()]:

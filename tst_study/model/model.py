@@ -30,12 +30,12 @@ from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
 from tst_study.model.layers import block_specification, layer_specification
 from tst_study.superposition import (
-    LINEAR_KINDS,
     bag_embedding,
     bag_log_probabilities,
     bag_loss,
     linear_bag_loss,
 )
+from tst_study.superposition.loss_kinds import Pooling
 from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
 
@@ -66,7 +66,8 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
         Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
         ranks) where `targets` is None; on a pipeline stage that is not the last, hidden states.
         """
-        embedded = self.embed(bags) if self.pre_process else None
+        pooling = targets.objective.pooling if targets is not None else "mean"
+        embedded = self.embed(bags, pooling) if self.pre_process else None
         return super().forward(
             input_ids=None,
             position_ids=None,
@@ -75,17 +76,18 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
             labels=targets,
         )
 
-    def embed(self, bags: Tensor) -> Tensor:
+    def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
         """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
         if parallel_state.get_tensor_model_parallel_world_size() == 1:
-            return bag_embedding(table.weight, bags)
+            return bag_embedding(table.weight, bags, pooling=pooling)
         sequence_parallel = self.config.sequence_parallel
         return bag_embedding(
             table.weight,
             bags,
+            pooling=pooling,
             vocabulary_start=table.vocab_start_index,
             reduce=reduce_scatter_to_sequence_parallel_region
             if sequence_parallel
@@ -101,8 +103,7 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
             labels is None
             or not self.post_process
             or self.tp_group.size() > 1
-            or labels.objective.label_smoothing
-            or labels.objective.kind not in LINEAR_KINDS
+            or not labels.objective.loss.in_one_pass
         ):
             return super()._postprocess(hidden_states, *more, labels=labels, **named)
         tied = self.share_embeddings_and_output_weights
@@ -124,14 +125,13 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
             logits.transpose(0, 1),
             labels.labels,
             objective.bag_size,
-            kind=objective.kind,
+            kind=objective.loss,
             weighting=objective.weighting,
             stride=objective.stride,
             valid_counts=labels.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=not objective.label_smoothing,  # which alone reads the logits once more
-            label_smoothing=objective.label_smoothing,
+            inplace=True,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:

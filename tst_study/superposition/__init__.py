@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tst_study.superposition.loss_kinds import (
     BAG_LOSS_KINDS,
-    LINEAR_KINDS,
+    BagLoss,
     BagLossKind,
     check_loss_kind,
 )
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAG_LOSS_KINDS",
-    "LINEAR_KINDS",
+    "BagLoss",
     "BagLossKind",
     "NamedWeighting",
     "Objective",

@@ -24,9 +24,18 @@ from torch.distributed import ProcessGroup
 from torch.utils.hooks import RemovableHandle
 
 from tst_study.superposition.bags import bag_inputs
-from tst_study.superposition.embedding import bag_embedding
+from tst_study.superposition.embedding import bag_embedding, pool
 from tst_study.superposition.linear_loss import CrossEntropy, linear_bag_loss
-from tst_study.superposition.loss_kinds import IGNORE, MODES, BagLossKind, Mode, check_loss_kind
+from tst_study.superposition.loss_kinds import (
+    IGNORE,
+    MODES,
+    POOLINGS,
+    LossSetting,
+    Mode,
+    Pooling,
+    check_loss_kind,
+    loss_of,
+)
 from tst_study.superposition.losses import bag_loss
 from tst_study.superposition.steps import NEXT_TOKEN, Objective, Phases, superposed_steps
 from tst_study.superposition.weighting import (
@@ -78,11 +87,13 @@ class Superposition:
     """Of both phases together. Steps beyond them are next-token steps, with a warning."""
     mode: Mode = "full"
     """`input_only`: bags in, one next token out. `output_only`: tokens in, next bag out."""
-    loss_kind: BagLossKind = "mce"
-    """Multi-hot cross-entropy, or a loss that sees the bag as a set (`bag_loss`)."""
+    loss_kind: LossSetting = "mce"
+    """A loss of bags: a name, a table of its name and parameters, or an object (`loss_kinds`)."""
     weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
     """Weights of the s targets: a name, s numbers, rows of s numbers that lie evenly over the
     superposed steps, or a function of the step that returns a name or s numbers."""
+    pooling: Pooling = "mean"
+    """How the vectors of a bag become one; `max` is an ablation."""
     positions: int | Literal["any"] | None = None
     """L, latent positions per sequence, which every call is checked against. None: those of the
     first call. "any": lengths vary, and nothing is checked."""
@@ -101,9 +112,19 @@ class Superposition:
             )
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is unknown: use one of {', '.join(MODES)}")
+        if self.pooling not in POOLINGS:
+            raise ValueError(
+                f"pooling {self.pooling!r} is unknown: use one of {', '.join(POOLINGS)}"
+            )
         superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
         phases = Phases(
-            self.steps, superposed, self.bag_size, self.mode, self.loss_kind, self.weighting
+            self.steps,
+            superposed,
+            self.bag_size,
+            self.mode,
+            self.loss_kind,
+            self.weighting,
+            self.pooling,
         )
         object.__setattr__(self, "phases", phases)  # frozen: settings do not change under way
         _SEEN[self._seen.key], _PHASES[self._seen.key] = self._seen, phases
@@ -197,8 +218,9 @@ class Superposition:
                 "the model's forward"
             )
         if stride > 1 and _is_plain(embedding):
-            return bag_embedding(embedding.weight, bag_inputs(tokens, stride))  # type: ignore[arg-type]
-        return _mean_of_bags(embedding(tokens), tokens, stride)
+            bags = bag_inputs(tokens, stride)
+            return bag_embedding(embedding.weight, bags, pooling=self.pooling)  # type: ignore[arg-type]
+        return self._pooled(embedding(tokens), tokens, stride)
 
     def attach(self, embedding: nn.Module) -> RemovableHandle:
         """Let an embedding return what `embed` does, by a forward hook.
@@ -209,7 +231,7 @@ class Superposition:
 
         def bagged(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
             stride = self._check_tokens(inputs[0], None, module.training)
-            return _mean_of_bags(output, inputs[0], stride)
+            return self._pooled(output, inputs[0], stride)
 
         return embedding.register_forward_hook(bagged)
 
@@ -248,7 +270,7 @@ class Superposition:
             logits,
             labels,
             chosen.bag_size,
-            kind=chosen.kind,
+            kind=chosen.loss,
             weighting=weighting,
             stride=chosen.stride,
             valid_counts=valid_counts,
@@ -278,8 +300,8 @@ class Superposition:
             ValueError: as `loss`; a head with a bias, or hidden states and head swapped.
         """
         chosen, weighting, labels = self._targets(labels, step)
-        if chosen.kind != "mce":
-            raise ValueError(f"linear_loss has no kind {chosen.kind!r}: use loss(head(hidden), …)")
+        if not chosen.loss.in_one_pass:
+            raise ValueError(f"linear_loss has no {chosen.loss}: use loss(head(hidden), …)")
         if isinstance(head, nn.Module) and getattr(head, "bias", None) is not None:
             raise ValueError("head has a bias, which linear_loss leaves out: use loss")
         return linear_bag_loss(
@@ -312,14 +334,30 @@ class Superposition:
         self._seen.step = self._seen.resumed = state["step"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("bag_size", "step_ratio", "steps", "mode", "loss_kind", "equal_raw_length")
+        names = ("bag_size", "step_ratio", "steps", "mode", "pooling", "equal_raw_length")
         if callable(self.weighting):
             weighting = getattr(self.weighting, "__name__", "a function")
         elif isinstance(self.weighting, str):
             weighting = self.weighting
         else:  # some formats make lists of tuples
             weighting = str([list(row) for row in weight_rows(self.weighting)])
-        return {**{name: getattr(self, name) for name in names}, "weighting": weighting}
+        loss = str(loss_of(self.loss_kind))
+        return {name: getattr(self, name) for name in names} | {
+            "weighting": weighting,
+            "loss": loss,
+        }
+
+    def _pooled(self, vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
+        """(B, l·s, d) -> (B, l, d), pooled in float32 or better."""
+        if bag_size == 1:
+            return vectors
+        if vectors.shape[:2] != tokens.shape:
+            raise ValueError(
+                f"the embedding returns {tuple(vectors.shape)} for tokens {tuple(tokens.shape)}, "
+                "not (batch, tokens, d): turn off what scatters positions, as sequence parallelism "
+                "does"
+            )
+        return pool(vectors.view(len(vectors), -1, bag_size, vectors.shape[-1]), self.pooling)
 
     def _number(self, step: int | None) -> int:
         """The step that a call is about."""
@@ -467,20 +505,6 @@ def _weights_at(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
 @_weights_at.register_fake
 def _(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
     return labels.new_empty(bag_size, dtype=torch.float64)
-
-
-def _mean_of_bags(vectors: Tensor, tokens: Tensor, bag_size: int) -> Tensor:
-    """(B, l·s, d) -> (B, l, d), averaged in float32 or better."""
-    if bag_size == 1:
-        return vectors
-    if vectors.shape[:2] != tokens.shape:
-        raise ValueError(
-            f"the embedding returns {tuple(vectors.shape)} for tokens {tuple(tokens.shape)}, not "
-            "(batch, tokens, d): turn off what scatters positions, as sequence parallelism does"
-        )
-    bags = vectors.view(len(vectors), -1, bag_size, vectors.shape[-1])
-    wide = torch.promote_types(vectors.dtype, torch.float32)
-    return bags.mean(dim=2, dtype=wide).to(vectors.dtype)
 
 
 def _check_ids(ids: Tensor, name: str) -> None:

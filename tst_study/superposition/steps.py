@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from tst_study.superposition.loss_kinds import BagLossKind, Mode
+from tst_study.superposition.loss_kinds import (
+    MULTI_HOT,
+    BagLoss,
+    LossSetting,
+    Mode,
+    Pooling,
+    loss_of,
+)
 from tst_study.superposition.weighting import (
     Weighting,
     WeightingOverSteps,
@@ -33,10 +40,10 @@ class Objective:
     """Targets per latent position; 1 is next-token prediction."""
     stride: int
     """Raw tokens per latent position: what the input fold averages."""
-    kind: BagLossKind = "mce"
+    loss: BagLoss = MULTI_HOT
     weighting: Weighting = "uniform"
-    label_smoothing: float = 0.0
-    """Label-smoothing ε."""
+    pooling: Pooling = "mean"
+    """How the vectors of a bag become one."""
 
     def fold(self, token_ids: Tensor) -> Tensor:
         """Split token ids (B, l·stride) into bags (B, l, stride)."""
@@ -74,8 +81,9 @@ class Phases:
     bag_size: int
     """Tokens per bag, s."""
     mode: Mode = "full"
-    loss_kind: BagLossKind = "mce"
+    loss_kind: LossSetting = "mce"
     weighting: WeightingOverSteps | Callable[[int], Weighting] = "uniform"
+    pooling: Pooling = "mean"
 
     def phase(self, step: int) -> Phase:
         return "superposition" if step < self.superposed_steps else "recovery"
@@ -111,8 +119,12 @@ class Phases:
         stride = self.tokens_per_position("superposition")
         if self.mode == "input_only":
             # Bags in, the one next token out: the bag loss with all weight on the first offset.
-            return Objective("bag_first_token", self.bag_size, stride, "mce", "first_token")
-        return Objective(f"bag_{self.loss_kind}", self.bag_size, stride, self.loss_kind)
+            loss: BagLoss = MULTI_HOT
+            name = "bag_first_token"
+        else:
+            loss = loss_of(self.loss_kind)
+            name = f"bag_{loss.name}"
+        return Objective(name, self.bag_size, stride, loss, pooling=self.pooling)
 
     @property
     def weighting_changes(self) -> bool:
