@@ -56,7 +56,7 @@ def parts(scale: Scale) -> list[Part]:
     twin = twin.changed("", f"model.vocabulary_size={words}")
     # As in the paper: two fifths of the baseline's steps, a quarter of them superposed.
     steps = round(0.4 * twin.steps)
-    superposed = Superposition(bag_size=16, steps=round(0.25 * steps))
+    superposed = Superposition(bag_size=16, step_ratio=0.25)
     return [
         Part((twin,), (BASELINE,), scale.seeds),
         Part((twin.with_steps(steps),), (superposed,), scale.seeds),

@@ -14,6 +14,7 @@ from tst_study.config.schema import Superposition
 from tst_study.experiments.studies.grid import Choice, Declared, Part
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
+from tst_study.superposition.steps import superposed_steps
 
 STEPS = {"laptop": 20_000, "desktop": 20_000}
 """Of the study, where they are not the scale's; the gate's are two fifths of them."""
@@ -130,7 +131,7 @@ def _setting(scale: Scale) -> Setting:
 
 
 def _superposed(setting: Setting) -> int:
-    return round(SMALL_MAIN.step_ratio * setting.steps)
+    return superposed_steps(setting.steps, SMALL_MAIN.bag_size, SMALL_MAIN.step_ratio)
 
 
 def _batch(setting: Setting, factor: float) -> Setting:
