@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,6 +67,47 @@ def import_(
 @verb(
     verbs,
     RESULTS,
+    "tst-study advise --params 1B --tokens 100B --text 200B --device H100 --price 2.5",
+    "tst-study advise --config run.toml",
+)
+def advise(
+    params: Annotated[str | None, typer.Option(help="Parameters, such as 270M or 1e9.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens that a baseline would read.")] = None,
+    active: Annotated[
+        str | None, typer.Option(help="Parameters active for a token, of a mixture of experts.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Tokens of text that there are.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A run.toml, in place of --params and --tokens.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, max=2**20, help="GPUs of the run.")] = None,
+    device: Annotated[str | None, typer.Option(help="Which ones, such as H100.")] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, max=1e6, help="Of a GPU-hour.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+) -> None:
+    """Say whether to superpose a planned run, how, what it brings and costs, and how sure it is."""
+    from tst_study.analysis.advice.advise import advise, advise_config
+    from tst_study.errors import UserError
+    from tst_study.text import amount
+
+    more: dict[str, Any] = {"gpus": gpus, "device": device, "price": price}
+    more["text"] = amount(text, "--text") if text else None
+    if config is not None and params is tokens is active is None:
+        found = advise_config(config, **more)
+    elif config is None and params and tokens:
+        more["active"] = amount(active, "--active") if active else None
+        found = advise(amount(params, "--params"), amount(tokens, "--tokens"), **more)
+    else:
+        raise UserError("advise: give --params and --tokens, such as 1B and 100B, or --config")
+    if as_json:
+        print(json.dumps(found.data, indent=1, ensure_ascii=False))
+    else:
+        print(*found.lines(), sep="\n")
+
+
+@verb(
+    verbs,
+    RESULTS,
     "tst-study analyse --runs runs/laptop-quick",
     "tst-study analyse law --published --at 5e8,1e11",
 )
@@ -92,6 +133,10 @@ def analyse(
     form: Annotated[
         str | None, typer.Option(help="Of loss over size, for `compute`: parabola or akima.")
     ] = None,
+    huber: Annotated[
+        float | None,
+        typer.Option(min=1e-12, help="Delta of `chinchilla`'s loss on log L; 0.001 by default."),
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="JSON file to write the answer into.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
@@ -100,7 +145,15 @@ def analyse(
     """Say what runs, or the published numbers, show: one question, with intervals."""
     from tst_study.analysis.questions import ask
 
-    answer = ask(question, runs or None, of_published=published, at=at, tokens=tokens, form=form)
+    answer = ask(
+        question,
+        runs or None,
+        of_published=published,
+        at=at,
+        tokens=tokens,
+        form=form,
+        huber=huber,
+    )
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
     else:

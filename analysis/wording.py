@@ -116,7 +116,7 @@ def verdict_parts(verdicts: pd.DataFrame) -> Iterator[tuple[str, list[str], list
                 {
                     "question": row["question"],
                     "gain": gain(row),
-                    "verdict": f"{row['verdict']}{_diverged(row)}",
+                    "verdict": f"{row['verdict']}{_diverged(row)}{_unpaired(row)}",
                     "predicted": _predicted(row),
                     "cost": _cost(row),
                     "on the way": row.get("since", ""),
@@ -146,7 +146,8 @@ def _titled(title: str, said: str) -> str:
 
 METHODS = {
     "paired": "t-test over each pair's seeds",
-    "simultaneous": "seeds as blocks, a variance for each arm",
+    "simultaneous": "method moderated-1 in place of the default of its day",
+    "moderated-1": "method moderated-1",
 }
 
 
@@ -172,6 +173,10 @@ def _diverged(row: Mapping[str, Any]) -> str:
     lost = {"the arm": row["diverged"], "what it is held against": row["diverged_against"]}
     said = [f"{number(count, 'seed')} of {name} diverged" for name, count in lost.items() if count]
     return f" ({'; '.join(said)})" if said else ""
+
+
+def _unpaired(row: Mapping[str, Any]) -> str:
+    return " (unpaired: no seeds)" if row["unpaired"] else ""
 
 
 def signed(value: float, digits: int = 3) -> str:

@@ -57,6 +57,10 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or auto; by default as the scale says.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+Recorded = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, help="Archive of a study; its runs are not trained again."),
+]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train every run from its first step.")]
 
 
@@ -159,6 +163,7 @@ def submit(
     device: Device = None,
     runs: RunsFolder = None,
     profile: ProfileFile = None,
+    recorded: Recorded = None,
     no_share: NoShare = False,
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="No job that draws and reports at the end.")
@@ -175,7 +180,7 @@ def submit(
     from tst_study.experiments.launcher import Options
     from tst_study.experiments.studies.catalogue import load
 
-    chosen = load(study, scale, runs, device, not no_share)
+    chosen = load(study, scale, runs, device, not no_share, recorded)
     options = Options(parallel, processes, profile, not no_collect, only_new, dry_run, device)
     raise typer.Exit(_submitted(chosen, launcher, options))
 

@@ -37,7 +37,8 @@ VARIED = (
 )
 """What a comparison varies. Held-out text is left out on purpose: runs evaluated on different text
 belong together and are then refused by name, which says more than finding no partner."""
-FACTS = ("resumed_from", "ended", "code", "versions", "python", "devices", "forked_from")
+FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
+FACTS += ("devices", "forked_from")
 """Of a launch: what a result may depend on, and nothing of whose machine it was."""
 
 

@@ -25,6 +25,8 @@ class PlannedRun:
     trunk: PlannedRun | None = None
     branch: str = ""
     """Of a trunk, the name of the longest run that forks from it."""
+    recorded: tuple[str, float] | None = None
+    """State and final held-out loss in the study's archive, for a run that is over there."""
 
     @property
     def run_id(self) -> str:
@@ -56,7 +58,8 @@ def state(run: PlannedRun) -> str:
     try:
         header = (run.folder / "run.json").read_bytes()
     except FileNotFoundError:
-        pass
+        if run.recorded:
+            return run.recorded[0]
     else:
         if run.fingerprint.encode() not in header:
             there = run_record.read_header(run.folder)["fingerprint"]
@@ -92,6 +95,8 @@ def final_loss(run: PlannedRun) -> float | None:
         return float("inf")
     if ended != "done":
         return None
+    if run.recorded and not (run.folder / "run.json").exists():
+        return run.recorded[1]
     last = run.config.schedule.steps
     rows = [row for row in run_record.read(run.folder).evals if row["step"] == last]
     if not rows:

@@ -137,7 +137,7 @@ _SCALES = (
     Scale(
         "quick",
         _prose(1_500, 100, 1, 65_536),
-        range(2),
+        range(3),
         (2, 4, 8),
         (0.2, 0.4),
         "A first look: trained this briefly, superposition loses on prose (docs/findings.md).",

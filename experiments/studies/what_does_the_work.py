@@ -106,6 +106,7 @@ def questions(scale: Scale) -> list[Question]:
                 "arm": arms[name],
                 "against": arms.get(against, baseline),
                 "family": family,
+                "method": "simultaneous",
                 **more,
             }
         )

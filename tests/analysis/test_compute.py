@@ -19,9 +19,9 @@ from tst_study.errors import UserError
 LAW = Base(np.log(1.8), np.log(480.0), np.log(2085.0), 0.35, 0.37)
 
 
-def lattice() -> pd.DataFrame:
-    """Runs of 12 sizes at 7 FLOPs budgets, without noise."""
-    budgets, sizes = np.meshgrid(np.geomspace(1e19, 1e22, 7), np.geomspace(1e8, 2e10, 12))
+def lattice(count: int = 12) -> pd.DataFrame:
+    """Runs of so many sizes at 7 FLOPs budgets, without noise."""
+    budgets, sizes = np.meshgrid(np.geomspace(1e19, 1e22, 7), np.geomspace(1e8, 2e10, count))
     table = pd.DataFrame({"flops": budgets.ravel(), "params": sizes.ravel()})
     table["tokens"] = table["flops"] / 6 / table["params"]
     return table.assign(loss=LAW.loss(table["params"], table["tokens"]))
@@ -47,6 +47,17 @@ def test_akima_is_nearer_on_exact_losses_and_the_parabola_under_noise() -> None:
             assert exponent is not None
             found.append(exponent - truth)
     assert np.std(off["parabola"]) < 0.7 * np.std(off["akima"])
+
+
+@pytest.mark.parametrize("law", [LAW, Base(np.log(1.8), np.log(5e3), np.log(400.0), 0.5, 0.28)])
+def test_an_interval_holds_both_forms_where_they_disagree(law: Base) -> None:
+    """Seven sizes over two decades: the parabola's own interval excludes the truth."""
+    points, truth = lattice(7), law.beta / (law.alpha + law.beta)
+    found = isoflop(points.assign(loss=law.loss(points["params"], points["tokens"])))
+    assert "form not settled: akima gives" in found.note
+    assert found.params_interval is not None
+    assert found.params_interval[0] < truth < found.params_interval[1]
+    assert found.params_exponent != pytest.approx(truth, abs=0.01)
 
 
 def test_the_form_is_chosen_by_name_and_refused_elsewhere() -> None:

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analysis.made_runs import config, write_run, write_study
+from tst_study import analysis
 from tst_study.analysis.answer import Answer, table_lines
 from tst_study.analysis.questions import QUESTIONS, ask
 from tst_study.command_line import program
@@ -56,7 +57,9 @@ def test_each_question_is_answered_of_the_published_numbers(question: str) -> No
         ("bagsize", {}, "did you mean 'bag-size'?"),
         ("law", {}, "name --runs DIR, or --published"),
         ("law", {"of_published": True, "at": "270M"}, "--at '270M': give params,tokens"),
+        ("law", {"of_published": True, "at": "1B,x"}, "--at, tokens 'x': give a number above 0"),
         ("matched", {"of_published": True, "at": "1,2"}, "only by law"),
+        ("law", {"of_published": True, "huber": 0.01}, "only by chinchilla"),
         ("chinchilla", {"of_published": True}, "needs --runs"),
         ("law", {"runs": Path("x"), "of_published": True}, "keep one"),
         ("law", {"tokens": Path("x")}, "only by mutual-information"),
@@ -95,6 +98,11 @@ def test_the_law_says_nothing_of_models_far_from_its_own(study: Path) -> None:
     assert table["law"].isna().all()
     assert table["belief"].str.contains("outside what the law was fitted to").all()
     assert all("no law: " in sentence for sentence in answer.sentences)
+
+
+def test_the_package_lists_what_it_offers() -> None:
+    assert dir(analysis) == sorted(analysis.__all__)
+    assert all(callable(getattr(analysis, name)) for name in dir(analysis))
 
 
 def test_tables_are_aligned_and_what_is_missing_is_a_dash() -> None:
