@@ -7,25 +7,26 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tst_study.batches import StepBatches
 from tst_study.checkpoints.checkpoint import Checkpoints
 from tst_study.checkpoints.trained_run import fork_point
-from tst_study.config.phase_plan import PhasePlan, is_annealed
+from tst_study.config.phase_plan import PhasePlan, is_annealed, learning_rate
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.data.held_out import HeldOut
 from tst_study.evaluation.evaluate import evaluate
-from tst_study.parallel.process_groups import Ranks
+from tst_study.model.experts import RoutingLog
+from tst_study.model.model import SuperposedGPT
+from tst_study.parallel.optimizer import ModelOptimizer
+from tst_study.parallel.process_groups import Launch, Ranks
 from tst_study.process.step_clock import StepClock
 from tst_study.process.stop_request import StopRequest
 from tst_study.record.log import RunLog
-
-if TYPE_CHECKING:
-    from tst_study.train import Trainer
 
 
 class StoppedError(Exception):
@@ -62,16 +63,21 @@ class Bookkeeper:
 
     def __init__(
         self,
-        trainer: Trainer,
+        launch: Launch,
+        model: SuperposedGPT,
+        optimizer: ModelOptimizer,
+        batches: StepBatches,
+        routing: RoutingLog | None,
         folder: Path,
         log: RunLog,
         data: dict[str, Any],
         held_out: HeldOut,
         stop: StopRequest,
     ) -> None:
-        self.trainer, self.log, self.data, self.held_out = trainer, log, data, held_out
-        self.stop = stop
-        self.config, self.ranks = trainer.config, trainer.ranks
+        self.launch, self.config, self.ranks = launch, launch.config, launch.ranks
+        self.model, self.optimizer, self.batches = model, optimizer, batches
+        self.log, self.data, self.held_out, self.stop = log, data, held_out, stop
+        self.plan, self.routing = batches.plan, routing
         execution = self.config.execution
         self.checkpoints = Checkpoints(folder, execution.keep_checkpoints, execution.keep_steps)
         self.owes_evaluation = False
@@ -80,8 +86,8 @@ class Bookkeeper:
 
     def resume(self) -> int:
         """Go on from the last checkpoint, or begin at the trunk's; returns the steps done."""
-        config, trainer = self.config, self.trainer
-        restored = self.checkpoints.load_last(trainer.model, trainer.optimizer)
+        config = self.config
+        restored = self.checkpoints.load_last(self.model, self.optimizer)
         if restored is not None:
             # Stopped in the middle of an evaluation, which only this launch can make up.
             self.owes_evaluation = restored.get("owes_evaluation", False)
@@ -91,7 +97,7 @@ class Bookkeeper:
             self.clock.training_seconds = restored["training_seconds"]
         done = restored["step"] if restored else None
         damaged = {"damaged_checkpoints": self.checkpoints.damaged}
-        self.log.start(config, done, **trainer.launch.record(), **damaged, **_devices(self.ranks))
+        self.log.start(config, done, **self.launch.record(), **damaged, **_devices(self.ranks))
         return done or 0
 
     def _forked(self) -> dict[str, Any] | None:
@@ -99,30 +105,29 @@ class Bookkeeper:
         fork = fork_point(self.config, self.data)
         if fork is None:
             return None
-        folder, trainer = Path(fork.folder), self.trainer
-        common = Checkpoints(folder, keep=1).load(fork.step, trainer.model, trainer.optimizer)
+        folder = Path(fork.folder)
+        common = Checkpoints(folder, keep=1).load(fork.step, self.model, self.optimizer)
         self.log.forked(self.config, folder, fork.step)
         return common
 
     def log_loss(self, done: int, loss: Tensor, norm: Tensor, due: Due) -> None:
         """Log the last step where that is due. Raises `DivergedError`."""
-        trainer = self.trainer
         with self.clock.waiting():
             value, gradient_norm = float(self.ranks.sum_over_batch(loss)), float(norm)
-        objective = trainer.plan.objective(done - 1)
+        objective = self.plan.objective(done - 1)
         diverged = not math.isfinite(value) or value > self.config.numerics.divergence_loss
         if due.logs or diverged:
             row = {
                 "bag_size": objective.bag_size,
                 "loss_name": objective.name,
                 "loss": value,
-                "learning_rate": trainer.learning_rate(done - 1),
+                "learning_rate": learning_rate(self.config, done - 1),
                 "gradient_norm": gradient_norm,
             }
-            if trainer.routing is not None and due.logs:
+            if self.routing is not None and due.logs:
                 every_expert = due.evaluates or due.is_phase_boundary
-                row["moe"] = trainer.routing.summary(every_expert=every_expert)
-            row |= self.clock.speed(trainer.plan, done)
+                row["moe"] = self.routing.summary(every_expert=every_expert)
+            row |= self.clock.speed(self.plan, done)
             self.log.metrics(self._counters(done) | row, last=due.last)
         if diverged:
             raise DivergedError(objective.name, value, done)
@@ -141,9 +146,9 @@ class Bookkeeper:
                 raise StoppedError
             self.log.evaluating(done, tokens, of)
 
-        model, micro_batch = self.trainer.model, self.trainer.launch.micro_batch
+        micro_batch = self.launch.micro_batch
         try:
-            result = evaluate(model, held_out, self.ranks, micro_batch, check_for_stop)
+            result = evaluate(self.model, held_out, self.ranks, micro_batch, check_for_stop)
         except StoppedError:
             return False
         if not math.isfinite(result.nats_per_token):
@@ -162,8 +167,8 @@ class Bookkeeper:
     def _counters(self, done: int) -> dict[str, Any]:
         """Steps, tokens, epochs and FLOPs after `done` steps."""
         return {
-            **self.trainer.plan.counters(done),
-            "epochs": self.trainer.batches.stream.epochs(done),
+            **self.plan.counters(done),
+            "epochs": self.batches.stream.epochs(done),
             "flops": self.clock.flops_per_step * done,
         }
 
@@ -174,8 +179,7 @@ class Bookkeeper:
         common |= {"owes_evaluation": True} if owes_evaluation else {}
         on_gpu = self.ranks.device.type == "cuda"
         goes_on = not waits and self.config.execution.trains_while_saving(on_gpu=on_gpu)
-        model, optimizer = self.trainer.model, self.trainer.optimizer
-        self.checkpoints.begin(done, model, optimizer, common, while_training=goes_on)
+        self.checkpoints.begin(done, self.model, self.optimizer, common, while_training=goes_on)
         if not goes_on:
             self.finish_save(done)
 

@@ -13,7 +13,6 @@ from a checkpoint continues exactly where the last one was.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from torch.nn.attention import sdpa_kernel
 
 from tst_study.batches import StepBatches
 from tst_study.bookkeeping import Bookkeeper, DivergedError, Due
-from tst_study.config.phase_plan import PhasePlan, learning_rate_factor, plan_phases
+from tst_study.config.phase_plan import PhasePlan, learning_rate, plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.run_data import fingerprints_and_held_out
@@ -35,7 +34,7 @@ from tst_study.parallel.collective_errors import collectives_named
 from tst_study.parallel.forward_backward import forward_backward, micro_batches
 from tst_study.parallel.gradient_buffers import GradientBuffers
 from tst_study.parallel.optimizer import ModelOptimizer
-from tst_study.parallel.process_groups import Ranks, choose_device, process_groups, with_layout
+from tst_study.parallel.process_groups import Launch, choose_device, process_groups, with_layout
 from tst_study.parallel.timed_events import TimedEvents
 from tst_study.process.host import keep_freed_memory
 from tst_study.process.stop_request import StopRequest, listening
@@ -70,7 +69,20 @@ def train(config: Config, folder: str | Path, *, progress: bool = True) -> State
             ranks.barrier()  # rank 0 has found the folder to be of this run, or raised
             with (
                 closing(Trainer(launch)) as trainer,
-                closing(Bookkeeper(trainer, folder, log, data, held_out, stop)) as books,
+                closing(
+                    Bookkeeper(
+                        launch,
+                        trainer.model,
+                        trainer.optimizer,
+                        trainer.batches,
+                        trainer.routing,
+                        folder,
+                        log,
+                        data,
+                        held_out,
+                        stop,
+                    )
+                ) as books,
             ):
                 try:
                     return _run(trainer, books, stop, log)
@@ -121,39 +133,6 @@ def _stopped(log: RunLog, done: int, stop: StopRequest) -> State:
     return "preempted"
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How this launch computes the steps: settled once, before the trainer is built."""
-
-    config: Config
-    """With its layout."""
-    ranks: Ranks
-    attention: str
-    why_layout: str
-
-    @property
-    def share(self) -> int:
-        """Sequences of a step that this rank computes."""
-        return self.config.batch.sequences // self.ranks.data_size
-
-    @property
-    def micro_batch(self) -> int:
-        """Sequences of a micro-batch."""
-        return self.config.execution.micro_batch or self.share
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.ranks.device.type == "cuda"
-
-    @property
-    def compiles(self) -> bool:
-        return self.config.execution.compiles(on_gpu=self.on_gpu)
-
-    def record(self) -> dict[str, str]:
-        """What the launch has decided by itself."""
-        return {"layout_chosen": self.why_layout, "attention": self.attention}
-
-
 class Trainer:
     """Model, optimizer and batches of this rank; `step` is what training does."""
 
@@ -191,11 +170,7 @@ class Trainer:
         # exact mean loss of the step.
         parts = micro_batches(ids, labels, objective, valid_counts, self.launch.micro_batch)
         loss = forward_backward(self.data_parallel, parts)
-        return loss, self.optimizer.step(self.learning_rate(step))
-
-    def learning_rate(self, step: int) -> float:
-        peak = self.config.optimizer.learning_rate
-        return peak * learning_rate_factor(self.config.schedule, step)
+        return loss, self.optimizer.step(learning_rate(self.config, step))
 
     def close(self) -> None:
         """End the thread that reads ahead."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.config.superposition_setting import (
     ABLATIONS,
     BASELINE,
@@ -16,7 +16,7 @@ from tst_study.config.superposition_setting import (
 
 
 def setting(*, smoothing: Any = None, **values: Any) -> SuperpositionSetting:
-    superposition = Superposition(**{"bag_size": 4, "step_ratio": 0.2} | values)
+    superposition = SuperposedPhase(**{"bag_size": 4, "step_ratio": 0.2} | values)
     return SuperpositionSetting.from_config(
         {
             "superposition": superposition.model_dump(mode="json"),
@@ -39,11 +39,11 @@ ABLATED = {
 
 
 def test_every_key_of_superposition_but_s_and_r_is_an_ablation() -> None:
-    keys = set(Superposition.model_fields) - {"bag_size", "step_ratio", "steps"}
+    keys = set(SuperposedPhase.model_fields) - {"bag_size", "step_ratio", "steps"}
     of_bags = {one.key.removeprefix("superposition."): one for one in ABLATIONS if one.of_bags}
     assert set(of_bags) == keys == set(ABLATED)
     for key, one in of_bags.items():
-        assert Superposition.model_fields[key].default == one.plain
+        assert SuperposedPhase.model_fields[key].default == one.plain
 
 
 def test_a_smoothed_baseline_is_not_the_baseline() -> None:
@@ -101,9 +101,9 @@ def test_words() -> None:
 
 
 def test_a_loss_with_parameters_has_a_label_and_without_them_its_name_s_identity() -> None:
-    assert Superposition(loss={"kind": "mce", "label_smoothing": 0}) == Superposition()
+    assert SuperposedPhase(loss={"kind": "mce", "label_smoothing": 0}) == SuperposedPhase()
     smoothed = setting(loss={"kind": "mce", "label_smoothing": 0.1})
     assert smoothed.label == "s = 4, r = 0.2, loss kind mce label_smoothing 0.1"
     assert smoothed.name == "s4-r0.2-loss_kind_given"
     with pytest.raises(ValueError, match="loss kind 'focal' is unknown: use one of mce"):
-        Superposition(loss={"kind": "focal"})
+        SuperposedPhase(loss={"kind": "focal"})

@@ -92,6 +92,11 @@ def plan_phases(config: Config) -> PhasePlan:
     )
 
 
+def learning_rate(config: Config, step: int) -> float:
+    """The learning rate of step `step`, counted from 0."""
+    return config.optimizer.learning_rate * learning_rate_factor(config.schedule, step)
+
+
 def learning_rate_factor(schedule: Schedule, step: int) -> float:
     """Learning rate of step `step` (from 0) over the peak learning rate.
 

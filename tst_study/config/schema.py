@@ -159,7 +159,7 @@ class Model(Strict):
         return self
 
 
-class Superposition(Strict):
+class SuperposedPhase(Strict):
     """Phase 1 of the paper (section 3): what is bagged, for how long, under which loss."""
 
     bag_size: Width = 1
@@ -485,7 +485,7 @@ class Config(Strict):
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Seed of the order in which text is read; by default `seed`."""
     model: Model
-    superposition: Superposition = Superposition()
+    superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
     """By default none."""
     data: Data
