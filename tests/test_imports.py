@@ -37,6 +37,7 @@ TORCH_HALF = (
     "tst_study.evaluation.tasks",
     "tst_study.process.step_clock",
     "tst_study.huggingface.export",
+    "tst_study.huggingface.start",
     # Names of these are loaded on first use.
     "tst_study.superposition.method",
     "tst_study.superposition.linear_loss",

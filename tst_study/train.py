@@ -26,6 +26,7 @@ from tst_study.config.phase_plan import PhasePlan, learning_rate, plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.parallel_layout import layout_of
 from tst_study.data.run_data import fingerprints_and_held_out
+from tst_study.huggingface.start import load_weights
 from tst_study.model.experts import RoutingLog
 from tst_study.model.initialization import EMBEDDINGS, initialize
 from tst_study.model.layers import ATTENTION, attention_backend, compile_layers
@@ -143,6 +144,8 @@ class Trainer:
         torch.manual_seed(config.seed)  # nothing draws from it today; checkpoints hold its state
         self.batches = StepBatches(config, self.plan, self.ranks, launch.share)
         self.model = build_model(config)
+        if config.weights_folder:
+            load_weights(self.model, config.model, config.weights_folder)
         if launch.compiles:
             compile_layers(self.model.decoder.layers)
             self.model.compiled_loss = launch.on_gpu

@@ -22,6 +22,7 @@ from tst_study.analysis.fits.law.answer import CHINCHILLA
 from tst_study.analysis.fits.law.held_out import nearest, observed_gains
 from tst_study.analysis.fits.law.rows import settings
 from tst_study.analysis.fits.law.superposition_law import published_law
+from tst_study.analysis.verdict.intervals import FEWEST_SEEDS
 from tst_study.analysis.wording import signed
 from tst_study.config.schema import load
 from tst_study.cost.compute import count_flops, count_parameters, gpu_hours
@@ -250,7 +251,7 @@ def _pilot(run: PlannedRun) -> dict[str, Any]:
     if small:
         noise, source = own_arm("output only")["deviation"], "our second campaign"
     gain = abs(run.gain.nats or 2 * noise)
-    counts = range(2, MOST_SEEDS + 1)
+    counts = range(FEWEST_SEEDS, MOST_SEEDS + 1)
     shown = [(n, (smallest_detectable(n) or math.inf) * noise) for n in counts]
     seeds, least = next((one for one in shown if one[1] <= gain), shown[-1])
     found = {"seeds": seeds, "least": least, "noise": noise, "source": source}

@@ -25,7 +25,9 @@ from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.superposition import weight_rows
 from tst_study.superposition.steps import superposed_steps
 
-LABELS_AND_EXECUTION = ("study", "name", "role", "execution")
+LABELS_AND_EXECUTION = ("study", "name", "role", "execution", "fork_from")
+"""What is left out: labels, how a result is computed, and a place of weights, whose fingerprint is
+among those of the data."""
 SEEDS = ("seed", "data_seed")
 SCHEMA_VERSION = 1
 AFTER_THE_TRUNK = (

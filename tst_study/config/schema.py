@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self, assert_never
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tst_study.config.architecture import HUGGING_FACE, from_huggingface
 from tst_study.config.keys import problem_of, sections_of
 from tst_study.config.optimizer_kinds import OptimizerName
 from tst_study.config.presets import expand_preset
@@ -67,6 +68,7 @@ def _plainest(setting: Any) -> Any:
 
 FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
 PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
+HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 
 
 @dataclass(frozen=True)
@@ -411,6 +413,13 @@ class ForkPoint(Strict):
     step: Positive
     """The step after which that checkpoint was written."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, given: Any) -> Any:
+        if isinstance(given, str) and given.startswith(HUGGING_FACE):
+            raise ValueError("other weights make another run: set fork_from, outside [execution]")
+        return given
+
 
 class Execution(Strict):
     """Everything that must not change the result beyond floating-point reordering."""
@@ -484,6 +493,9 @@ class Config(Strict):
     """Seed of the initial weights; arms of a pair share them."""
     data_seed: Annotated[Seed | None, AddedLater(None)] = None
     """Seed of the order in which text is read; by default `seed`."""
+    fork_from: Annotated[HuggingFacePlace | None, AddedLater(None)] = None
+    """`hf:FOLDER`: begin with the weights of a Hugging Face model, with an optimizer that has seen
+    nothing. `model` may then be left out. The weights, not their place, are part of the run."""
     model: Model
     superposition: SuperposedPhase = SuperposedPhase()
     label_smoothing: Annotated[LabelSmoothing | None, AddedLater(None)] = None
@@ -494,6 +506,11 @@ class Config(Strict):
     schedule: Schedule
     numerics: Numerics = Numerics()
     execution: Execution = Execution()
+
+    @property
+    def weights_folder(self) -> Path | None:
+        """The Hugging Face model whose weights the run begins with, if it does not draw its own."""
+        return Path(self.fork_from.removeprefix(HUGGING_FACE)) if self.fork_from else None
 
     @property
     def order_seed(self) -> int:
@@ -547,6 +564,9 @@ def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     Raises `UserError`, one line that names the key, the value and what is wrong with it.
     """
     values = {**values}
+    fork = values.get("fork_from")
+    if isinstance(fork, str) and fork.startswith(HUGGING_FACE) and "model" not in values:
+        values["model"] = from_huggingface(Path(fork.removeprefix(HUGGING_FACE)))
     if isinstance(values.get("model"), Mapping):
         values["model"] = expand_preset(values["model"], source)
     try:
