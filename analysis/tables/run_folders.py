@@ -39,7 +39,7 @@ VARIED = (
 belong together and are then refused by name, which says more than finding no partner."""
 FACTS: tuple[str, ...] = ("resumed_from", "start", "end", "ended", "code", "versions", "python")
 FACTS += ("devices", "forked_from")
-"""Of a launch: what a result may depend on, and nothing of whose machine it was."""
+"""Of a launch: what a result may depend on, when it ran, and nothing of whose machine it was."""
 
 
 def read_folders(folders: Sequence[Path]) -> Tables:

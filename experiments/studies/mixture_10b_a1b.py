@@ -34,9 +34,8 @@ PAPER = Setting(
     warmup_steps=WARMUP_STEPS,
     learning_rate=3e-4,
     dtype="bfloat16",
-    micro_batch=2,
-    # Fits 64 GPUs of 141 or 192 GB. Experts stay within a node; nothing else is split, so that
-    # the optimizer state of the rest is shared by all 64.
+    # Experts stay within a node, and nothing else is split: 64 GPUs of 80 GB hold that with a
+    # micro-batch of one sequence and nothing computed again, larger ones with more sequences.
     parallel=Parallel(
         expert=8, optimizer="distributed", overlap_gradients=True, overlap_weights=True
     ),
@@ -50,7 +49,7 @@ def parts(scale: Scale) -> list[Part]:
             Part((PAPER,), (BASELINE,)),
             Part((PAPER.with_steps(SUPERPOSED_RUN_STEPS),), (SUPERPOSED,)),
         ]
-    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4, micro_batch=None)
+    twin = replace(scale.setting, model="moe-10b-a1b-twin", sequences=4)
     # Of the tokenizer that the scale's own text was prepared with.
     words = PRESETS[scale.setting.model]["vocabulary_size"]
     twin = twin.changed("", f"model.vocabulary_size={words}")

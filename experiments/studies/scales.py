@@ -40,7 +40,7 @@ VALIDATION_TOKENS = 8_388_608
 WARMUP_STEPS = 2_000
 
 
-def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Setting:
+def _dense(model: str, steps: int, learning_rate: float) -> Setting:
     return Setting(
         model=model,
         corpora=(DCLM,),
@@ -50,16 +50,15 @@ def _dense(model: str, steps: int, learning_rate: float, micro_batch: int) -> Se
         warmup_steps=WARMUP_STEPS,
         learning_rate=learning_rate,
         dtype="bfloat16",
-        micro_batch=micro_batch,
         parallel=Parallel(optimizer="distributed", overlap_gradients=True, overlap_weights=True),
         validation_tokens=VALIDATION_TOKENS,
     )
 
 
-DENSE_270M = _dense("270m", 20_000, 2e-3, micro_batch=16)
+DENSE_270M = _dense("270m", 20_000, 2e-3)
 DENSE_270M_LONG = DENSE_270M.with_steps(100_000)
-DENSE_600M = _dense("600m", 20_000, 1e-3, micro_batch=8)
-DENSE_3B = _dense("3b", 20_000, 2e-4, micro_batch=4)
+DENSE_600M = _dense("600m", 20_000, 1e-3)
+DENSE_3B = _dense("3b", 20_000, 2e-4)
 EQUAL_LOSS_STEPS, EQUAL_DATA_STEPS = 36_000, 50_000
 """Figure 3: baselines of 3B that cost as much as they must for the same loss, or read as much."""
 
@@ -120,7 +119,6 @@ _ONE_GPU = Setting(
     warmup_steps=500,
     learning_rate=1e-3,
     dtype="bfloat16",
-    micro_batch=8,
     validation_tokens=4_194_304,
 )
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))

@@ -35,8 +35,6 @@ class Setting:
     logged_as: int | None = None
     """Log and evaluate as a run of this many steps does, so that lengths can share their rows."""
     validation_tokens: int | None = None
-    micro_batch: int | None = None
-    """Sequences per forward pass and rank; how, not what."""
     parallel: Parallel = field(default_factory=Parallel)
     """Layout over GPUs; how, not what."""
     device: DeviceName = "auto"
@@ -67,7 +65,6 @@ class Setting:
             "schedule": {"steps": self.steps, "warmup_steps": self.warmup_steps},
             "numerics": {"dtype": self.dtype},
             "execution": {
-                "micro_batch": self.micro_batch,
                 "parallel": self.parallel.model_dump(),
                 "threads": self.threads,
                 "device": self.device,

@@ -122,6 +122,18 @@ def test_a_large_model_is_split_over_files_and_is_the_same_model(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_users_umask_says_who_may_read_an_export(
+    llama: tuple[Path, Path], tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        export(open_run(llama[0]), tmp_path / "to", None)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {mode}
+
+
 def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:
     _, folder = train_and_export(documents, tmp_path, "numerics.dtype=bfloat16")
     assert {entry.get("dtype") for entry in header(folder).values()} == {None, "BF16"}

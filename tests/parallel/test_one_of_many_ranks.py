@@ -97,7 +97,10 @@ def test_no_communicator_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPat
     """A device bound to the world would have NCCL split it at once for each of its groups."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda **settings: asked.append(settings))
-    process_groups_module._join(torch.device("cuda", 0), timedelta(seconds=1))
-    (settings,) = asked
-    assert settings["backend"] == "nccl"
-    assert settings.get("device_id") is None
+    device = torch.device("cuda", 0)
+    for ranks in (2, 1):
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        process_groups_module._join(device, timedelta(seconds=1))
+    assert [settings["backend"] for settings in asked] == ["nccl"] * 2
+    # A rank that is alone has one communicator, and NCCL warns where it has to guess the device.
+    assert [settings["device_id"] for settings in asked] == [None, device]

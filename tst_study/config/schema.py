@@ -43,7 +43,7 @@ NotNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-def _fit_for_a_folder(name: str) -> str:
+def _validate_folder_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.,=+@ -]{0,99}", name) or len(name.encode()) > 200:
         raise ValueError(
             "names a folder: begin with a letter or digit, then use only these, spaces and "
@@ -66,7 +66,7 @@ def _plainest(setting: Any) -> Any:
     return {"kind": loss.name, **dataclasses.asdict(loss)}
 
 
-FolderName = Annotated[str, AfterValidator(_fit_for_a_folder)]
+FolderName = Annotated[str, AfterValidator(_validate_folder_name)]
 PathText = Annotated[str, AfterValidator(_fit_for_a_path)]
 HuggingFacePlace = Annotated[PathText, Field(pattern=f"^{HUGGING_FACE}.")]
 

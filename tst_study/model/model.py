@@ -23,7 +23,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tst_study.config.schema import Config
-from tst_study.cost.parallel_layout import layout_of
+from tst_study.cost.parallel_layout import layout_of, stage_layers
 from tst_study.model.around_calls import AwaitsWeights
 from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.initialization import initialize
@@ -155,6 +155,7 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
 def transformer_config(config: Config) -> TransformerConfig:
     """Megatron's configuration of this model and layout."""
     model, parallel = config.model, layout_of(config)
+    _, last = stage_layers(model, parallel.pipeline)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
     experts: dict[str, Any] = {}
     width = model.feed_forward_size
@@ -195,6 +196,7 @@ def transformer_config(config: Config) -> TransformerConfig:
         use_cpu_initialization=False,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
+        num_layers_in_last_pipeline_stage=last if parallel.pipeline > 1 else None,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor_ranks,
         sequence_parallel=parallel.sequence_parallel,

@@ -46,27 +46,29 @@ from tst_study.superposition.weighting import (
 )
 
 
-@dataclass(eq=False)
 class _Seen:
     """What a `Superposition` remembers of its calls: the step, and what serves to find mistakes."""
 
-    key: int = field(default_factory=itertools.count().__next__)
-    step: int = 0
-    resumed: int = 0
-    """The step at which a checkpoint was loaded."""
-    warned: bool = False
-    length: int | None = None
-    """Latent positions of the first call, or its tokens under `equal_raw_length`."""
-    tokens: Tensor | None = None
-    """What the last call embedded; None where it was in evaluation mode."""
-    evaluated: bool = False
-    checked: set[bool] = field(default_factory=set)
-    """Phases (superposed or not) whose labels have been held against their tokens."""
+    def __init__(self, phases: Phases) -> None:
+        self.phases = phases
+        self.step = 0
+        self.resumed = 0  # the step at which a checkpoint was loaded
+        self.warned = False
+        self.length: int | None = None  # of the first call: positions, or `equal_raw_length` tokens
+        self.tokens: Tensor | None = None  # embedded by the last call
+        self.evaluated = False  # the last call was in evaluation mode
+        self.checked: set[bool] = set()  # phases (superposed or not) whose labels were looked at
+        self.__setstate__({})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.key = next(_KEYS)  # a copy has one of its own
+        _SEEN[self.key] = self
 
 
+_KEYS = itertools.count()
 _SEEN: WeakValueDictionary[int, _Seen] = WeakValueDictionary()
-_PHASES: WeakValueDictionary[int, Phases] = WeakValueDictionary()
-"""Both by key: compiled code cannot hold Python objects."""
+"""By key: compiled code cannot hold Python objects."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Superposition:
     steps, which then cost fewer FLOPs than the others."""
     phases: Phases = field(init=False, repr=False, compare=False)
     """What each step reads and predicts, as plain numbers."""
-    _seen: _Seen = field(default_factory=_Seen, init=False, repr=False, compare=False)
+    _seen: _Seen = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.bag_size < 1 or self.steps < 1 or not 0.0 <= self.step_ratio <= 1.0:
@@ -127,7 +129,7 @@ class Superposition:
             self.pooling,
         )
         object.__setattr__(self, "phases", phases)  # frozen: settings do not change under way
-        _SEEN[self._seen.key], _PHASES[self._seen.key] = self._seen, phases
+        object.__setattr__(self, "_seen", _Seen(phases))
         if callable(self.weighting):
             return
         check_loss_kind(self.loss_kind, self.weighting)
@@ -498,7 +500,7 @@ def _(tokens: Tensor, labels: Tensor, key: int, bag_size: int, superposed: bool)
 @torch.library.custom_op("tst_study::weights_at", mutates_args=())
 def _weights_at(labels: Tensor, key: int, step: int, bag_size: int) -> Tensor:
     """The weights (s,) of a superposed step, which a compiler must not take for constants."""
-    weights = offset_weights(_PHASES[key].weighting_at(step), bag_size)
+    weights = offset_weights(_SEEN[key].phases.weighting_at(step), bag_size)
     return torch.tensor(weights, dtype=torch.float64).to(labels.device, non_blocking=True)
 
 
