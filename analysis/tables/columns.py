@@ -1,6 +1,6 @@
 """Columns of the three tables, with their kinds and units: `docs/tables.md` is made from them.
 
-What tells one setting of superposition from another is `superposition_setting.DEPARTURES`, and so
+What tells one setting of superposition from another is `superposition_setting.ABLATIONS`, and so
 are its columns here.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 
 Kind = Literal["text", "whole", "number", "truth", "json"]
 
@@ -48,7 +48,7 @@ _SETTING = tuple(
         if one.key
         else "of an imported run, what it is called where that is not `baseline`",
     )
-    for one in DEPARTURES
+    for one in ABLATIONS
 )
 
 RUNS = (

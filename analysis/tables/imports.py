@@ -38,10 +38,11 @@ from tst_study.analysis.tables.sheets import TABLES, ending, read_sheet
 from tst_study.atomic_files import written_atomically
 from tst_study.config.identity import digest
 from tst_study.config.keys import problem_of
-from tst_study.config.phase_plan import PhasePlan, superposed_steps
-from tst_study.config.superposition_setting import DEPARTURES
+from tst_study.config.phase_plan import PhasePlan
+from tst_study.config.superposition_setting import ABLATIONS
 from tst_study.errors import UserError, one_of
 from tst_study.superposition.loss_kinds import BagLossKind, Mode
+from tst_study.superposition.steps import superposed_steps
 from tst_study.text import listed, short
 
 Unit = Literal["nats", "bits", "bits-per-byte", "perplexity"]
@@ -158,12 +159,12 @@ class Facts(BaseModel):
     @property
     def plan(self) -> PhasePlan:
         """The steps as our trainer plans them, with all sequences of a step in a row."""
-        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio, None)
+        superposed = superposed_steps(self.steps, self.bag_size, self.step_ratio)
         return PhasePlan(
             steps=self.steps,
             superposed_steps=superposed,
             bag_size=self.bag_size if superposed else 1,
-            bags_as_input=self.mode != "output_only",
+            mode=self.mode or "full",
             sequences=1,
             sequence_length=self.tokens_per_step,
         )
@@ -542,12 +543,12 @@ def _run_row(
 ) -> dict[str, Any]:
     """In `RUN_COLUMNS`."""
     plan, last = facts.plan, facts.steps if run.final else int(run.rows.index.max())
-    departures = {one.column: getattr(facts, one.column, None) for one in DEPARTURES}
+    ablations = {one.column: getattr(facts, one.column, None) for one in ABLATIONS}
     superposed = {
         "bag_size": facts.bag_size,
         "superposed_steps": plan.superposed_steps,
         "step_ratio": facts.step_ratio,
-        **departures,
+        **ablations,
         "named_arm": None if facts.arm in (BASELINE, facts.baseline) else facts.arm,
     }
     family = [facts.corpus, f"{facts.parameters:,} parameters"]

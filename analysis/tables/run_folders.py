@@ -24,14 +24,14 @@ from tst_study.analysis.tables.columns import (
     typed,
 )
 from tst_study.config.identity import SEEDS, digest, identity_form
-from tst_study.config.superposition_setting import DEPARTURES, SuperpositionSetting
+from tst_study.config.superposition_setting import ABLATIONS, SuperpositionSetting
 from tst_study.errors import UserError
 from tst_study.record.reader import RunRecord, measures, read
 
 VARIED = (
     *SEEDS,
     "superposition",
-    *(one.key for one in DEPARTURES if one.key and not one.of_bags),
+    *(one.key for one in ABLATIONS if one.key and not one.of_bags),
     "optimizer.learning_rate",
     "data.validation",
 )

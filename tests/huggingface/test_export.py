@@ -35,7 +35,7 @@ from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
 from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")

@@ -102,6 +102,39 @@ class Ranks:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How this launch computes the steps: settled once, before the trainer is built."""
+
+    config: Config
+    """With its layout."""
+    ranks: Ranks
+    attention: str
+    why_layout: str
+
+    @property
+    def share(self) -> int:
+        """Sequences of a step that this rank computes."""
+        return self.config.batch.sequences // self.ranks.data_size
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.config.execution.micro_batch or self.share
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.ranks.device.type == "cuda"
+
+    @property
+    def compiles(self) -> bool:
+        return self.config.execution.compiles(on_gpu=self.on_gpu)
+
+    def record(self) -> dict[str, str]:
+        """What the launch has decided by itself."""
+        return {"layout_chosen": self.why_layout, "attention": self.attention}
+
+
 @contextmanager
 def process_groups(config: Config) -> Iterator[Ranks]:
     """Set up the groups of `execution.parallel`, and take them down at the end.

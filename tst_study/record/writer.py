@@ -35,7 +35,6 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
     plan = plan_phases(config)
     end = config.schedule.last_step
     identity = fingerprint(config, data)
-    sums = {"step_ratio": plan.step_ratio, "data_multiplier": plan.data_multiplier}
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id(config, identity),
@@ -46,7 +45,7 @@ def header_of(config: Config, data: dict[str, Any]) -> RunHeader:
         "config": to_dict(config),
         "parameters": asdict(count_parameters(config.model)),
         "flops": asdict(count_flops(config)),
-        "plan": cast(Any, asdict(plan) | sums),
+        "plan": cast(Any, plan.record()),
         "raw_tokens": plan.raw_tokens(end),
         "latent_tokens": plan.latent_tokens(end),
         "data": data,
