@@ -122,13 +122,12 @@ def plan(
     # Hours that are timed are this machine's, whatever cluster a profile describes.
     prices = Prices(device or (None if time else usual.device), mfu or usual.mfu, price)
     gpu = prices.gpu()
-    memory = gpu_memory or (gpu.memory / 1e9 if gpu else 141.0)
+    memory = int(1e9 * gpu_memory) if gpu_memory else int(gpu.memory if gpu else 141e9)
+    asked = Allocation(gpus or 1, on_gpu=True, memory=memory, device=prices.device)
 
     def allocation(run: PlannedRun) -> Allocation:
         given = trains.allocation(run)
-        if gpus is None:
-            return given
-        return replace(given, ranks=gpus, on_gpu=True, memory=int(memory * 1e9))
+        return given if gpus is None else replace(asked, seconds=given.seconds)
 
     if time:
         chosen.prepare()
@@ -147,7 +146,7 @@ def plan(
         print(*shown.lines(columns()), sep="\n")
     if gpus is not None and not as_json:
         configs = [run.config for run in planner.whole()]
-        print(*memory_by_part(configs, gpus, memory), sep="\n")
+        print(*memory_by_part(configs, asked), sep="\n")
 
 
 @_of_studies(

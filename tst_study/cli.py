@@ -217,7 +217,9 @@ def train(
     """Train one run, or go on with it from its last checkpoint."""
     from tst_study.config import schema as config
     from tst_study.data.manifest import NoTokenFilesError
+    from tst_study.process.rank_environment import prepare_for_gpus
 
+    prepare_for_gpus()  # which has no effect once CUDA is there
     if config_file is None and not overrides:
         raise UserError("name a config: `tst-study train run.toml`; docs/config.md has its keys")
     resolved = config.load(config_file, overrides or [])

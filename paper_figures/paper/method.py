@@ -8,18 +8,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from tst_study.analysis.tables.columns import rows_of
-from tst_study.config.phase_plan import Phase, PhasePlan
+from tst_study.config.phase_plan import PhasePlan
 from tst_study.paper_figures.catalogue import figure
 from tst_study.paper_figures.item import Finding
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import FAINT, INK, MUTED, PAGE, Look, new_figure
+from tst_study.superposition.steps import Phase
 
 PLAN = PhasePlan(
     steps=10,
     superposed_steps=3,
     bag_size=3,
-    bags_as_input=True,
     sequences=1,
     sequence_length=4,
 )

@@ -20,6 +20,13 @@ GLOSSARY = (
     "s = 1 is the baseline. Gain: the baseline's held-out next-token loss less that of the arm, in "
     "nats per token, paired by seed, and its 95% interval; 0.01 is 1% less perplexity."
 )
+ASKED_OF_ARMS = (
+    "Which arm ends with a lower held-out next-token loss than the baseline, at equal FLOPs?"
+)
+GLOSSARY_OF_ARMS = (
+    "Gain: the baseline's loss less that of the arm, in nats per token, and its 95% interval; 0.01 "
+    "is 1% less perplexity."
+)
 PAPER_SIZES = "270M to 10B parameters"
 FEW = 3
 """Families, or settings of one kind of text, that are said in words at the top."""
@@ -30,17 +37,29 @@ NAMED = 6
 def lead(sources: Sources) -> list[tuple[str, str, str]]:
     """Return paragraphs, each with its kind and a bold start: question, answer, what else was
     asked, the runs, and the meaning of the words."""
-    rows = sources.answers
+    rows, bags = sources.answers, _has_bags(sources.summary.tables.runs)
     said: list[tuple[str, str, str]] = []
     for row in rows_of(rows[rows["primary"]]):
         said += [("question", "", question_of(row)), ("answer", "", answer_of(row))]
     families = rows[rows["planned"] & ~rows["primary"]]
     if not said:
-        said = [("question", "", ASKED), ("answer", "", sources.summary.headline())]
+        said = [
+            ("question", "", ASKED if bags else ASKED_OF_ARMS),
+            ("answer", "", sources.summary.headline()),
+        ]
         families = rows
     for heading, own in list(families.groupby("heading", sort=False))[:FEW]:
         said.append(("also", f"{str(heading)[0].upper()}{str(heading)[1:]}.", _also(own)))
-    return [*said, ("note", "", GLOSSARY), ("facts", "", _facts(sources.summary))]
+    return [
+        *said,
+        ("note", "", GLOSSARY if bags else GLOSSARY_OF_ARMS),
+        ("facts", "", _facts(sources.summary)),
+    ]
+
+
+def _has_bags(runs: pd.DataFrame) -> bool:
+    """Whether runs are about superposition, and not, say, about optimizers of another trainer."""
+    return runs.empty or bool((runs["bag_size"] > 1).any())
 
 
 def _also(rows: pd.DataFrame) -> str:
@@ -67,7 +86,8 @@ def _facts(summary: Summary) -> str:
     counts = ", ".join(f"{count:,} {state}" for state, count in states.value_counts().items())
     codes = sorted({code for codes in runs["code"] for code in codes.split(", ") if code})
     facts = [f"{number(len(runs), 'run')} ({counts})" if len(runs) else "No runs"]
-    facts.append(f"{duration(runs['training_seconds'].astype(float).sum())} of training")
+    if (seconds := runs["training_seconds"].astype(float).sum()) > 0:
+        facts.append(f"{duration(seconds)} of training")
     return " · ".join([*facts, f"code {', '.join(codes)}"] if codes else facts)
 
 
@@ -78,15 +98,18 @@ def limits(summary: Summary) -> list[str]:
         return ["Nothing has been compared yet."]
     runs = eligible[eligible["group"].isin(table["group"])]
     most, error = float(runs["epochs"].max()), eligible["standard_error"].median()
+    bags = _has_bags(runs)
     said = [
-        f"Models have up to {big(runs['parameters'].max())} parameters; the paper's have "
-        f"{PAPER_SIZES}. Size and sign of an effect may differ there.",
+        f"Models have up to {big(runs['parameters'].max())} parameters"
+        + (f"; the paper's have {PAPER_SIZES}" if bags else "")
+        + ". Size and sign of an effect may differ in larger ones.",
         "Intervals are over seeds and do not cover other texts"
         + ("." if pd.isna(error) else f"; one evaluation's standard error is {error:.3f} nats."),
         _seeds(table),
-        "Superposition read up to "
-        f"{table['data_multiplier'].max():.3g} times the text of its baseline.",
     ]
+    if bags:
+        text = f"{table['data_multiplier'].max():.3g} times the text of its baseline"
+        said.append(f"Superposition read up to {text}.")
     if not summary.sweeps:
         said.append("The learning rate was not swept: at another the arms may stand otherwise.")
     elif all(sweep.followed for sweep in summary.sweeps):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -64,7 +65,10 @@ def excluded(summary: Summary) -> Grid:
 
 def runs(summary: Summary, to: Path) -> Grid:
     def link(row: Row) -> Entry:
-        return Entry(row["run_id"], link=Path(os.path.relpath(row["folder"], to)).as_posix())
+        if not Path(row["folder"]).is_dir():  # the runs of an archive have no folders
+            return Entry(row["run_id"])
+        # Quoted, no name can be a link of another kind, such as `javascript:…`.
+        return Entry(row["run_id"], link=quote(Path(os.path.relpath(row["folder"], to)).as_posix()))
 
     columns: dict[str, Callable[[Row], Entry | str]] = {
         "run": link,

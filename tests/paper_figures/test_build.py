@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from tests.analysis.made_runs import config, write_run
-from tst_study.analysis.tables.source import load
+from tst_study.analysis.summary import summarise
+from tst_study.analysis.tables.archive import add_to_archive
+from tst_study.analysis.tables.source import load, read_tables
 from tst_study.errors import UserError
 from tst_study.paper_figures.build import Built, build
 from tst_study.paper_figures.catalogue import catalogue, find
@@ -20,6 +23,7 @@ from tst_study.paper_figures.item import Item
 from tst_study.paper_figures.picture import Picture
 from tst_study.paper_figures.report import reproduction
 from tst_study.paper_figures.report.answer import lead
+from tst_study.paper_figures.report.sections import runs
 from tst_study.paper_figures.sources import Sources
 from tst_study.paper_figures.style import PALETTE
 
@@ -116,6 +120,16 @@ def test_the_report_says_ties_limits_and_links_to_runs(study: Path, built: Built
     links = re.findall(r'<td[^>]*><a href="([^"]+)">', page)
     assert len(links) == len(built.sources.summary.tables.runs)
     assert all((built.to / link / "run.json").is_file() for link in links)
+
+
+def test_no_name_of_a_run_is_a_link_of_another_kind(tmp_path: Path) -> None:
+    write_run(tmp_path, config(0), 3.5, folder="javascript:alert(1)")
+    ((entry, *_),) = runs(summarise(read_tables(tmp_path)), tmp_path).rows
+    assert entry.link == "javascript%3Aalert%281%29"
+    assert (tmp_path / unquote(entry.link) / "run.json").is_file()
+    add_to_archive(tmp_path / "kept", read_tables(tmp_path))
+    ((entry, *_),) = runs(summarise(read_tables(tmp_path / "kept")), tmp_path).rows
+    assert entry.link is None
 
 
 def test_the_report_of_a_broken_study_names_what_is_wrong(tmp_path: Path) -> None:
