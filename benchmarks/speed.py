@@ -85,8 +85,8 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
 
 
 def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
-    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own fused
-    loss. Memory is without the gradients of hidden states and head, which all must have."""
+    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own loss in
+    chunks. Memory is without the gradients of hidden states and head, which all must have."""
     positions, width, vocabulary, bag_size = map(int, size.split("x"))
     torch.manual_seed(0)
     hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
@@ -109,7 +109,9 @@ def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32")
     if hasattr(F, "linear_cross_entropy"):  # torch 2.13
 
         def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-            return F.linear_cross_entropy(rows, weight, targets, reduction="none")
+            # Without options it makes all logits at once.
+            chunked = torch.nn.LinearCrossEntropyOptions()
+            return F.linear_cross_entropy(rows, weight, targets, reduction="none", options=chunked)
 
         candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
 

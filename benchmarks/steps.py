@@ -62,6 +62,7 @@ class PackageSteps:
         self.model = build_model(config)
         if compiler is not None:
             compile_layers(self.model.decoder.layers, compiler)
+            self.model.compiled_loss = device.type == "cuda"  # as `train` does
         self.data_parallel = GradientBuffers(self.model, layout_of(config))
         self.optimizer = ModelOptimizer(self.data_parallel, config.optimizer)
 

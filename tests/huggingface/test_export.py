@@ -32,7 +32,7 @@ from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
-from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
 from tst_study.superposition.steps import NEXT_TOKEN

@@ -2,8 +2,8 @@
 
 torch describes a checkpoint's tensors in a pickle (`.metadata`) and would call whatever function
 that names. Here the description may only use the classes of which torch makes one, may fill only
-objects that it has just made, may list tensors but no other objects, and may point to files of the checkpoint's own folder alone. torch
-reads only what has passed these checks.
+objects that it has just made, may list tensors but no other objects, and may point to files of the
+checkpoint's own folder alone. torch reads only what has passed these checks.
 """
 
 import pickle

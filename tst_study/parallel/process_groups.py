@@ -22,7 +22,11 @@ from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
-from tst_study.model.cpu_backend import working_on
+from tst_study.model.megatron_patches import (
+    forget_groups,
+    one_group_for_the_same_ranks,
+    working_on,
+)
 from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
@@ -149,7 +153,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         with working_on(device):
             check(config, dist.get_world_size())
             parallel = layout_of(config)
-            with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
+            with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,
                     pipeline_model_parallel_size=parallel.pipeline,
@@ -172,10 +176,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         mine = mine and device.type != "cuda"
         raise
     finally:
-        parallel_state.destroy_model_parallel()
-        # Megatron holds on to some groups; freed after a fork, they would hang the process.
-        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
-        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+        forget_groups()
         if mine:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
@@ -193,30 +194,6 @@ def with_layout(config: Config) -> Choice:
     here = rank_variable("LOCAL_WORLD_SIZE", ranks)
     memory = psutil.virtual_memory().total // here
     return resolve(config, ranks, memory, on_gpu=False, per_node=here)
-
-
-@contextmanager
-def _groups_shared_by_ranks() -> Iterator[None]:
-    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
-
-    It makes some 20 groups, most of them of the same ranks. With gloo each has a thread that wakes
-    a hundred times a second and two more, which a small model's training feels; nccl wants
-    communicators of their own for what overlaps.
-    """
-    original = parallel_state.create_group
-    groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
-
-    def create_group(ranks: list[int], **settings: Any) -> Any:
-        key = tuple(ranks)
-        if key not in groups:
-            groups[key] = original(ranks, **settings)
-        return groups[key]
-
-    parallel_state.create_group = create_group
-    try:
-        yield
-    finally:
-        parallel_state.create_group = original
 
 
 def choose_device(execution: Execution) -> torch.device:
