@@ -22,7 +22,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipelining
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
-from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.model.megatron_patches import cuda_means_cpu
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import built, tiny

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -119,7 +120,7 @@ def test_weights_that_change_are_arguments_of_compiled_code() -> None:
         return module
 
     for weighting in (((1.0, 1.0, 1.0, 1.0), (1.0, 0.0, 0.0, 0.0)), lambda i: (1.0, i, 0.0, 1.0)):
-        graphs, method, table = 0, tst(weighting=weighting), nn.Embedding(WORDS, WORDS)
+        graphs, method, table = 0, deepcopy(tst(weighting=weighting)), nn.Embedding(WORDS, WORDS)
 
         def loss(tokens: Tensor, step: int, own: Superposition = method) -> Tensor:
             return own.loss(own.embed(table, tokens[:, :-1], step), tokens[:, 1:], step)  # noqa: B023
