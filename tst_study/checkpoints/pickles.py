@@ -47,6 +47,7 @@ _CLASSES = {
 
 class _DescriptionUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        module = module.removesuffix("._local")  # of pathlib, in pickles of Python 3.13
         if name not in _CLASSES.get(module, ()):
             raise UserError(
                 f"it would run {module}.{name}, which no checkpoint needs; it is refused, and "
