@@ -35,32 +35,47 @@ def import_(
         typer.Option(metavar="COLUMN=KEY", help="What the log calls one of our columns."),
     ] = None,
     unit: Annotated[
-        str, typer.Option(help="Of the losses: nats, bits, bits-per-byte or perplexity.")
-    ] = "nats",
+        list[str] | None,
+        typer.Option(
+            metavar="[COLUMN=]UNIT",
+            help="Of the losses: nats, bits, bits-per-byte or perplexity; nats by default.",
+        ),
+    ] = None,
+    arm_from: Annotated[
+        str | None, typer.Option(help="`folder`: a run's folder is called after its arm.")
+    ] = None,
+    steps_from: Annotated[int, typer.Option(help="What the log calls its first step: 1 or 0.")] = 1,
 ) -> None:
-    """Turn logs of other trainers into an archive."""
-    from tst_study.analysis.tables.archive import add_to_archive, read_archive
+    """Turn logs of other trainers, or tables of finished runs, into an archive."""
+    from tst_study.analysis.tables.archive import add_to_archive
     from tst_study.analysis.tables.imports import import_logs, pairs, write_template
     from tst_study.analysis.wording import number
     from tst_study.errors import UserError
+    from tst_study.text import printable
 
     if (to is None) is (template is None):
         raise UserError("import: give either --to ARCHIVE or --template FILE")
     columns = pairs(column, "--column")
     if template is not None:
-        count = write_template(template, sources, columns)
+        count = write_template(template, sources, columns, arm_from)
         print(f"{template}: a row for each of {number(count, 'run')}; fill it in for --facts")
     if to is not None:
-        found = import_logs(sources, pairs(given, "--set"), facts, columns, unit)
+        found = import_logs(
+            sources,
+            pairs(given, "--set"),
+            facts,
+            columns,
+            unit or ["nats"],
+            arm_from=arm_from,
+            steps_from=steps_from,
+        )
         for line in found.problems:
-            print(line)
-        there = list(read_archive(to).runs["run_id"]) if (to / "runs.parquet").is_file() else []
-        written = add_to_archive(to, found)
-        kept = set(there).difference(written)
+            print(printable(line))
+        added = add_to_archive(to, found)
         print(
-            f"{to}: {number(len(written), 'run')} written"
-            + f", {len(there) - len(kept)} of them in place of earlier ones, {len(kept)} kept"
-            * bool(there)
+            f"{to}: {number(len(added.written), 'run')} written"
+            + f", {len(added.replaced)} of them in place of earlier ones, {len(added.kept)} kept"
+            * bool(added.replaced or added.kept)
         )
 
 
@@ -155,7 +170,7 @@ def analyse(
         huber=huber,
     )
     if as_json:
-        print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
+        print(answer.to_json())
     else:
         for line in answer.lines():
             print(line)

@@ -23,6 +23,7 @@ from tst_study.analysis.tables.eligible import eligible
 from tst_study.analysis.tables.source import Folders, read_tables
 from tst_study.analysis.verdict.comparison import compare
 from tst_study.analysis.verdict.matched import matched_answer
+from tst_study.analysis.wording import number
 from tst_study.errors import UserError, one_of
 from tst_study.text import amount
 
@@ -77,6 +78,10 @@ def ask(
     if source.runs.empty:
         raise UserError(source.problems[0])
     marks = dict(zip(source.runs["run_id"], source.runs["fingerprint"], strict=True))
+    kept, excluded = eligible(source.runs)
+    if kept.empty and question != "comparison":
+        reasons = pd.Series([one["reason"] for one in excluded]).value_counts()
+        raise UserError(f"{number(int(reasons.iloc[0]), 'run')} left out: {reasons.index[0]}")
     return of_runs(source, marks, **more)
 
 

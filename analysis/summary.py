@@ -16,6 +16,7 @@ from tst_study.analysis.verdict.matched import EQUAL_LOSS, matched
 from tst_study.analysis.verdict.planned import arms, on_the_way, since
 from tst_study.analysis.verdict.question import Question, questions_of
 from tst_study.analysis.wording import bounds, left_out, number, verdict_lines
+from tst_study.text import printable
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Summary:
         text.extend(sweep.sentence() for sweep in self.sweeps)
         text.extend(left_out(self.comparison.excluded))
         text.extend(f"Problem: {problem}" for problem in self.tables.problems)
-        return text
+        return list(map(printable, text))
 
 
 def _equal_loss(row: Mapping[str, Any]) -> str:

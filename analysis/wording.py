@@ -67,10 +67,16 @@ def group_details(runs: pd.DataFrame) -> str:
     return said
 
 
-def gain(row: Mapping[str, Any], digits: int = 3) -> str:
-    """`+0.155 [+0.124, +0.186]`; without an interval where one seed allows none."""
+def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
+    """Return `+0.155 [+0.124, +0.186]`, or the gain alone where one seed allows no interval.
+
+    digits: decimals; three, and four where three would leave one digit of the interval's width.
+    """
     if pd.isna(row["gain"]):
         return "–"
+    if digits is None:
+        size = abs(row["gain"]) if pd.isna(row["low"]) else row["high"] - row["low"]
+        digits = 4 if size < 0.01 else 3
     mean = signed(row["gain"], digits)
     if pd.isna(row["low"]):
         return mean

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from benchmarks.measuring import device_name, machine_facts, measured
 from benchmarks.steps import Compiler, PackageSteps, plain_step, step_config
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.cost.compute import count_flops
 from tst_study.cost.devices import peak_flops
 from tst_study.cost.memory import estimate_memory
-from tst_study.model.model import superposition_objective
 from tst_study.parallel.process_groups import process_groups
 from tst_study.process.host import keep_freed_memory
 from tst_study.superposition import linear_bag_loss
@@ -66,7 +66,7 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
         if "package" in who:
             ours = PackageSteps(config, ranks.device, compiler)
             candidates["baseline"] = ours.step()
-            candidates["superposed"] = ours.step(superposition_objective(config.superposition))
+            candidates["superposed"] = ours.step(plan_phases(config).objective(0))
         if "plain" in who:
             candidates["plain PyTorch"] = plain_step(config, ranks.device, compiler)
         rows = measured(candidates, repeats, device)
@@ -85,8 +85,8 @@ def steps(config: Config, who: Sequence[str], compiler: Compiler | None, repeats
 
 
 def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32") -> Rows:
-    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own fused
-    loss. Memory is without the gradients of hidden states and head, which all must have."""
+    """The head and one plain cross-entropy; ours with s = 1 and the size's s; torch's own loss in
+    chunks. Memory is without the gradients of hidden states and head, which all must have."""
     positions, width, vocabulary, bag_size = map(int, size.split("x"))
     torch.manual_seed(0)
     hidden = torch.randn(1, positions, width, device=device, dtype=getattr(torch, dtype))
@@ -109,7 +109,9 @@ def losses(size: str, repeats: int, device: str = "cpu", dtype: str = "float32")
     if hasattr(F, "linear_cross_entropy"):  # torch 2.13
 
         def fused(rows: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-            return F.linear_cross_entropy(rows, weight, targets, reduction="none")
+            # Without options it makes all logits at once.
+            chunked = torch.nn.LinearCrossEntropyOptions()
+            return F.linear_cross_entropy(rows, weight, targets, reduction="none", options=chunked)
 
         candidates[f"torch's, s={bag_size}"] = ours(labels, bag_size, cross_entropy=fused)
 

@@ -171,7 +171,9 @@ def _type(field: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
-    words = {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
+    words = {"string": "text", "boolean": "true or false", "object": "table"}.get(
+        field["type"], field["type"]
+    )
     for bound, sign in BOUNDS.items():
         # Largest values in the thousands only keep typing errors out.
         if bound in field and not (sign in "≤<" and field[bound] > 1000):

@@ -29,6 +29,8 @@ TORCH_HALF = (
     "tst_study.checkpoints.reader",
     "tst_study.checkpoints.writer",
     "tst_study.train",
+    "tst_study.batches",
+    "tst_study.bookkeeping",
     "tst_study.evaluation.domains",
     "tst_study.evaluation.evaluate",
     "tst_study.evaluation.run",

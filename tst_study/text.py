@@ -21,6 +21,22 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def is_file_name(text: str) -> bool:
+    """Whether a text can be the name of a folder, and of nothing outside of its parent folder."""
+    return (
+        0 < len(text.encode(errors="replace")) <= 200
+        and text.isprintable()
+        and not {"/", "\\"} & set(text)
+        and text.strip(". ") != ""
+    )
+
+
+def short(value: object) -> str:
+    """A value for an error message, in at most 80 characters."""
+    text = repr(value) if len(str(value)) < 10_000 else repr(str(value)[:80])
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def in_markdown(text: str) -> str:
     """As a cell of a Markdown table: no HTML, no further cell, no further line."""
     return " ".join(text.replace("<", "&lt;").replace("|", "/").splitlines())

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from tst_study.config.schema import Config, DeviceName, Superposition
+from tst_study.config.schema import Config, DeviceName, SuperposedPhase
 from tst_study.errors import UserError, one_of
 from tst_study.experiments.corpora import PREPARED, place
 from tst_study.experiments.studies import (
@@ -54,7 +54,7 @@ def load(
     folders = {name: place(recipe, made_in) for name, recipe in recipes.items()}
     moved = {str(PREPARED / name): str(folder) for name, folder in folders.items()}
 
-    def make(setting: Setting, arm: Superposition = BASELINE, seed: int = 0) -> Config:
+    def make(setting: Setting, arm: SuperposedPhase = BASELINE, seed: int = 0) -> Config:
         """With its corpora where they lie and on the device asked for."""
         run = setting.config(name, arm, seed)
         corpora = tuple(

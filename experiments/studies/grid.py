@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tst_study.analysis.verdict.question import Question
-from tst_study.config.schema import Config, Superposition
+from tst_study.config.schema import Config, SuperposedPhase
 from tst_study.experiments.corpora import Recipe
 from tst_study.experiments.studies.scales import SCALES, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
 from tst_study.experiments.study import Results, best_of
 
-Make = Callable[[Setting, Superposition, int], Config]
+Make = Callable[[Setting, SuperposedPhase, int], Config]
 """A set-up's run of this arm and seed, as a study has it trained."""
 
 
@@ -22,7 +22,7 @@ class Part:
     """Every arm on every set-up with every seed."""
 
     settings: tuple[Setting, ...]
-    arms: tuple[Superposition, ...]
+    arms: tuple[SuperposedPhase, ...]
     seeds: range = range(1)
 
     def runs(self, make: Make, results: Results | None = None) -> list[Config]:
@@ -44,7 +44,7 @@ class Choice:
 
     candidates: tuple[Setting, ...]
     then: Callable[[Setting], Sequence[Part]]
-    arms: tuple[Superposition, ...] = (BASELINE,)
+    arms: tuple[SuperposedPhase, ...] = (BASELINE,)
     """What each candidate trains; the baselines alone choose."""
     seeds: range = range(1)
 
@@ -74,8 +74,8 @@ class Tuning:
 
     ladders: tuple[tuple[Setting, ...], ...]
     """Set-ups with rising rates, by ladder."""
-    arms: tuple[Superposition, ...]
-    then: Callable[[Mapping[Superposition, Setting]], Sequence[Part | Tuning]]
+    arms: tuple[SuperposedPhase, ...]
+    then: Callable[[Mapping[SuperposedPhase, Setting]], Sequence[Part | Tuning]]
     """What follows, given every arm's best set-up; the arm with the lowest loss comes first."""
     seeds: range = range(1)
     extensions: int = 2
@@ -83,7 +83,7 @@ class Tuning:
     def runs(self, make: Make, results: Results) -> list[Config]:
         """The candidates; once these are settled, what follows as well."""
         tried: list[Config] = []
-        best: dict[Superposition, tuple[float, Setting]] = {}
+        best: dict[SuperposedPhase, tuple[float, Setting]] = {}
         for arm in self.arms:
             found = [self._climbed(ladder, arm, make, results, tried) for ladder in self.ladders]
             settled = [one for one in found if one is not None]
@@ -101,7 +101,7 @@ class Tuning:
     def _climbed(
         self,
         ladder: tuple[Setting, ...],
-        arm: Superposition,
+        arm: SuperposedPhase,
         make: Make,
         results: Results,
         tried: list[Config],
@@ -150,17 +150,17 @@ class Declared:
 
 
 def against_baseline(
-    setting: Setting, arms: Iterable[Superposition], seeds: range = range(1)
+    setting: Setting, arms: Iterable[SuperposedPhase], seeds: range = range(1)
 ) -> Part:
     return Part((setting,), (BASELINE, *arms), seeds)
 
 
 def grid(
     bag_sizes: Sequence[int], step_ratios: Sequence[float], **more: object
-) -> list[Superposition]:
+) -> list[SuperposedPhase]:
     """Every s with every r; all r of one s stand together, as they share a trunk."""
     return [
-        Superposition.model_validate({"bag_size": s, "step_ratio": r, **more})
+        SuperposedPhase.model_validate({"bag_size": s, "step_ratio": r, **more})
         for s in bag_sizes
         for r in step_ratios
     ]

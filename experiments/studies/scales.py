@@ -16,7 +16,7 @@ clipping, initialisation and seeds (`tst_study`'s defaults).
 
 from dataclasses import dataclass
 
-from tst_study.config.schema import Parallel, Superposition
+from tst_study.config.schema import Parallel, SuperposedPhase
 from tst_study.experiments.corpora import Books, HubText
 from tst_study.experiments.studies.setting import Setting
 
@@ -31,9 +31,9 @@ FINEWEB_EDU = HubText(
     "meta-llama/Meta-Llama-3-8B",
 )
 
-PAPER_MAIN = Superposition(bag_size=6, step_ratio=0.3)
+PAPER_MAIN = SuperposedPhase(bag_size=6, step_ratio=0.3)
 """The paper's headline setting."""
-SMALL_MAIN = Superposition(bag_size=4, step_ratio=0.25)
+SMALL_MAIN = SuperposedPhase(bag_size=4, step_ratio=0.25)
 """In the middle of what the paper recommends; a pilot on two cores had s = 4, r = 0.2."""
 DCLM = HubText("dclm-llama3", "hf://mlfoundations/dclm-baseline-1.0", "meta-llama/Meta-Llama-3-8B")
 VALIDATION_TOKENS = 8_388_608
@@ -78,7 +78,7 @@ class Scale:
         return self.name == "paper"
 
     @property
-    def main(self) -> Superposition:
+    def main(self) -> SuperposedPhase:
         return PAPER_MAIN if self.is_paper else SMALL_MAIN
 
     def setting_of(self, paper: Setting) -> Setting:

@@ -7,14 +7,14 @@ from tst_study.config.schema import (
     Config,
     DeviceName,
     Parallel,
-    Superposition,
+    SuperposedPhase,
     apply_override,
     from_dict,
 )
 from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.experiments.corpora import PREPARED, Recipe
 
-BASELINE = Superposition()
+BASELINE = SuperposedPhase()
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Setting:
     tags: tuple[str, ...] = ()
     """More words for the runs' names."""
 
-    def config(self, study: str, superposition: Superposition = BASELINE, seed: int = 0) -> Config:
+    def config(
+        self, study: str, superposition: SuperposedPhase = BASELINE, seed: int = 0
+    ) -> Config:
         length = self.logged_as or self.steps
         values: dict[str, Any] = {
             "study": study,
@@ -78,7 +80,7 @@ class Setting:
         values |= {"name": f"{'-'.join(words)}-seed{seed}", "role": method.role}
         return from_dict(values, source="study")
 
-    def label(self, superposition: Superposition) -> str:
+    def label(self, superposition: SuperposedPhase) -> str:
         """As the run table names it at this length."""
         values = {"superposition": superposition.model_dump(), "schedule": {"steps": self.steps}}
         return SuperpositionSetting.from_config(values).label

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tst_study.analysis.verdict.question import Arm, Question
-from tst_study.config.schema import Superposition
+from tst_study.config.schema import SuperposedPhase
 from tst_study.experiments.studies.grid import Declared, Part, Tuning
 from tst_study.experiments.studies.scales import SMALL_MAIN, Scale
 from tst_study.experiments.studies.setting import BASELINE, Setting
@@ -31,8 +31,8 @@ PILOT_SEEDS = {"desktop": range(23, 27)}
 EVALUATIONS = 16
 
 
-def _arm(**more: object) -> Superposition:
-    return Superposition.model_validate({**SMALL_MAIN.model_dump(), **more})
+def _arm(**more: object) -> SuperposedPhase:
+    return SuperposedPhase.model_validate({**SMALL_MAIN.model_dump(), **more})
 
 
 OUTPUT_ONLY = _arm(mode="output_only")
@@ -54,7 +54,7 @@ PREDICTED = {
 """Gains over the tuned baseline in nats, said before the first run."""
 FAMILY, SIZES = "tuned against tuned", "two sizes, as much text per weight"
 
-Chosen = Mapping[Superposition, Setting]
+Chosen = Mapping[SuperposedPhase, Setting]
 
 
 def parts(scale: Scale) -> Sequence[Part | Tuning]:

@@ -13,6 +13,7 @@ from tst_study.analysis.fits.scaling.laws import (
     Base,
     fit_chinchilla,
 )
+from tst_study.analysis.fits.scaling.repetition import Repetition, fit_repetition, worth
 from tst_study.analysis.questions import ask
 from tst_study.errors import UserError
 
@@ -160,3 +161,18 @@ def test_published_multipliers_at_270m_lie_between_two_and_three() -> None:
     (table,) = (rows for title, rows in answer.tables.items() if "multiplier" in title)
     plain = table[table["setting"] == "s = 6, r = 0.3"]
     assert plain["multiplier"].between(2.0, 2.7).all()
+
+
+def test_the_law_of_repeated_text_is_recovered_and_beats_the_null() -> None:
+    """Noise-free runs of one size: six lengths of fresh text, three of a text that is repeated."""
+    tokens = np.array([5e6, 1e7, 2e7, 4e7, 8e7, 1.6e8, 2e7, 4e7, 8e7])
+    unique = np.array([*[2e8] * 6, *[4e6] * 3])
+    law = Repetition(2.5, 1.4, 0.4, 5.0, {})
+    runs = pd.DataFrame({"tokens": tokens, "unique": unique})
+    found = fit_repetition(runs.assign(loss=law.loss(tokens, unique, 5.0)))
+    assert found.constant == pytest.approx(5.0, rel=1e-3)
+    assert [found.floor, found.exponent] == pytest.approx([2.5, 0.4], rel=1e-3)
+    assert found.errors["fitted"] < 1e-4 < found.errors["published"] < found.errors["null"]
+    assert worth(tokens, unique, np.inf).tolist() == tokens.tolist()
+    with pytest.raises(UserError, match="needs 4 and 1"):
+        fit_repetition(runs.assign(loss=3.0).head(6))

@@ -122,6 +122,18 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     assert rows == [{"x": None, "y": 10**22}, {"x": 1.0, "y": 1}]
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_a_run_says_of_itself_never_steers_the_terminal(
+    form: list[str], tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path, config(0), 3.5, state="diverged")
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "message": "\x1b[2J\x9b2J"}))
+    shown = CliRunner().invoke(program(), ["analyse", "--runs", str(tmp_path), *form]).stdout
+    assert "[2J" in shown
+    assert not {"\x1b", "\x9b"} & set(shown)
+
+
 def test_a_notebook_shows_words_and_tables() -> None:
     shown = Answer("q", {"Gains": pd.DataFrame({"gain": [0.25]})}, ("a < b",), {})._repr_html_()
     assert "<p>a &lt; b</p>" in shown

@@ -100,6 +100,13 @@ def poison_description(place: Path, mark: Path) -> None:
     (place / ".metadata").write_bytes(pickle.dumps(Hostile(mark)))
 
 
+def change_a_class(place: Path, mark: Path) -> None:
+    """Every class that it names is one that a description may name."""
+    (place / ".metadata").write_bytes(
+        b"\x80\x04cpathlib\nPosixPath\nN}(\x8c\x07is_file\x8c\x02nou\x86b."
+    )
+
+
 def poison_common(place: Path, mark: Path) -> None:
     torch.save({"common": Hostile(mark)}, place / "common.pt")
 
@@ -133,6 +140,7 @@ def add_an_object(place: Path, mark: Path) -> None:
 
 POISONS = {
     poison_description: ".metadata: it would run ",
+    change_a_class: ".metadata: it would change <class 'pathlib.PosixPath'>",
     poison_common: "damaged, or not to be trusted",
     poison_tensor: "damaged, or not to be trusted",
     lead_out_of_the_folder: "is not a file of this folder",
@@ -162,6 +170,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(
         with pytest.raises(UserError):
             [CheckpointReader(place).read(name) for name in CheckpointReader(place).names]
     assert not mark.exists()
+    assert callable(Path.is_file)
 
 
 def test_the_hostile_pickle_of_these_tests_is_one(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ REFUSALS = [
         (*MIXTURE, "model.experts.feed_forward_size=15"),
         "feed_forward_size = 15 does not divide",
     ),
+    (2, ("tensor=2",), ("superposition.pooling=max",), "pooling = 'max' needs the whole vocab"),
     (2, ("tensor=2",), MUON, 'optimizer.kind = "muon" needs whole matrices on a rank'),
     (2, ('optimizer="distributed"',), MUON, 'optimizer = "distributed": optimizer.kind = "muon"'),
 ]

@@ -301,6 +301,27 @@ def test_a_damaged_result_is_made_again(tmp_path):
     assert {name: (tmp_path / "out" / name).read_bytes() for name in RESULTS} == whole
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, monkeypatch, deleted):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(jsonl(documents(300)))
+    monkeypatch.setattr(module, "PIECE_BYTES", 30_000)
+    make = module._make_piece
+
+    def change_meanwhile(*arguments):
+        source.write_bytes(jsonl(documents(300)) + jsonl(documents(10, 2)))
+        if deleted:
+            source.unlink()
+        return make(*arguments)
+
+    monkeypatch.setattr(module, "_make_piece", change_meanwhile)
+    with pytest.raises(UserError, match=r"a\.jsonl: has been changed or deleted while it was read"):
+        quietly([source], tmp_path / "out")
+    monkeypatch.setattr(module, "_make_piece", make)
+    source.write_bytes(jsonl(documents(300)))
+    assert quietly([source], tmp_path / "out") == quietly([source], tmp_path / "again")
+
+
 @pytest.mark.parametrize("writes", [1, 2, 4, 6, 8])
 def test_a_full_disk_is_a_user_error_and_what_is_finished_is_kept(tmp_path, monkeypatch, writes):
     source = tmp_path / "a.jsonl"

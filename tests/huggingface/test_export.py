@@ -33,11 +33,11 @@ from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
-from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.initialization import shards
+from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 pytest.importorskip("safetensors", reason="exports need tst-study[export]")
 transformers = pytest.importorskip("transformers", reason="exports need tst-study[export]")
@@ -122,6 +122,18 @@ def test_a_large_model_is_split_over_files_and_is_the_same_model(
     assert len(list(split.glob("model-*-of-*.safetensors"))) > 3
     whole, parts = stock_model(llama[1]).state_dict(), stock_model(split).state_dict()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_users_umask_says_who_may_read_an_export(
+    llama: tuple[Path, Path], tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        export(open_run(llama[0]), tmp_path / "to", None)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "to").iterdir()} == {mode}
 
 
 def test_bfloat16_stays_bfloat16(documents: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from tests.tiny_runs import MIXTURE, built, run, tiny
 from tst_study.config import megatron_version
 from tst_study.config.megatron_version import check_megatron_version
 from tst_study.errors import UserError
-from tst_study.model.dispatcher import _Combined, _Copied
 from tst_study.model.experts import RoutingLog
+from tst_study.model.kernels import Combined, Copied, groups_of, sum_of_copies
 
 
 def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
@@ -24,10 +24,10 @@ def test_copies_of_a_position_are_added_in_the_order_of_their_experts() -> None:
     of_copy = torch.randperm(positions * per_token) % positions
     copies_of = torch.argsort(of_copy, stable=True).view(positions, per_token)
     rows = torch.randn(positions, width, requires_grad=True)
-    copies = _Copied.apply(rows, of_copy, copies_of)
+    copies = Copied.apply(rows, of_copy, copies_of)
     assert torch.equal(copies, rows[of_copy])
     scales = torch.randn(len(of_copy), width)
-    combined = _Combined.apply(copies * scales, of_copy, copies_of)
+    combined = Combined.apply(copies * scales, of_copy, copies_of, sum_of_copies)
     (combined**2).sum().backward()
     expected = torch.zeros(positions, width)
     for place, row in enumerate(of_copy):
@@ -57,7 +57,7 @@ def test_nothing_of_a_layer_with_experts_adds_by_index(
         layer = model.decoder.layers[0].mlp
         hidden = torch.randn(8, 2, 16, requires_grad=True)
         with Noted():
-            layer(hidden)[0].sum().backward()
+            layer(hidden).sum().backward()
     assert names == []
 
 
@@ -72,7 +72,7 @@ def test_grouped_experts_are_a_loop_over_experts(
         weights = experts.linear_fc1, experts.linear_fc2
         hidden = torch.randn(sum(tokens), 16, dtype=weights[0].dtype, requires_grad=True)
         shares = torch.rand(sum(tokens), 1)
-        found, _ = experts(hidden, torch.tensor(tokens), shares.squeeze(1))
+        found = experts(hidden, groups_of(torch.tensor(tokens)), shares.squeeze(1))
         plain = []
         for rows, share, into, back in zip(
             hidden.split(tokens), shares.split(tokens), *weights, strict=True
@@ -93,8 +93,8 @@ def recorded(per_token: int, choices: list[Tensor], logits: list[Tensor]) -> Rou
     log.begin_step(12, torch.device("cpu"), recording=True)
     for layer in (1, 2):
         for chosen, scores in zip(choices, logits, strict=True):
-            log.add(layer, chosen, scores)
-            log.add_balance(layer, torch.tensor(2.0 * len(scores)))
+            log.add(layer, chosen.sum(dim=0), scores)
+            log.add_balance(layer, torch.tensor(2.0), len(scores))
     return log
 
 

@@ -11,12 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tst_study.model import kernels
-from tst_study.model.cpu_backend import working_on
-from tst_study.model.kernels import RotaryTable, grouped_product, rms_norm, rotate, swiglu
+from tst_study.model.kernels import (
+    RotaryTable,
+    grouped_product,
+    groups_of,
+    rms_norm,
+    rotate,
+    swiglu,
+)
+from tst_study.model.megatron_patches import working_on
 
 SHAPE = batch, heads, length, head_size = 2, 3, 7, 8
 THETA, EPSILON = 10_000.0, 1e-3
-GROUP_ENDS = torch.tensor([3, 3, 9, 10], dtype=torch.int32)  # the second group is empty
+GROUP_SIZES = torch.tensor([3, 0, 6, 1])
+OF_COPY = torch.tensor([0, 2, 3, 1, 2, 4, 0, 1, 4, 3])
+COPIES_OF = OF_COPY.argsort(stable=True).view(5, 2)
 
 
 def rotation_table() -> Tensor:
@@ -34,8 +43,7 @@ def rotated_as_complex_numbers(x: Tensor) -> Tensor:
 
 
 def product_of_each_group(rows: Tensor, weights: Tensor) -> Tensor:
-    sizes = GROUP_ENDS.diff(prepend=GROUP_ENDS.new_zeros(1)).tolist()
-    groups = zip(rows.split(sizes), weights, strict=True)
+    groups = zip(rows.split(GROUP_SIZES.tolist()), weights, strict=True)
     return torch.cat([group @ weight.T for group, weight in groups])
 
 
@@ -63,9 +71,23 @@ KERNELS = {
         ((length, batch, heads, head_size),),
     ),
     "grouped_product": Kernel(
-        lambda rows, weights: grouped_product(rows, weights, GROUP_ENDS),
+        lambda rows, weights: grouped_product(rows, weights, groups_of(GROUP_SIZES)),
         product_of_each_group,
         ((10, 16), (4, 8, 16)),
+    ),
+    "copied": Kernel(
+        lambda rows: kernels.Copied.apply(rows, OF_COPY, COPIES_OF), lambda x: x[OF_COPY], ((5, 4),)
+    ),
+    "combined": Kernel(
+        lambda rows: kernels.Combined.apply(rows, OF_COPY, COPIES_OF, kernels.sum_of_copies),
+        lambda copies: copies[COPIES_OF].sum(dim=1),
+        ((10, 4),),
+    ),
+    "permuted": Kernel(
+        lambda x: kernels.Permuted.apply(x, COPIES_OF.view(-1), COPIES_OF.view(-1).argsort()),
+        lambda x: x[COPIES_OF.view(-1)],
+        ((10,),),
+        0.0,
     ),
 }
 
@@ -121,8 +143,8 @@ def test_a_group_without_rows_gets_no_gradient_whatever_a_gpus_kernel_leaves_the
         return product
 
     monkeypatch.setattr(F, "grouped_mm", leaving_garbage)
-    weights = random(len(GROUP_ENDS), 4, 8).requires_grad_()
-    grouped_product(random(int(GROUP_ENDS[-1]), 8), weights, GROUP_ENDS).sum().backward()
+    weights = random(len(GROUP_SIZES), 4, 8).requires_grad_()
+    grouped_product(random(10, 8), weights, groups_of(GROUP_SIZES)).sum().backward()
     assert weights.grad is not None
     assert not weights.grad[1].any()
     assert weights.grad[[0, 2, 3]].any(dim=(1, 2)).all()

@@ -18,7 +18,7 @@ from tst_study.config.schema import Config
 from tst_study.model.layers import compile_layers
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 
 def recomputing(model: dict[str, Any], recompute: str, sequences: int, length: int) -> Config:
@@ -88,16 +88,19 @@ EXPERTS = {**SMALL, "experts": {"count": 4, "per_token": 2, "feed_forward_size":
 
 
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "layer"])
-@pytest.mark.parametrize("model", [SMALL, EXPERTS], ids=["dense", "experts"])
-def test_twelve_layers_are_one_graph(model: dict[str, Any], recompute: str) -> None:
+@pytest.mark.parametrize(("model", "parts"), [(SMALL, 1), (EXPERTS, 4)], ids=["dense", "experts"])
+def test_twelve_layers_share_the_graph_of_each_part(
+    model: dict[str, Any], parts: int, recompute: str
+) -> None:
     counter = CompileCounter()
     compiled_steps(recomputing(model, recompute, sequences=2, length=8), counter)
-    assert counter.frame_count == 1
+    assert counter.frame_count == parts
 
 
-def test_compiled_layers_keep_less_too_and_give_the_same_gradients() -> None:
+@pytest.mark.parametrize("model", [SMALL, EXPERTS], ids=["dense", "experts"])
+def test_compiled_layers_keep_less_too_and_give_the_same_gradients(model: dict[str, Any]) -> None:
     kept = {}
-    configs = {name: recomputing({**SMALL, "layers": 3}, name, 4, 32) for name in
+    configs = {name: recomputing({**model, "layers": 3}, name, 4, 32) for name in
                ("none", "feed_forward", "layer")}  # fmt: skip
     _, loss, gradients = compiled_steps(configs["none"], None)
     for name, config in configs.items():

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.distributed.distributed_c10d import _CoalescingManager
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import last_tensors, tiny
 from tst_study.config.schema import Config
+from tst_study.model.layers import Layer
 from tst_study.model.model import SuperposedGPT
 from tst_study.parallel import gradient_buffers
 from tst_study.parallel.gradient_buffers import GradientBuffers
@@ -63,8 +63,8 @@ def trained_in_small_buckets(config: Config, folder: Path) -> dict[str, int]:
         patch.setattr(GradientBuffers, "__init__", kept)
         for owner, method, name, parameters in (
             (SuperposedGPT, "embed", "embedding", lambda model: model.embedding.parameters()),
-            (TransformerLayer, "forward", "layer", lambda layer: layer.parameters()),
-            (SuperposedGPT, "_postprocess", "head", head),
+            (Layer, "forward", "layer", lambda layer: layer.parameters()),
+            (SuperposedGPT, "predict", "head", head),
         ):
             patch.setattr(owner, method, looked_at(getattr(owner, method), name, parameters))
         assert train(config, folder, progress=False) == "done"

@@ -17,14 +17,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.parallel.test_parallel_layouts import EXPERT, SEQUENCE
 from tests.tiny_runs import tiny
+from tst_study.config.phase_plan import plan_phases
 from tst_study.config.schema import Config
 from tst_study.model.initialization import shards
-from tst_study.model.model import empty_model, superposition_objective
+from tst_study.model.model import empty_model
 from tst_study.parallel import process_groups as process_groups_module
 from tst_study.parallel.forward_backward import micro_batches
 from tst_study.parallel.process_groups import process_groups
 from tst_study.superposition import BAG_LOSS_KINDS, linear_loss
-from tst_study.superposition.method import NEXT_TOKEN
+from tst_study.superposition.steps import NEXT_TOKEN
 
 META = torch.device("meta")
 
@@ -77,7 +78,7 @@ def test_no_tensor_of_a_step_is_left_on_the_host(
     with as_rank(0, ranks, config), FakeTensorMode():
         model = empty_model(config)
         model.compiled_loss = True
-        for objective in (superposition_objective(config.superposition), NEXT_TOKEN):
+        for objective in (plan_phases(config).objective(0), NEXT_TOKEN):
             shape = 2, 2, 8 * objective.stride
             ids, labels = torch.zeros(*shape, dtype=torch.int64, device=META)
             counts = objective.count_targets(labels)

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.distributed import run_ranks
 from tst_study import train
+from tst_study.bookkeeping import Bookkeeper
 from tst_study.config import schema as config
 from tst_study.config.schema import Config
 from tst_study.cost.traffic import count_traffic
@@ -203,15 +204,15 @@ def _run_counted(config: Config, folder: Path) -> list[Counts]:
     """Train on this rank: of every step, and of the last row of the log."""
     counted: list[tuple[str, Counts]] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("step", "log_loss"):
-            patch.setattr(train._Trainer, name, _watched(name, counted))
-        patch.setattr(train._Trainer, "evaluate", lambda *unused: True)
+        for owner, name in ((train.Trainer, "step"), (Bookkeeper, "log_loss")):
+            patch.setattr(owner, name, _watched(owner, name, counted))
+        patch.setattr(Bookkeeper, "evaluate", lambda *unused: True)
         train.train(config, folder, progress=False)
     return [counts for name, counts in counted if name == "step"] + [counted[-1][1]]
 
 
-def _watched(name: str, counted: list[tuple[str, Counts]]) -> Any:
-    method = getattr(train._Trainer, name)
+def _watched(owner: type, name: str, counted: list[tuple[str, Counts]]) -> Any:
+    method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:
         with counting() as counts:

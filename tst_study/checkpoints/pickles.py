@@ -1,14 +1,15 @@
 """Reads the pickle that describes a distributed checkpoint without running anything.
 
 torch describes a checkpoint's tensors in a pickle (`.metadata`) and would call whatever function
-that names. Here the description may only use the classes of which torch makes one, may list
-tensors but no other objects, and may point to files of the checkpoint's own folder alone. torch
-reads only what has passed these checks.
+that names. Here the description may only use the classes of which torch makes one, may fill only
+objects that it has just made, may list tensors but no other objects, and may point to files of the
+checkpoint's own folder alone. torch reads only what has passed these checks.
 """
 
 import pickle
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -45,15 +46,33 @@ _CLASSES = {
 }
 
 
-class _DescriptionUnpickler(pickle.Unpickler):
+class _DescriptionUnpickler(pickle._Unpickler):
+    """The Python one, as the one in C cannot be told which objects a pickle may fill."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
         module = module.removesuffix("._local")  # of pathlib, in pickles of Python 3.13
         if name not in _CLASSES.get(module, ()):
-            raise UserError(
-                f"it would run {module}.{name}, which no checkpoint needs; it is refused, and "
-                "nothing in this folder is to be trusted"
-            )
+            raise _refused(f"it would run {module}.{name}")
         return super().find_class(module, name)
+
+    def load_build(self) -> None:
+        """Fill an object. A class, a function or a member of an enumeration is shared by the whole
+        process, which would go on with what the pickle has made of it."""
+        made: Any = self.stack[-2]  # type: ignore[attr-defined]
+        if isinstance(made, type) or not is_dataclass(made):
+            raise _refused(f"it would change {made!r}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def _refused(what: str) -> UserError:
+    return UserError(
+        f"{what}, which no checkpoint needs; it is refused, and nothing in this folder is to be "
+        "trusted"
+    )
 
 
 def read_description(place: str | Path) -> Metadata:

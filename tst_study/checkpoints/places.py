@@ -5,16 +5,27 @@ notice a flipped byte in a tensor, and the run would go on with it.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from tst_study.atomic_files import write_json
 from tst_study.process.host import cores
 
 PREFIX = "step-"
 DIGESTS = "digests.json"
+
+
+class _Digests(TypedDict):
+    sha256: dict[Annotated[str, Field(pattern=r"^[^/]+$")], str]
+    """By the names of files."""
+
+
+_DIGESTS = TypeAdapter(_Digests)
 
 
 def checkpoint_folder(run: Path) -> Path:
@@ -57,7 +68,7 @@ def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
     while other ranks check the rest.
     """
     try:
-        written = json.loads((place / DIGESTS).read_bytes())["sha256"]
+        written = _DIGESTS.validate_json((place / DIGESTS).read_bytes())["sha256"]
         names = sorted(written)[part::parts]
         found = digests_of(place, names)
     except FileNotFoundError as error:
@@ -65,7 +76,7 @@ def damage(place: Path, part: int = 0, parts: int = 1) -> str | None:
         return None if missing == DIGESTS else f"{missing} is missing"
     except OSError as error:
         return f"{Path(error.filename).name}: {error.strerror}"
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return f"{DIGESTS} is not what was written"
     changed = [name for name in names if found[name] != written[name]]
     return f"{changed[0]} is not what was written" if changed else None

@@ -7,10 +7,11 @@ from typing import Any
 
 from tst_study.checkpoints.places import checkpoint_place, checkpoint_steps, damage
 from tst_study.config.identity import prefix_form, shared_until
-from tst_study.config.phase_plan import Phase, is_annealed, plan_phases
+from tst_study.config.phase_plan import is_annealed, plan_phases
 from tst_study.config.schema import Config, ForkPoint, Model, from_dict, of_record
 from tst_study.errors import UserError
 from tst_study.record.reader import RunHeader, read_header, read_status
+from tst_study.superposition.steps import Phase
 
 
 @dataclass(frozen=True)

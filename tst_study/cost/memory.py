@@ -13,7 +13,7 @@ from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
 from tst_study.config.schema import Config, Model, Parallel
 from tst_study.cost.compute import count_parameters
 from tst_study.cost.parallel_layout import data_ranks, layout_of, stage_layers
-from tst_study.superposition.loss_kinds import LINEAR_KINDS
+from tst_study.superposition.loss_kinds import loss_of
 from tst_study.superposition.row_chunks import GPU_CHUNK_ELEMENTS, rows_with_head
 
 UNEVEN_LOAD = 1.5
@@ -202,7 +202,7 @@ def _head(config: Config, parallel: Parallel, positions: int, width: int, on_gpu
     """Logits and their gradient, that of the head's matrix, and those of its input."""
     hidden = config.model.hidden_size
     vocabulary = config.model.vocabulary_size // parallel.tensor
-    in_one_pass = parallel.tensor == 1 and config.superposition.loss in LINEAR_KINDS
+    in_one_pass = parallel.tensor == 1 and loss_of(config.superposition.loss).in_one_pass
     if in_one_pass or not on_gpu:
         chunk = rows_with_head(positions, vocabulary, on_gpu=on_gpu) * vocabulary
     else:

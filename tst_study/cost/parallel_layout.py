@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator
 
 from tst_study.config.optimizer_kinds import OPTIMIZER_KINDS
-from tst_study.config.schema import Config, Model, Parallel
+from tst_study.config.schema import Config, Model, Parallel, to_dict
+from tst_study.config.superposition_setting import SuperpositionSetting
 from tst_study.cost.compute import count_parameters
 from tst_study.errors import UserError
 
@@ -136,6 +137,9 @@ def _problems(config: Config, parallel: Parallel, ranks: int) -> Iterator[tuple[
             yield "optimizer", reason
         if tensor > 1:
             yield "tensor", reason
+    for ablation, value in SuperpositionSetting.from_config(to_dict(config)).ablations:
+        if tensor > 1 and not ablation.is_sharded(value):
+            yield "tensor", f"{ablation.key} = {value!r} needs the whole vocabulary on a rank"
     if parallel.overlap_weights and not (distributed and parallel.overlap_gradients):
         reason = 'it needs the shares of optimizer = "distributed" and the buckets of'
         yield "overlap_weights", f"{reason} overlap_gradients"

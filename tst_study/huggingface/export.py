@@ -184,7 +184,8 @@ def write_weights(
             said = re.search(r"os error (\d+)", str(error))
             code = int(said[1]) if said else errno.EIO
             raise OSError(code, os.strerror(code)) from error
-        (to / file).chmod(0o644)  # the library's files are for their owner alone
+        # The library's files are for their owner alone; the user's umask decided on the folder.
+        (to / file).chmod(to.stat().st_mode & 0o666)
         del tensors  # before the next file's are read
     if split.is_sharded:
         content = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}

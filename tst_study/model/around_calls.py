@@ -9,7 +9,7 @@ come after it.
 
 **Less memory for more work**: parts of a layer that the backward pass computes again. In the place
 of Megatron's own, which restores random generators that exist only on GPUs; nothing here draws
-random numbers. Inside, a function of its own for each layer would have to be compiled for each.
+random numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.utils.checkpoint import checkpoint
 
 
@@ -42,29 +40,4 @@ class Recomputable:
         call = super().__call__  # type: ignore[misc]
         if not self.recomputed:
             return call(*inputs, **named)
-
-        def forgetful_call(*inputs: Any, **named: Any) -> Any:
-            try:
-                return call(*inputs, **named)
-            finally:
-                _forget(self)  # type: ignore[arg-type]
-
-        again = call if torch.compiler.is_compiling() else forgetful_call
-        return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
-
-
-class RecomputableLayer(AwaitsWeights, Recomputable, TransformerLayer):
-    """Megatron's layer."""
-
-
-def _forget(module: torch.nn.Module) -> None:
-    """Dispatchers keep tensors for the second half of a forward pass, and since 0.19 layers wrap
-    those that they might offload. What they keep of a second forward pass would hold on to
-    everything that it computed."""
-    inside = list(module.modules())
-    dispatchers = [m.token_dispatcher for m in inside if hasattr(m, "token_dispatcher")]
-    for holder in (*inside, *dispatchers):
-        for name, value in vars(holder).items():
-            kept = getattr(value, "tensor", value)
-            if isinstance(kept, torch.Tensor) and kept.requires_grad:
-                setattr(holder, name, None)
+        return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=False, **named)

@@ -1,15 +1,18 @@
-"""The router: Megatron's, with auxiliary losses that no layout changes; and its health."""
+"""The router, with auxiliary losses that no layout changes; and its health."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
-from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.tensor_parallel.mappings import reduce_from_tensor_model_parallel_region
+from megatron.core.transformer.moe.moe_utils import router_gating_linear
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
+
+from tst_study.model.kernels import Copied, Groups, Permuted, groups_of
 
 
 @dataclass
@@ -30,11 +33,6 @@ class RoutingLog:
         if config.num_moe_experts is None:
             return None
         log = cls(config.num_layers, config.num_moe_experts, config.moe_router_topk)
-        # The weight is in the loss already. In this shape, because Megatron's pipeline schedule
-        # writes such a one over it.
-        MoEAuxLossAutoScaler.main_loss_backward_scale = torch.ones(
-            1, device=torch.cuda.current_device()
-        )
         for module in model.modules():
             if isinstance(module, Router):
                 module.log = log
@@ -46,8 +44,9 @@ class RoutingLog:
         shape = self.layers, self.experts + 4
         self._sums = torch.zeros(shape, device=device) if recording else None
 
-    def add(self, layer: int, chosen: Tensor, logits: Tensor) -> None:
-        """`chosen` and `logits` (positions, experts) of one micro-batch; layers count from 1."""
+    def add(self, layer: int, counts: Tensor, logits: Tensor) -> None:
+        """counts (experts,) and logits (positions, experts) of one micro-batch; layers count
+        from 1."""
         if self._sums is None:
             return
         with torch.no_grad():
@@ -55,15 +54,15 @@ class RoutingLog:
             probabilities = (logits - log_sums.unsqueeze(1)).exp()
             entropies = log_sums - (probabilities * logits).sum(dim=1)
             row = self._sums[layer - 1]
-            row[:-4] += chosen.sum(dim=0)
+            row[:-4] += counts
             row[-4] += len(logits)
             row[-3] += entropies.sum()
             row[-2] += log_sums.square().sum()
 
-    def add_balance(self, layer: int, summed: Tensor) -> None:
-        """`summed`: balance loss, without its coefficient, times positions of the micro-batch."""
+    def add_balance(self, layer: int, loss: Tensor, scale: float) -> None:
+        """`scale`: positions of the micro-batch over the loss's coefficient."""
         if self._sums is not None:
-            self._sums[layer - 1, -1] += summed.detach()
+            self._sums[layer - 1, -1] += loss.detach() * scale
 
     def summary(self, *, every_expert: bool) -> dict[str, Any]:
         """Of the step, over all ranks and micro-batches; every rank has to ask.
@@ -99,52 +98,156 @@ def _rounded(values: Tensor) -> Any:
     return [_rounded(row) if row.dim() else round(float(row), 4) for row in values]
 
 
-class Router(TopKRouter):
-    """Megatron's router, its auxiliary losses means over the positions of a whole step.
+class Routes(NamedTuple):
+    """Which experts compute which positions. A position that goes to k experts is copied k times;
+    copies are sorted by expert, and those of an expert by position."""
 
-    In 0.16 the balance loss comes with the positions of only one of a micro-batch's sequences, and
-    it and the z-loss with those of one tensor rank where these share the positions.
+    rows: Tensor
+    """(n·k, d) the copies."""
+    positions: Tensor
+    """(n·k,) the position of each copy."""
+    copies: Tensor
+    """(n, k) the copies of each position, in the order in which the experts' outputs are added."""
+    weights: Tensor
+    """(n·k,) by which the outputs of the experts are weighted, of each copy."""
+    counts: Tensor
+    """(experts,) int32, copies for each expert."""
+    groups: Groups
+    """The same, as grouped products take it."""
+    logits: Tensor
+    """(n, experts) detached, for the log."""
+    balance: Tensor | None
+    """The balance loss of this rank's positions, where one is asked for; for the log."""
+
+
+class Router(torch.nn.Module):
+    """Sends each position to the k experts with the highest scores, weighted by their softmax.
+
+    Auxiliary losses are means over the positions of a whole step, so that no parallel layout
+    changes them: the z-loss (ST-MoE, arXiv 2202.08906, equation 5), and the balance loss of each
+    sequence (Switch, arXiv 2101.03961, equation 4).
     """
 
     log: RoutingLog | None = None
 
-    def routing(self, logits: Tensor, padding_mask: None = None) -> tuple[Tensor, Tensor]:
-        """logits (l / tensor ranks, b, experts) -> weights and choices (positions, experts)."""
-        probabilities, chosen = super().routing(logits, padding_mask)
+    def __init__(
+        self, config: TransformerConfig, layer_number: int, group: dist.ProcessGroup
+    ) -> None:
+        """`group`: ranks that share the positions of a sequence."""
+        super().__init__()
+        self.config, self.layer_number, self.group = config, layer_number, group
+        shape = config.num_moe_experts, config.hidden_size
+        device, dtype = torch.cuda.current_device(), config.params_dtype
+        self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        # Each rank of the group sees a part of the positions: Megatron then sums the gradients.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self.route = route  # or the same function compiled
+
+    def forward(self, hidden: Tensor) -> Routes:
+        """hidden (l / tensor ranks, b, d)."""
+        losses = None
+        if self.training and torch.is_grad_enabled():
+            positions = hidden.shape[0] * hidden.shape[1] * self.group.size()
+            log = self.log
+            step = log.positions if log is not None and log.positions is not None else positions
+            losses = AuxiliaryLosses(
+                self.config.moe_aux_loss_coeff,
+                positions / step,
+                (self.config.moe_z_loss_coeff or 0.0) / step,
+            )
+        per_token = self.config.moe_router_topk
+        routes: Routes = self.route(hidden, self.weight, per_token, losses, self.group)
         if self.training and self.log is not None:
-            self.log.add(self.layer_number, chosen, logits.detach().flatten(0, 1).float())
-        return probabilities, chosen
+            self.log.add(self.layer_number, routes.counts, routes.logits)
+            if losses is not None and routes.balance is not None:
+                scale = positions / losses.balance
+                self.log.add_balance(self.layer_number, routes.balance, scale)
+        return routes
 
-    def attach_and_log_load_balancing_loss(
-        self, activation: Tensor, coefficient: float, loss: Tensor, *more: Any, **named: Any
-    ) -> Tensor:
-        # `loss` is this rank's part of the mean over the micro-batch's sequences.
-        positions = self._positions_of_micro_batch(activation)
-        if self.log is not None:
-            self.log.add_balance(self.layer_number, loss * (positions / coefficient))
-        attached: Tensor = MoEAuxLossAutoScaler.apply(
-            activation, loss * (positions / self._positions_of_step(activation))
-        )
-        return attached
 
-    def apply_z_loss(self, logits: Tensor, padding_mask: None = None) -> Tensor:
-        coefficient = self.config.moe_z_loss_coeff
-        if coefficient is None or not self.training or not torch.is_grad_enabled():
-            return logits
-        total = logits.logsumexp(dim=1).square().sum()
-        attached: Tensor = MoEAuxLossAutoScaler.apply(
-            logits, total * (coefficient / self._positions_of_step(logits))
-        )
-        return attached
+class AuxiliaryLosses(NamedTuple):
+    """What the gradients of a micro-batch's auxiliary losses are scaled by; 0: there is no such
+    loss."""
 
-    def _apply_expert_bias(self, *unused: Any, **named: Any) -> None:
-        """Nothing: no bias balances experts here. Megatron's would have itself compiled first."""
+    balance: float
+    share: float
+    """Positions of the micro-batch over those of the step."""
+    z_loss: float
+    """The coefficient over the positions of the step."""
 
-    def _positions_of_micro_batch(self, rows: Tensor) -> int:
-        sharers = self.tp_group.size() if self.config.sequence_parallel else 1
-        return rows.shape[0] * sharers
 
-    def _positions_of_step(self, rows: Tensor) -> int:
-        if self.log is None or self.log.positions is None:
-            return self._positions_of_micro_batch(rows)
-        return self.log.positions
+def route(
+    hidden: Tensor,
+    weight: Tensor,
+    per_token: int,
+    losses: AuxiliaryLosses | None,
+    group: dist.ProcessGroup,
+) -> Routes:
+    """hidden (l, b, d) and the router's weight (experts, d) -> routes of the n = l·b positions.
+    Scores are computed in float32."""
+    length, sequences = hidden.shape[:2]
+    logits = router_gating_linear(hidden, weight, None, torch.float32).flatten(0, 1)
+    if losses is not None and losses.z_loss:
+        z_loss = logits.logsumexp(dim=1).square().sum() * losses.z_loss
+        logits = _WithLoss.apply(logits, z_loss)
+    recorded = not torch.compiler.is_compiling()  # whose softmax adds the largest first
+    scores, experts = torch.topk(logits, per_token, dim=1, sorted=recorded)
+    weights = torch.softmax(scores, dim=1)
+
+    balance = None
+    if losses is not None and losses.balance:
+        probabilities = torch.softmax(logits, dim=1)
+        likeliest = experts
+        if recorded:
+            # Rounding may tie two probabilities whose scores differ. Recorded runs count these.
+            likeliest = torch.topk(probabilities, per_token, dim=1, sorted=False).indices
+        chosen = _among(likeliest, logits.shape[1]).view(length, -1)
+        # Of each sequence and expert; other ranks of the group have other positions of them.
+        counts = reduce_from_tensor_model_parallel_region(chosen.sum(dim=0), group)
+        masses = probabilities.view(length, -1).sum(dim=0)
+        whole = length * group.size()
+        mean = logits.shape[1] * losses.balance / (per_token * whole * whole)
+        balance = torch.sum(masses * counts) * mean / sequences
+        weights = _WithLoss.apply(weights, balance * losses.share)
+        balance = balance.detach()
+
+    # Copies are counted, which takes a GPU fewer and smaller passes than sorting them. Those of
+    # lower experts come before, and those of an expert for earlier positions.
+    until_here = _among(experts, logits.shape[1]).T.cumsum(dim=1, dtype=torch.int32)
+    counts = until_here[:, -1].contiguous()
+    groups = groups_of(counts)
+    before = (groups.ends - counts).unsqueeze(1) + until_here - 1
+    copies = before.T.gather(1, experts).long()
+    places = copies.flatten()
+    entries = torch.empty_like(places)
+    entries[places] = torch.arange(len(places), device=places.device)
+    positions, copies = entries // per_token, copies.sort(dim=1).values
+    return Routes(
+        rows=Copied.apply(hidden.flatten(0, 1), positions, copies),
+        positions=positions,
+        copies=copies,
+        weights=Permuted.apply(weights.flatten(), entries, places),
+        counts=counts,
+        groups=groups,
+        logits=logits.detach(),
+        balance=balance,
+    )
+
+
+def _among(chosen: Tensor, count: int) -> Tensor:
+    """(n, k) numbers below `count` -> (n, count) whether each is among those of its row."""
+    numbers = torch.arange(count, device=chosen.device)
+    return (chosen.unsqueeze(2) == numbers).any(dim=1)
+
+
+class _WithLoss(torch.autograd.Function):
+    """Adds a loss to the objective without its value: it gets a gradient of one where `output` gets
+    its own."""
+
+    @staticmethod
+    def forward(context: Any, output: Tensor, loss: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.new_ones(())

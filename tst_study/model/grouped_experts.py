@@ -16,7 +16,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.model.kernels import grouped_product, swiglu
+from tst_study.model.kernels import Groups, grouped_product, weighted_swiglu
 
 
 class GroupedExperts(MegatronModule):
@@ -29,17 +29,15 @@ class GroupedExperts(MegatronModule):
         self,
         experts: int,
         config: TransformerConfig,
-        submodules: None = None,
-        pg_collection: ProcessGroupCollection | None = None,
-        **unused: Any,
+        groups: ProcessGroupCollection,
     ) -> None:
         """`experts`: how many of them this rank holds."""
         super().__init__(config)
-        assert pg_collection is not None
-        self.groups = pg_collection
-        width = config.moe_ffn_hidden_size // pg_collection.expt_tp.size()
+        self.groups = groups
+        width = config.moe_ffn_hidden_size // groups.expt_tp.size()
         self.linear_fc1 = self._stacked(experts, 2 * width, config.hidden_size)
         self.linear_fc2 = self._stacked(experts, config.hidden_size, width)
+        self.activation = weighted_swiglu  # or the same function compiled
 
     def _stacked(self, *shape: int) -> torch.nn.Parameter:
         data = torch.empty(
@@ -52,15 +50,10 @@ class GroupedExperts(MegatronModule):
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         return parameter
 
-    def forward(
-        self, hidden: Tensor, tokens_per_expert: Tensor, probabilities: Tensor
-    ) -> tuple[Tensor, None]:
-        """hidden (n, d), sorted by expert; tokens_per_expert (experts,); probabilities (n,)."""
-        counts = tokens_per_expert.to(hidden.device, non_blocking=True)
-        ends = counts.cumsum(0).to(torch.int32)
-        inner = swiglu(grouped_product(hidden, self.linear_fc1, ends))
-        weighted = (inner * probabilities.unsqueeze(1)).to(inner.dtype)
-        return grouped_product(weighted, self.linear_fc2, ends), None
+    def forward(self, rows: Tensor, groups: Groups, weights: Tensor) -> Tensor:
+        """rows (n, d), sorted by expert; weights (n,) -> (n, d)."""
+        inner = self.activation(grouped_product(rows, self.linear_fc1, groups), weights)
+        return grouped_product(inner, self.linear_fc2, groups)
 
     def sharded_state_dict(
         self,

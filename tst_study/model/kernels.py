@@ -1,15 +1,15 @@
 """Operations of a layer with a backward pass of our own, each where autograd's walks over memory
-more often or refuses: RMSNorm, the rotary embedding, SwiGLU, and one product per group of rows for
-the experts of a rank. Every one is held to autograd by `tests/model/test_kernels.py`.
+more often, refuses, or adds in no fixed order: RMSNorm, the rotary embedding, SwiGLU, one product
+per group of rows for the experts of a rank, copies of rows and their sums. Every one is held to
+autograd by `tests/model/test_kernels.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 
@@ -47,7 +47,7 @@ class _RMSNorm(torch.autograd.Function):
 class RotaryTable(torch.nn.Module):
     """Cosines and sines of the rotary angles, made once per sequence length.
 
-    In the place of Megatron's RotaryEmbedding, which leaves their computation to every layer.
+    Megatron's RotaryEmbedding leaves their computation to every layer.
     """
 
     def __init__(self, head_size: int, theta: float) -> None:
@@ -55,15 +55,7 @@ class RotaryTable(torch.nn.Module):
         self.head_size, self.theta = head_size, theta
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
-    def get_rotary_seq_len(
-        self, context: Any, block: Any, hidden: Tensor | None, config: TransformerConfig, *more: Any
-    ) -> int:
-        """Positions of a whole sequence, of which this rank's input may be a part."""
-        hidden = hidden if hidden is not None else block.input_tensor
-        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
-        return hidden.shape[0] * parts
-
-    def forward(self, length: int, **unused: Any) -> Tensor:
+    def forward(self, length: int) -> Tensor:
         """(2, l, head_size) float32: cosines, and sines that are negative in the first half."""
         device = torch.device(torch.cuda.current_device())
         if (length, device) not in self._tables:
@@ -141,12 +133,31 @@ class _SwiGLU(torch.autograd.Function):
         return both
 
 
-def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """rows (n, in) of consecutive groups that end at `ends` (groups,) int32, weights
-    (groups, out, in) -> (n, out)."""
+def weighted_swiglu(gate_and_up: Tensor, weights: Tensor) -> Tensor:
+    """(n, 2·f) and weights (n,) float32 -> (n, f): SwiGLU of each row, times its weight."""
+    inner = swiglu(gate_and_up)
+    return (inner * weights.unsqueeze(1)).to(inner.dtype)
+
+
+class Groups(NamedTuple):
+    """Consecutive groups of rows."""
+
+    ends: Tensor
+    """(groups,) int32, the row after the last one of each."""
+    empty: Tensor
+    """(groups,) whether each has no row."""
+
+
+def groups_of(counts: Tensor) -> Groups:
+    """Groups of `counts` (groups,) rows."""
+    return Groups(counts.cumsum(0, dtype=torch.int32), counts == 0)
+
+
+def grouped_product(rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
+    """rows (n, in) of consecutive groups, weights (groups, out, in) -> (n, out)."""
     if rows.shape[0] == 0:  # the grouped kernel takes no empty input
         return rows @ weights.sum(dim=0).T
-    product: Tensor = _GroupedProduct.apply(rows, weights, ends)
+    product: Tensor = _GroupedProduct.apply(rows, weights, *groups)
     return product
 
 
@@ -154,17 +165,75 @@ class _GroupedProduct(torch.autograd.Function):
     """torch's grouped product; its own backward refuses gradients that are not laid out in rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, ends)
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, empty: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights, ends, empty)
         return F.grouped_mm(rows.contiguous(), weights.transpose(1, 2), offs=ends)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weights, ends = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        rows, weights, ends, empty = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         of_rows = F.grouped_mm(gradient, weights, offs=ends)
         of_weights = F.grouped_mm(gradient.T, rows, offs=ends)
         # On some GPUs the kernel leaves a group without rows whatever its memory held before.
-        empty = torch.diff(ends, prepend=ends.new_zeros(1)) == 0
         of_weights.masked_fill_(empty.view(-1, 1, 1), 0.0)
-        return of_rows, of_weights, None
+        return of_rows, of_weights, None, None
+
+
+class Permuted(torch.autograd.Function):
+    """Numbers in another order. A gather has atomic additions for its gradient on a GPU; the
+    gradient of a permutation is the inverse one."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return numbers.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return gradients[0].index_select(0, inverse), None, None
+
+
+class Copied(torch.autograd.Function):
+    """Rows to copies of rows. Its gradient sums the copies of a row in their order, where that of a
+    gather would take another order every time on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, of_copy: Tensor, copies_of: Tensor) -> Tensor:
+        """rows (n, d); of_copy (n·k,) the row of each copy; copies_of (n, k) the copies of each."""
+        ctx.save_for_backward(copies_of)
+        return rows.index_select(0, of_copy)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (copies_of,) = ctx.saved_tensors
+        return sum_of_copies(gradients[0], copies_of), None, None
+
+
+class Combined(torch.autograd.Function):
+    """The other way: the sum of each row's copies. `summed`: `sum_of_copies`, maybe compiled."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, copies: Tensor, of_copy: Tensor, copies_of: Tensor, summed: Any
+    ) -> Tensor:
+        ctx.save_for_backward(of_copy)
+        total: Tensor = summed(copies, copies_of)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (of_copy,) = ctx.saved_tensors
+        return gradients[0].index_select(0, of_copy), None, None, None
+
+
+def sum_of_copies(copies: Tensor, copies_of: Tensor) -> Tensor:
+    """copies (n·k, d) and the copies of each row (n, k) -> (n, d)."""
+    own = copies.index_select(0, copies_of.view(-1)).view(*copies_of.shape, -1)
+    if own.device.type != "cpu":
+        return own.sum(dim=1)
+    total = own[:, 0].clone()  # one after another: the bits of recorded runs
+    for nth in own.unbind(dim=1)[1:]:
+        total += nth
+    return total

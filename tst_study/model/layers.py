@@ -1,6 +1,6 @@
-"""The layer specification: Megatron's layers with our own attention, norm and plain products.
+"""The layers of the model: our attention and norms around Megatron's parallel products.
 
-One specification for CPU and GPU, so that what the tests run is what a cluster runs. Nothing here
+One set of layers for CPU and GPU, so that what the tests run is what a cluster runs. Nothing here
 needs TransformerEngine. Where tensor parallelism is off, its wrappers are stepped around: in small
 models their Python costs as much as the arithmetic.
 """
@@ -8,35 +8,35 @@ models their Python costs as much as the arithmetic.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
-from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
-from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
-from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
+from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
+    TransformerBlock,
     TransformerBlockSubmodules,
     get_num_layers_to_build,
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tst_study.config.schema import Config
 from tst_study.errors import UserError
-from tst_study.model.around_calls import Recomputable, RecomputableLayer
+from tst_study.model.around_calls import AwaitsWeights, Recomputable
 from tst_study.model.dispatcher import Dispatcher
-from tst_study.model.experts import Router
+from tst_study.model.experts import Router, route
 from tst_study.model.grouped_experts import GroupedExperts
-from tst_study.model.kernels import rms_norm, rotate, swiglu
+from tst_study.model.kernels import rms_norm, rotate, sum_of_copies, swiglu, weighted_swiglu
 
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -89,7 +89,7 @@ class RMSNorm(torch.nn.RMSNorm):
         return rms_norm(x, self.weight, self.eps)
 
 
-class _PlainAlone:
+class _SkipTensorParallel:
     """Mixed into Megatron's products over tensor ranks: a plain one where there is one rank."""
 
     def forward(self: Any, input_: Tensor, *more: Any, **named: Any) -> tuple[Tensor, None]:
@@ -98,130 +98,170 @@ class _PlainAlone:
         return super().forward(input_, *more, **named)  # type: ignore[misc]
 
 
-class ColumnLinear(_PlainAlone, ColumnParallelLinear):
+class ColumnLinear(_SkipTensorParallel, ColumnParallelLinear):
     """Split by output features."""
 
 
-class RowLinear(_PlainAlone, RowParallelLinear):
+class RowLinear(_SkipTensorParallel, RowParallelLinear):
     """Split by input features."""
 
 
-class RotarySelfAttention(SelfAttention):
-    """Megatron's projections around rotation and core attention, for training on whole sequences.
+class SelfAttention(MegatronModule):
+    """Causal attention with rotary positions; keys and values may be shared by groups of heads.
 
-    Its own forward pass also serves inference engines; this one is what training needs of it.
+    No mask tensor is made. Dropout is not offered: the paper's runs have none. Parameters have the
+    names, shapes and order of Megatron's own `SelfAttention`.
     """
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: None, rotary_pos_emb: Tensor, **unused: Any
-    ) -> tuple[Tensor, None]:
-        """hidden_states (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+    def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
+        super().__init__(config)
+        self.tp_group = groups.tp
+        self.queries_per_group = config.num_attention_heads // config.num_query_groups
+        queries = config.num_attention_heads * config.kv_channels
+        qkv = queries + 2 * config.num_query_groups * config.kv_channels
+        shared: Any = {
+            "config": config,
+            "bias": False,
+            "skip_bias_add": True,
+            "tp_group": groups.tp,
+        }
+        shared["init_method"] = config.init_method  # not called: see initialization.py
+        # First, as in Megatron: the last bit of a gradient norm depends on the order.
+        self.linear_proj = RowLinear(queries, config.hidden_size, input_is_parallel=True, **shared)
+        self.linear_qkv = ColumnLinear(config.hidden_size, qkv, gather_output=False, **shared)
+        norm = RMSNorm if config.qk_layernorm else IdentityOp
+        self.q_layernorm = norm(config, config.kv_channels, config.layernorm_epsilon)
+        self.k_layernorm = norm(config, config.kv_channels, config.layernorm_epsilon)
+
+    def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
+        rotary: a table of `RotaryTable`."""
+        mixed, _ = self.linear_qkv(hidden)
+        # Of each group: its queries, its key, its value; then (l, b, heads, size).
+        by_group = mixed.unflatten(-1, (-1, self.queries_per_group + 2, self.config.kv_channels))
         query, key, value = (
-            x.permute(1, 2, 0, 3) for x in self.get_query_key_value_tensors(hidden_states)
+            part.flatten(2, 3) for part in by_group.split([self.queries_per_group, 1, 1], dim=3)
         )
-        query, key = rotate(query, rotary_pos_emb), rotate(key, rotary_pos_emb)
-        # Attention walks over the values of one head; in Megatron's order they lie far apart.
-        return self.linear_proj(self.core_attention(query, key, value.contiguous()))
+        query, key = self.q_layernorm(query), self.k_layernorm(key)
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        attended = F.scaled_dot_product_attention(
+            rotate(query, rotary),
+            rotate(key, rotary),
+            # Attention walks over the values of one head; in Megatron's order they lie far apart.
+            value.contiguous(),
+            is_causal=True,
+            enable_gqa=self.queries_per_group > 1,
+        )
+        projected, _ = self.linear_proj(attended.permute(2, 0, 1, 3).flatten(2))
+        return projected
 
 
-class CausalAttention(torch.nn.Module):
-    """Core attention by `scaled_dot_product_attention`, causal, with grouped keys and values.
+class FeedForward(Recomputable, MLP):
+    """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
 
-    No mask tensor is made. Dropout is not offered: the paper's runs have none.
+    def __init__(self, config: TransformerConfig, groups: ProcessGroupCollection) -> None:
+        matrices = MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
+        super().__init__(config, matrices, tp_group=groups.tp)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        gate_and_up, _ = self.linear_fc1(hidden)
+        down, _ = self.linear_fc2(swiglu(gate_and_up))
+        return down
+
+
+class MoE(Recomputable, MegatronModule):
+    """Router, exchange of positions between ranks, and experts."""
+
+    def __init__(
+        self, config: TransformerConfig, layer_number: int, groups: ProcessGroupCollection
+    ) -> None:
+        super().__init__(config)
+        here = config.num_moe_experts // groups.ep.size()
+        numbers = range(groups.ep.rank() * here, (groups.ep.rank() + 1) * here)
+        self.router = Router(config, layer_number, groups.tp)
+        self.dispatcher = Dispatcher(here, list(numbers), config, groups)
+        self.experts = GroupedExperts(here, config, groups)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
+        routes = self.router(hidden)
+        rows = self.experts(*self.dispatcher.dispatch(routes))
+        return self.dispatcher.combine(rows, routes).view_as(hidden)
+
+
+class Layer(AwaitsWeights, Recomputable, MegatronModule):
+    """Attention and feed-forward, each behind a norm and added to what came in.
+
+    Megatron's own TransformerLayer also serves inference, and since 0.20 opens a span of telemetry
+    for each layer, which torch.compile takes for other code (`megatron_patches.py` has the list).
     """
 
     def __init__(
         self,
         config: TransformerConfig,
         layer_number: int,
-        attn_mask_type: AttnMaskType,
-        attention_type: str,
-        softmax_scale: float | None = None,
+        pg_collection: ProcessGroupCollection,
         **unused: Any,
     ) -> None:
-        super().__init__()
-        if attn_mask_type != AttnMaskType.causal or config.context_parallel_size > 1:
-            raise ValueError("CausalAttention: only causal masks and whole sequences")
-        self.scale = softmax_scale
+        """`layer_number`: counted from 1 on this pipeline stage, as TransformerBlock counts."""
+        super().__init__(config)
+        first = get_transformer_layer_offset(config, pp_rank=pg_collection.pp.rank())
+        self.layer_number = first + layer_number
+        shape = config, config.hidden_size, config.layernorm_epsilon
+        self.input_layernorm = RMSNorm(*shape)
+        self.self_attention = SelfAttention(config, pg_collection)
+        self.pre_mlp_layernorm = RMSNorm(*shape)
+        self.mlp: FeedForward | MoE
+        if config.num_moe_experts is None:
+            self.mlp = FeedForward(config, pg_collection)
+        else:
+            self.mlp = MoE(config, self.layer_number, pg_collection)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query (b, heads, l, size), key and value (b, groups, l, size) -> (l, b, heads·size)."""
-        mixed = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            is_causal=True,
-            scale=self.scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-        return mixed.permute(2, 0, 1, 3).flatten(2)
+    def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
+        """hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism; same shape out.
+        rotary: a table of `RotaryTable`."""
+        hidden, normed = self.attend(hidden, rotary)
+        return hidden + self.mlp(normed)
 
-
-class FeedForward(Recomputable, MLP):
-    """Megatron's matrices around our SwiGLU; its own forward pass serves a dozen activations."""
-
-    def __init__(self, config: TransformerConfig, **unused: Any) -> None:
-        matrices = MLPSubmodules(linear_fc1=ColumnLinear, linear_fc2=RowLinear)
-        group = parallel_state.get_tensor_model_parallel_group()
-        super().__init__(config, matrices, tp_group=group)
-
-    def forward(self, hidden_states: Tensor, **unused: Any) -> tuple[Tensor, None]:
-        """hidden_states (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
-        gate_and_up, _ = self.linear_fc1(hidden_states)
-        return self.linear_fc2(swiglu(gate_and_up))
+    def attend(self, hidden: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
+        """The first half of a layer, and the second half's normed input."""
+        hidden = hidden + self.self_attention(self.input_layernorm(hidden), rotary)
+        return hidden, self.pre_mlp_layernorm(hidden)
 
 
-class Mixture(Recomputable, MoELayer):
-    """Megatron's, which makes its dispatcher by a name."""
+class Decoder(TransformerBlock):
+    """The layers of this pipeline stage and, on the last one, the norm behind them. Checkpoints,
+    and which stage has which layers, are Megatron's."""
 
-    def __init__(self, config: TransformerConfig, **named: Any) -> None:
-        parts = MoESubmodules(experts=GroupedExperts, router=Router)
-        super().__init__(config, parts, **named)
-        self.token_dispatcher.__class__ = Dispatcher  # of the same state
+    def __init__(self, config: TransformerConfig, *, pre_process: bool, post_process: bool) -> None:
+        layers = [ModuleSpec(Layer)] * get_num_layers_to_build(config)
+        parts = TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
+        super().__init__(config, parts, pre_process=pre_process, post_process=post_process)
+
+    def forward(self, hidden: Tensor, rotary: Tensor) -> Tensor:
+        """hidden (l, b, d), not read on a stage that is not the first: the schedule has set it."""
+        hidden = hidden if self.pre_process else self.input_tensor
+        for layer in self.layers:
+            hidden = layer(hidden, rotary)
+        return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
 
 
-def compile_layers(layers: Iterable[torch.nn.Module], backend: str = "inductor") -> None:
-    """torch.compile, layer by layer, all by one graph; of a layer with experts its attention alone,
-    since what a router does with the tokens depends on the data and breaks into dozens of graphs.
+def compile_layers(layers: Iterable[Any], backend: str = "inductor") -> None:
+    """torch.compile, part by part, each by one graph for all layers: a dense layer whole; of a
+    layer with experts its attention, routing and activation. Between those, messages and grouped
+    products have sizes that depend on the data.
 
-    What cannot be one graph raises, instead of being left as it is. Only Megatron's messages
+    A part that cannot be one graph raises, instead of being left as it is. Only Megatron's messages
     between tensor ranks have to break it.
     """
     alone = parallel_state.get_tensor_model_parallel_world_size() == 1
+    compiled = partial(torch.compile, backend=backend, fullgraph=alone)
     for layer in layers:
-        has_router = hasattr(getattr(layer, "mlp", None), "router")
-        part: Any = layer.self_attention if has_router else layer
-        part.compile(backend=backend, fullgraph=alone)
-
-
-def block_specification(config: TransformerConfig, layer: ModuleSpec) -> TransformerBlockSubmodules:
-    """This rank's layers and the norm after the last one; without a name for it Megatron would
-    take whatever class is installed."""
-    layers = [layer] * get_num_layers_to_build(config)
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
-
-
-def layer_specification(config: TransformerConfig) -> ModuleSpec:
-    """One layer of the model."""
-    qk_norm = RMSNorm if config.qk_layernorm else IdentityOp
-    return ModuleSpec(
-        module=RecomputableLayer,
-        submodules=TransformerLayerSubmodules(
-            input_layernorm=RMSNorm,
-            self_attention=ModuleSpec(
-                module=RotarySelfAttention,
-                params={"attn_mask_type": AttnMaskType.causal},
-                submodules=SelfAttentionSubmodules(
-                    linear_qkv=ColumnLinear,
-                    core_attention=CausalAttention,
-                    linear_proj=RowLinear,
-                    q_layernorm=qk_norm,
-                    k_layernorm=qk_norm,
-                ),
-            ),
-            self_attn_bda=get_bias_dropout_add,
-            pre_mlp_layernorm=RMSNorm,
-            mlp=FeedForward if config.num_moe_experts is None else Mixture,
-            mlp_bda=get_bias_dropout_add,
-        ),
-    )
+        if not isinstance(getattr(layer, "mlp", None), MoE):
+            layer.compile(backend=backend, fullgraph=alone)
+            continue
+        moe = layer.mlp
+        layer.attend, moe.router.route = compiled(layer.attend), compiled(route)
+        moe.experts.activation = compiled(weighted_swiglu)
+        moe.dispatcher.summed = compiled(sum_of_copies)

@@ -1,63 +1,42 @@
-"""Megatron's GPTModel with the two hooks of superposition: the input fold and the loss."""
+"""The model: Megatron-Core's embedding, blocks and head around our layers, reading and predicting
+bags."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from megatron.core import parallel_state
-from megatron.core.models.gpt import GPTModel
+from megatron.core.enums import ModelType
+from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
 )
 from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
-from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from tst_study.config.phase_plan import PhasePlan
-from tst_study.config.schema import Config, Superposition
+from tst_study.config.schema import Config, Model
 from tst_study.cost.parallel_layout import layout_of, stage_layers
 from tst_study.model.around_calls import AwaitsWeights
-from tst_study.model.cpu_backend import cuda_means_cpu
 from tst_study.model.initialization import initialize
 from tst_study.model.kernels import RotaryTable
-from tst_study.model.layers import block_specification, layer_specification
+from tst_study.model.layers import Decoder
+from tst_study.model.megatron_patches import cuda_means_cpu, mark_split_weights
 from tst_study.superposition import (
-    LINEAR_KINDS,
     bag_embedding,
     bag_log_probabilities,
     bag_loss,
     linear_bag_loss,
-    weighting_at,
 )
-from tst_study.superposition.method import NEXT_TOKEN, Objective, superposed_objective
+from tst_study.superposition.loss_kinds import Pooling
+from tst_study.superposition.steps import NEXT_TOKEN, Objective
 from tst_study.superposition.vocabulary_shard import VocabularyShard
-
-
-def objective_at(config: Config, plan: PhasePlan, step: int) -> Objective:
-    """What the step after `step` steps predicts: bags, the next token, or smoothed labels."""
-    if plan.phase(step) == "superposition":
-        return superposition_objective(config.superposition, step / plan.superposed_steps)
-    smoothing = config.label_smoothing
-    if smoothing is not None and smoothing.covers(step):
-        return replace(NEXT_TOKEN, name="smoothed_token", label_smoothing=smoothing.epsilon)
-    return NEXT_TOKEN
-
-
-def superposition_objective(superposition: Superposition, progress: float = 0.0) -> Objective:
-    """That of a config's section, after the share `progress` of its steps."""
-    weighting = weighting_at(superposition.weighting, progress)
-    return superposed_objective(
-        superposition.bag_size, superposition.mode, superposition.loss, weighting
-    )
 
 
 @dataclass(frozen=True)
@@ -71,14 +50,47 @@ class Targets:
     objective: Objective = NEXT_TOKEN
 
 
-class SuperposedGPT(AwaitsWeights, GPTModel):
-    """An ordinary GPTModel that can read bags and predict bags.
+class SuperposedGPT(AwaitsWeights, LanguageModule):
+    """A decoder that can read bags and predict bags.
 
-    Superposition adds no weights and no state: a checkpoint of it is a GPTModel's.
+    Superposition adds no weights and no state. Parameters are named as Megatron-Core's `GPTModel`
+    names them, and its checkpoints are this model's.
     """
 
     compiled_loss = False
     """Whether torch.compile makes a kernel of what head and loss do beside their products."""
+
+    def __init__(self, config: TransformerConfig, model: Model, length: int) -> None:
+        """This pipeline stage's part. `length`: latent positions of a sequence."""
+        super().__init__(config)
+        self.model_type = ModelType.encoder_or_decoder  # for Megatron's schedule
+        self.pre_process = parallel_state.is_pipeline_first_stage()
+        self.post_process = parallel_state.is_pipeline_last_stage()
+        self.share_embeddings_and_output_weights = model.tied_embeddings
+        if self.pre_process:
+            self.embedding = LanguageModelEmbedding(
+                config, model.vocabulary_size, length, position_embedding_type="rope"
+            )
+        self.rotary = RotaryTable(model.head_size, model.rope_theta)
+        stage = {"pre_process": self.pre_process, "post_process": self.post_process}
+        self.decoder = Decoder(config, **stage)
+        if self.post_process:
+            self.output_layer = ColumnParallelLinear(
+                config.hidden_size,
+                model.vocabulary_size,
+                config=config,
+                init_method=config.init_method,
+                bias=False,
+                gather_output=False,
+                skip_weight_param_allocation=self.pre_process and model.tied_embeddings,
+                tp_group=self.tp_group,
+            )
+        if self.pre_process or self.post_process:
+            self.setup_embeddings_and_output_layer()
+
+    def set_input_tensor(self, tensors: list[Tensor | None]) -> None:
+        """Called by Megatron's schedule with what the stage before has sent."""
+        self.decoder.set_input_tensor(tensors[0])
 
     def forward(self, bags: Tensor, targets: Targets | None = None) -> Tensor:
         """bags (b, l, s) token ids; s = 1 is ordinary text.
@@ -86,72 +98,62 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
         Returns this micro-batch's summand of the step's loss, or the logits (b, l, V / tensor
         ranks) where `targets` is None; on a pipeline stage that is not the last, hidden states.
         """
-        embedded = self.embed(bags) if self.pre_process else None
-        return super().forward(
-            input_ids=None,
-            position_ids=None,
-            attention_mask=None,
-            decoder_input=embedded,
-            labels=targets,
-        )
+        pooling = targets.objective.pooling if targets is not None else "mean"
+        embedded = self.embed(bags, pooling) if self.pre_process else None
+        hidden = self.decoder(embedded, self.rotary(bags.shape[1]))
+        return self.predict(hidden, targets) if self.post_process else hidden
 
-    def embed(self, bags: Tensor) -> Tensor:
+    def embed(self, bags: Tensor, pooling: Pooling = "mean") -> Tensor:
         """(b, l, s) -> (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism."""
         table = self.embedding.word_embeddings
         # Positions first, so that a sequence-parallel rank's share is contiguous.
         bags = bags.transpose(0, 1)
-        if parallel_state.get_tensor_model_parallel_world_size() == 1:
-            return bag_embedding(table.weight, bags)
+        if self.tp_group.size() == 1:
+            return bag_embedding(table.weight, bags, pooling=pooling)
         sequence_parallel = self.config.sequence_parallel
         return bag_embedding(
             table.weight,
             bags,
+            pooling=pooling,
             vocabulary_start=table.vocab_start_index,
             reduce=reduce_scatter_to_sequence_parallel_region
             if sequence_parallel
             else reduce_from_tensor_model_parallel_region,
         )
 
-    def _postprocess(
-        self, hidden_states: Tensor, *more: Any, labels: Targets | None, **named: Any
-    ) -> Tensor:
-        """Megatron's last step: head and loss. hidden_states (l, b, d)."""
-        # Where this rank has the whole vocabulary, head and loss are one pass over rows.
-        if (
-            labels is None
-            or not self.post_process
-            or self.tp_group.size() > 1
-            or labels.objective.label_smoothing
-            or labels.objective.kind not in LINEAR_KINDS
-        ):
-            return super()._postprocess(hidden_states, *more, labels=labels, **named)
+    def predict(self, hidden: Tensor, targets: Targets | None) -> Tensor:
+        """Head and loss: hidden (l, b, d), or (l / tensor ranks, b, d) under sequence parallelism;
+        returns what `forward` returns."""
         tied = self.share_embeddings_and_output_weights
-        return linear_bag_loss(
-            hidden_states,
-            self.shared_embedding_or_output_weight() if tied else self.output_layer.weight,
-            labels.labels,
-            labels.objective.bag_size,
-            weighting=labels.objective.weighting,
-            stride=labels.objective.stride,
-            valid_counts=labels.valid_counts,
-            compiled=self.compiled_loss,
-        )
-
-    def compute_language_model_loss(self, labels: Targets, logits: Tensor) -> Tensor:
-        """Megatron's hook, called by GPTModel.forward; logits (l, b, V / tensor ranks)."""
-        objective = labels.objective
+        weight = self.shared_embedding_or_output_weight() if tied else None
+        # Where this rank has the whole vocabulary, head and loss are one pass over rows.
+        if targets is not None and self.tp_group.size() == 1 and targets.objective.loss.in_one_pass:
+            return linear_bag_loss(
+                hidden,
+                self.output_layer.weight if weight is None else weight,
+                targets.labels,
+                targets.objective.bag_size,
+                weighting=targets.objective.weighting,
+                stride=targets.objective.stride,
+                valid_counts=targets.valid_counts,
+                compiled=self.compiled_loss,
+            )
+        logits, _ = self.output_layer(hidden, weight=weight)
+        logits = logits.transpose(0, 1)
+        if targets is None:
+            return logits.contiguous()
+        objective = targets.objective
         return bag_loss(
-            logits.transpose(0, 1),
-            labels.labels,
+            logits,
+            targets.labels,
             objective.bag_size,
-            kind=objective.kind,
+            kind=objective.loss,
             weighting=objective.weighting,
             stride=objective.stride,
-            valid_counts=labels.valid_counts,
+            valid_counts=targets.valid_counts,
             vocabulary_start=self.tp_group.rank() * logits.shape[-1],
             group=self.tp_group,
-            inplace=not objective.label_smoothing,  # which alone reads the logits once more
-            label_smoothing=objective.label_smoothing,
+            inplace=True,
         )
 
     def next_token_losses(self, ids: Tensor, labels: Tensor) -> Tensor:
@@ -173,7 +175,7 @@ class SuperposedGPT(AwaitsWeights, GPTModel):
 
 
 def transformer_config(config: Config) -> TransformerConfig:
-    """Megatron's configuration of this model and layout."""
+    """Megatron's configuration of this layout, and what its layers and ours ask of the model."""
     model, parallel = config.model, layout_of(config)
     _, last = stage_layers(model, parallel.pipeline)
     dtype = torch.bfloat16 if config.numerics.dtype == "bfloat16" else torch.float32
@@ -185,12 +187,8 @@ def transformer_config(config: Config) -> TransformerConfig:
             "num_moe_experts": model.experts.count,
             "moe_ffn_hidden_size": width,
             "moe_router_topk": model.experts.per_token,
-            # Per sequence, so that it does not depend on how sequences are spread over ranks.
-            "moe_router_load_balancing_type": "seq_aux_loss",
             "moe_aux_loss_coeff": model.experts.balance_loss,
             "moe_z_loss_coeff": model.experts.router_z_loss or None,
-            "moe_router_dtype": "fp32",
-            "moe_token_dispatcher_type": "alltoall",
         }
     return TransformerConfig(
         num_layers=model.layers,
@@ -200,20 +198,15 @@ def transformer_config(config: Config) -> TransformerConfig:
         kv_channels=model.head_size,
         ffn_hidden_size=width,
         layernorm_epsilon=model.norm_epsilon,
-        normalization="RMSNorm",
         qk_layernorm=model.qk_norm,
         gated_linear_unit=True,
-        activation_func=F.silu,
         add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         # Losses are exact sums over a step already: gradients are summed over ranks, not averaged.
         calculate_per_token_loss=True,
         perform_initialization=False,  # by parameter name instead: see initialization.py
-        use_cpu_initialization=False,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         num_layers_in_last_pipeline_stage=last if parallel.pipeline > 1 else None,
@@ -222,12 +215,6 @@ def transformer_config(config: Config) -> TransformerConfig:
         sequence_parallel=parallel.sequence_parallel,
         batch_p2p_sync=False,  # waits for all kernels at every exchange, for torch before 2.0
         deallocate_pipeline_outputs=True,  # the next stage has them
-        gradient_accumulation_fusion=False,  # these fusions need TransformerEngine or Apex
-        masked_softmax_fusion=False,
-        persist_layer_norm=False,
-        apply_rope_fusion=False,
-        moe_permute_fusion=False,
-        moe_router_fusion=False,
         **experts,
     )
 
@@ -241,36 +228,11 @@ def build_model(config: Config) -> SuperposedGPT:
 
 def empty_model(config: Config) -> SuperposedGPT:
     """This rank's part of the model, its weights not filled yet; also on the meta device."""
-    megatron_config = transformer_config(config)
-    layer = layer_specification(megatron_config)
     with cuda_means_cpu():
         model = SuperposedGPT(
-            config=megatron_config,
-            transformer_layer_spec=block_specification(megatron_config, layer),
-            vocab_size=config.model.vocabulary_size,
-            max_sequence_length=config.batch.sequence_length,
-            pre_process=parallel_state.is_pipeline_first_stage(),
-            post_process=parallel_state.is_pipeline_last_stage(),
-            share_embeddings_and_output_weights=config.model.tied_embeddings,
-            position_embedding_type="rope",
-            rotary_base=config.model.rope_theta,
+            transformer_config(config), config.model, config.batch.sequence_length
         )
-    model.rotary_pos_emb = RotaryTable(config.model.head_size, config.model.rope_theta)
-    others = (p for name, p in model.named_parameters() if not name.endswith("router.weight"))
-    device = next(others).device
-    for module in model.modules():
-        if isinstance(module, Router):
-            # Megatron makes it on the CPU and moves it in the first forward pass: after the
-            # optimizer's hooks and main weights were made.
-            moved = torch.nn.Parameter(module.weight.to(device))
-            moved.__dict__.update(module.weight.__dict__)  # marks that Megatron goes by
-            module.weight = moved
-        split = isinstance(
-            module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
-        )
-        if split and module.weight is not None:
-            # Megatron leaves this mark where it draws the weights, which `initialize` does here.
-            module.weight.tensor_model_parallel = True
+    mark_split_weights(model)
     for layer in model.decoder.layers:
         layer.recomputed = config.execution.recompute == "layer"
         layer.mlp.recomputed = config.execution.recompute == "feed_forward"

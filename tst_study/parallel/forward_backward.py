@@ -14,9 +14,9 @@ from megatron.core.pipeline_parallel.schedules import (
 )
 from torch import Tensor
 
-from tst_study.model.cpu_backend import cuda_means_cpu
+from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.model.model import SuperposedGPT, Targets
-from tst_study.superposition.method import Objective
+from tst_study.superposition.steps import Objective
 
 MicroBatch = tuple[Tensor, Targets]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,16 +16,22 @@ import psutil
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from tst_study.config.schema import Config, Execution
 from tst_study.cost.auto_layout import Choice, resolve
 from tst_study.cost.parallel_layout import check, layout_of
 from tst_study.errors import UserError
-from tst_study.model.cpu_backend import working_on
-from tst_study.process.rank_environment import rank_variable
+from tst_study.model.megatron_patches import (
+    forget_groups,
+    one_group_for_the_same_ranks,
+    working_on,
+)
+from tst_study.process.rank_environment import LOOPBACK, rank_variable
 
 T = TypeVar("T")
+AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun where its own process is the one that ranks meet at."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,39 @@ class Ranks:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How this launch computes the steps: settled once, before the trainer is built."""
+
+    config: Config
+    """With its layout."""
+    ranks: Ranks
+    attention: str
+    why_layout: str
+
+    @property
+    def share(self) -> int:
+        """Sequences of a step that this rank computes."""
+        return self.config.batch.sequences // self.ranks.data_size
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.config.execution.micro_batch or self.share
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.ranks.device.type == "cuda"
+
+    @property
+    def compiles(self) -> bool:
+        return self.config.execution.compiles(on_gpu=self.on_gpu)
+
+    def record(self) -> dict[str, str]:
+        """What the launch has decided by itself."""
+        return {"layout_chosen": self.why_layout, "attention": self.attention}
+
+
 @contextmanager
 def process_groups(config: Config) -> Iterator[Ranks]:
     """Set up the groups of `execution.parallel`, and take them down at the end.
@@ -112,7 +153,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         with working_on(device):
             check(config, dist.get_world_size())
             parallel = layout_of(config)
-            with _groups_shared_by_ranks() if device.type == "cpu" else nullcontext():
+            with one_group_for_the_same_ranks() if device.type == "cpu" else nullcontext():
                 parallel_state.initialize_model_parallel(
                     tensor_model_parallel_size=parallel.tensor,
                     pipeline_model_parallel_size=parallel.pipeline,
@@ -135,10 +176,7 @@ def process_groups(config: Config) -> Iterator[Ranks]:
         mine = mine and device.type != "cuda"
         raise
     finally:
-        parallel_state.destroy_model_parallel()
-        # Megatron holds on to some groups; freed after a fork, they would hang the process.
-        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
-        parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+        forget_groups()
         if mine:
             dist.destroy_process_group()
             gc.collect()  # models are reference cycles that hold groups and so their threads
@@ -156,30 +194,6 @@ def with_layout(config: Config) -> Choice:
     here = rank_variable("LOCAL_WORLD_SIZE", ranks)
     memory = psutil.virtual_memory().total // here
     return resolve(config, ranks, memory, on_gpu=False, per_node=here)
-
-
-@contextmanager
-def _groups_shared_by_ranks() -> Iterator[None]:
-    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
-
-    It makes some 20 groups, most of them of the same ranks. With gloo each has a thread that wakes
-    a hundred times a second and two more, which a small model's training feels; nccl wants
-    communicators of their own for what overlaps.
-    """
-    original = parallel_state.create_group
-    groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
-
-    def create_group(ranks: list[int], **settings: Any) -> Any:
-        key = tuple(ranks)
-        if key not in groups:
-            groups[key] = original(ranks, **settings)
-        return groups[key]
-
-    parallel_state.create_group = create_group
-    try:
-        yield
-    finally:
-        parallel_state.create_group = original
 
 
 def choose_device(execution: Execution) -> torch.device:
@@ -219,4 +233,19 @@ def _join(device: torch.device, timeout: timedelta) -> None:
     if alone:
         # No port is opened: nothing can collide with other runs on this machine.
         settings |= {"store": HashStore(), "rank": 0, "world_size": 1}
+    elif os.environ.get("MASTER_ADDR") == LOOPBACK and AGENTS_STORE not in os.environ:
+        settings |= _meet_on_loopback(timeout)
     dist.init_process_group(**settings)
+
+
+def _meet_on_loopback(timeout: timedelta) -> dict[str, Any]:
+    """Where all ranks are on this machine, let them listen on its loopback alone: torch's store
+    would listen on every interface, and anyone who reaches it can have ranks load a pickle."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    rank, ranks = rank_variable("RANK"), rank_variable("WORLD_SIZE")
+    port = int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    store = TCPStore(LOOPBACK, port, ranks, rank == 0, timeout, master_listen_fd=listening)
+    return {"store": store, "rank": rank, "world_size": ranks}

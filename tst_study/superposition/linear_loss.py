@@ -31,7 +31,7 @@ def linear_bag_loss(
     labels: Tensor,
     bag_size: int,
     *,
-    weighting: Weighting = "uniform",
+    weighting: Weighting | Tensor = "uniform",
     stride: int | None = None,
     valid_counts: Tensor | None = None,
     batch_first: bool = False,
@@ -175,6 +175,9 @@ class _LinearMultiHot(torch.autograd.Function):
             torch.mm(gradient, weight, out=grad_hidden[rows])
             if grad_weight.dtype == gradient.dtype:
                 grad_weight.addmm_(gradient.t(), hidden[rows])
+            elif grad_weight.is_cuda:  # where the product itself adds to another type
+                product = gradient.t(), hidden[rows]
+                torch.addmm(grad_weight, *product, out_dtype=dtype, out=grad_weight)
             else:
                 grad_weight += gradient.t() @ hidden[rows]
         ctx.gradients = grad_hidden, grad_weight

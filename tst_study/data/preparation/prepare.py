@@ -18,6 +18,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,9 @@ DOCUMENT = np.dtype([("sha256", "V32"), ("text_bytes", "i8"), ("tokens", "i4"), 
 def prepare(request: Request, to: str | Path, *, progress: bool = True) -> Manifest:
     """Tokenise a corpus into a folder of Megatron token files, and return its manifest.
 
-    Raises `UserError` where an input cannot be read, the folder holds something else, the disk is
-    full, or no document is left for one of the splits. Finished pieces are kept. Of two calls at
-    once the second waits for the first.
+    Raises `UserError` where an input cannot be read or changes meanwhile, the folder holds
+    something else, the disk is full, or no document is left for one of the splits. Finished pieces
+    are kept. Of two calls at once the second waits for the first.
     """
     request, to = request.resolved(), Path(to)
     sources = request.found(to)
@@ -158,10 +159,29 @@ def _make_pieces(
                         np.savez(file, documents=rows, ids=ids)
                 seen += size
                 bar.update(task, seen=seen >> 20)
-            sha256 = file_sha256(source.path) if source.path else None
-            described = source.record.model_copy(update={"sha256": sha256})
+            described = source.record.model_copy(update={"sha256": _digest(source, place)})
             write_json(place, {"pieces": pieces, "source": described.model_dump()})
     return read
+
+
+def _digest(source: Source, summary: Path) -> str | None:
+    """The sha256 of the file that has been read; None for a stream, which has no file.
+
+    Raises `UserError` where the file is no longer as it was found: what was read may be a mixture
+    of both versions. The pieces of such a mixture are deleted.
+    """
+    if source.path is None:
+        return None
+    with suppress(OSError):  # it has been deleted
+        sha256, now = file_sha256(source.path), source.path.stat()
+        if (now.st_size, now.st_mtime_ns) == (source.record.bytes, source.record.modified_ns):
+            return sha256
+    for piece in summary.parent.glob(f"{summary.stem}-*"):
+        piece.unlink(missing_ok=True)
+    raise UserError(
+        f"source {source.path}: has been changed or deleted while it was read; wait until nothing "
+        "writes to it, then run the same command again"
+    )
 
 
 def _summary(unfinished: Path, tokenizer: TokenizerRecord, source: int) -> Path:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from tst_study.atomic_files import disk_errors_named, write_json
 from tst_study.data.integrity import file_sha256, recorded_fingerprint
 from tst_study.data.manifest import (
@@ -21,9 +23,10 @@ from tst_study.data.manifest import (
     read_manifest,
 )
 from tst_study.data.preparation.text_sources import Source
-from tst_study.errors import UserError
+from tst_study.errors import UserError, first_problem
 from tst_study.record.lock import EXCLUSIVE, take
 
+_REQUEST = TypeAdapter(dict[str, Any])
 OURS = {UNFINISHED, MANIFEST, TOKENIZER, *(f"{s}{e}" for s in SPLITS for e in (".bin", ".idx"))}
 
 
@@ -112,7 +115,11 @@ def _unfinished(folder: Path, asked: dict[str, Any], sources: Sequence[Source]) 
             for left_by_a_killed_call in folder.glob(".*.tmp"):
                 left_by_a_killed_call.unlink()
         if path.exists():
-            begun = json.loads(path.read_bytes())
+            try:
+                begun = _REQUEST.validate_json(path.read_bytes())
+            except ValidationError as error:
+                said = f"{first_problem(error)}; delete {unfinished} to prepare anew"
+                raise UserError(f"{path}: {said}") from None
             if begun == asked:
                 return unfinished
             if any(unfinished.glob("*.npz")):

@@ -1,0 +1,144 @@
+"""Where Megatron-Core is made to do what it does not by itself: every such place, and until when.
+
+Subclasses that override its methods are not here, but where their base class is: `Decoder`,
+`Dispatcher` (`_maybe_dtoh_and_synchronize`) and `GradientBuffers` (`_make_backward_post_hook`).
+`tests/model/test_megatron_patches.py` takes one patch away at a time and expects what it prevents;
+where that no longer comes, the patch goes.
+
+Most of it serves **processors**. Megatron's distributed code runs on gloo, but it asks for
+`torch.cuda.current_device()` wherever it allocates.
+What is replaced follows the device of the run, not the machine's: a run on processors touches no
+GPU that happens to be there. Importing this module asks CUDA nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from torch.overrides import TorchFunctionMode
+
+_on_processors = False
+
+
+@contextmanager
+def working_on(device: torch.device) -> Iterator[None]:
+    """While it lasts, Megatron allocates on `device`, and on processors asks for no GPU."""
+    global _on_processors
+    if device.type == "cuda":
+        yield
+        return
+    before = [(owner, name, vars(owner).get(name)) for owner, name in ON_PROCESSORS]
+    was_on_processors, _on_processors = _on_processors, True
+    for (owner, name), value in ON_PROCESSORS.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        _on_processors = was_on_processors
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _sizes_are_on_the_host(self: Any, point: str, tokens_per_expert: Any = None) -> Any:
+    if point == self.cuda_dtoh_point:
+        for name in ("input_splits", "output_splits", "output_splits_tp"):
+            sizes = getattr(self, name)
+            if isinstance(sizes, torch.Tensor):
+                setattr(self, name, sizes.numpy())
+    return tokens_per_expert
+
+
+ON_PROCESSORS: dict[tuple[Any, str], Any] = {
+    # Where all of its modules allocate. No version changes that: main of 2026-08 still does.
+    (torch.cuda, "current_device"): lambda: torch.device("cpu"),
+    # From 0.19 on every gradient reduction looks for events of CUDA graphs to wait for
+    # (distributed/param_and_grad_buffer.py); main too.
+    (torch.cuda, "current_stream"): lambda device=None: None,
+    # Torch's optimizers ask in every step for an accelerator, and for its stream where one is
+    # (torch/optim/optimizer.py); torch 2.15 too.
+    (torch.accelerator, "current_accelerator"): lambda check_available=False: None,
+    # The sizes of the token exchange go to the host on a side stream (moe/token_dispatcher.py),
+    # which its constructor makes; here they are there already. Main too.
+    (MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream"): object(),
+    (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"): _sizes_are_on_the_host,
+}
+"""By class or module and attribute, what takes its place."""
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """Tensors asked for on "cuda", or moved there, stay on the processor."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if function is torch.Tensor.cuda:
+            return args[0]
+        if str(named.get("device", "")).startswith("cuda"):
+            named["device"] = "cpu"
+        return function(*args, **named)
+
+
+def cuda_means_cpu() -> AbstractContextManager[Any]:
+    """Around those parts of Megatron that name the device outright: its pipeline schedule
+    (pipeline_parallel/schedules.py) and tied embeddings (language_module.py); main too."""
+    return _CudaMeansCpu() if _on_processors else nullcontext()
+
+
+@contextmanager
+def one_group_for_the_same_ranks() -> Iterator[None]:
+    """While it lasts, Megatron gets one and the same group wherever it asks for the same ranks.
+
+    It makes some 20 groups (parallel_state.py, main too), most of them of the same ranks. With gloo
+    each has a thread that wakes a hundred times a second and two more, which a small model's
+    training feels; nccl wants communicators of their own for what overlaps.
+    """
+    original = parallel_state.create_group
+    groups = {tuple(range(dist.get_world_size())): dist.group.WORLD}
+
+    def create_group(ranks: list[int], **settings: Any) -> Any:
+        key = tuple(ranks)
+        if key not in groups:
+            groups[key] = original(ranks, **settings)
+        return groups[key]
+
+    parallel_state.create_group = create_group
+    try:
+        yield
+    finally:
+        parallel_state.create_group = original
+
+
+def forget_groups() -> None:
+    """Megatron's `destroy_model_parallel`, and the groups that it holds on to (parallel_state.py,
+    main too): freed after a fork, they would hang the process."""
+    parallel_state.destroy_model_parallel()
+    parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP = None
+    parallel_state._INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO = None
+
+
+def mark_split_weights(model: torch.nn.Module) -> None:
+    """Megatron leaves this mark where it draws the weights (tensor_parallel/layers.py, main too),
+    which is done here by parameter name. By it a gradient norm counts every weight once."""
+    split = ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding
+    for module in model.modules():
+        weight: Any = module.weight if isinstance(module, split) else None
+        if weight is not None:
+            weight.tensor_model_parallel = True
+
+
+if not hasattr(moe_utils, "te_general_gemm"):
+    # 0.16 names it in the router's code, but imports it only where TransformerEngine is.
+    moe_utils.te_general_gemm = None
