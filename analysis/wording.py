@@ -76,7 +76,7 @@ def gain(row: Mapping[str, Any], digits: int | None = None) -> str:
         return "–"
     if digits is None:
         size = abs(row["gain"]) if pd.isna(row["low"]) else row["high"] - row["low"]
-        digits = 4 if size < 0.01 else 3
+        digits = 4 if round(size, 9) < 0.01 else 3
     mean = signed(row["gain"], digits)
     if pd.isna(row["low"]):
         return mean

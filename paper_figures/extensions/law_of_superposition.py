@@ -108,5 +108,5 @@ def _draw_errors(axes: Axes, data: pd.DataFrame) -> None:
     axes.set_ylim(len(data) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
     axes.set_xlim(0, None)
-    axes.set_xlabel("RMSE of predicted gains (thousandths of a nat)")
+    axes.set_xlabel("RMSE (thousandths of a nat)")
     key(axes, looks, 3)
