@@ -22,12 +22,12 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipelining
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
-from tst_study.model.megatron_patches import cuda_means_cpu
 
 from tests.distributed import run_ranks
 from tests.tiny_runs import built, tiny
 from tst_study.analysis.tables.imports import import_logs
 from tst_study.analysis.verdict.comparison import compare
+from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.superposition import Superposition, bag_embedding
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from tests.huggingface.trained import BYTES, KINDS, train_and_export
 from tests.tiny_runs import run
+from tst_study.checkpoints.reader import CheckpointReader
 from tst_study.checkpoints.trained_run import open_run
 from tst_study.command_line import program
 from tst_study.config.schema import Config
@@ -32,6 +33,7 @@ from tst_study.huggingface import export as export_module
 from tst_study.huggingface.export import export
 from tst_study.huggingface.model_card import card_fields, model_card
 from tst_study.huggingface.tokenizer_files import plain, tokenizer_of_run
+from tst_study.model.initialization import shards
 from tst_study.model.megatron_patches import cuda_means_cpu
 from tst_study.record import lock as run_lock
 from tst_study.record import reader as run_record
@@ -457,9 +459,9 @@ def test_a_stock_megatron_model_loads_the_other_form(
         stock = stock_megatron_model(trained.config, opened.config).eval()
         state = stock.sharded_state_dict()
         wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
-        loaded = dist_checkpointing.load(
-            wanted, str(made), validate_access_integrity=False, strict="raise_all"
-        )
+        # Megatron 0.19's own comparison of the names fails with torch 2.15.
+        assert {shard.key for shard in shards(stock)} == {*CheckpointReader(made).names}
+        loaded = dist_checkpointing.load(wanted, str(made), validate_access_integrity=False)
         stock.load_state_dict(loaded, strict=False)
         mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).triu(1)
         found = stock(ids, torch.arange(8).expand(2, -1), mask)

@@ -401,10 +401,24 @@ def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms(tmp_path: Path, prog
     assert all("/%%t of %%j/" in output and "/%A_%a_" in output for output in outputs)
 
 
-def test_a_layout_is_refused_before_hours_of_preparing(tmp_path: Path, programs: Path) -> None:
+@pytest.mark.parametrize(
+    ("study", "profile", "reason"),
+    [
+        ("laptop --scale smoke", "[resources]\ntasks_per_node = 3", "on 3 ranks"),
+        (
+            "mixture-10b-a1b --scale paper",
+            'device = "L4"\n[resources]\nnodes = 8\ntasks_per_node = 8\ngpus_per_node = 8',
+            "of a GPU's 24.0 GB",
+        ),
+    ],
+)
+def test_a_layout_is_refused_before_hours_of_preparing(
+    tmp_path: Path, programs: Path, study: str, profile: str, reason: str
+) -> None:
     site(programs)
-    (tmp_path / "slurm.toml").write_text("[resources]\ntasks_per_node = 3\n")
-    said = answer(["submit", "laptop", "--scale", "smoke", "--launcher", "slurm"], tmp_path)
+    (tmp_path / "slurm.toml").write_text(f"{profile}\n")
+    said = answer(["submit", *study.split(), "--launcher", "slurm"], tmp_path)
     assert said.status == 2
-    assert "cannot be trained on 3 ranks" in said.err
+    assert "cannot be trained on" in said.err
+    assert reason in said.err
     assert not (tmp_path / "prepared").exists()

@@ -52,6 +52,7 @@ class _DescriptionUnpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
+        module = module.removesuffix("._local")  # of pathlib, in pickles of Python 3.13
         if name not in _CLASSES.get(module, ()):
             raise _refused(f"it would run {module}.{name}")
         return super().find_class(module, name)
